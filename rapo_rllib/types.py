@@ -1,0 +1,197 @@
+"""The data that crosses layers: question, step trace, trajectory, group.
+
+    Question --rollout--> Trajectory (x G) --> TrajectoryGroup --batching--> learner
+
+Shapes: ``T`` response tokens of one trajectory, ``P`` prompt tokens, ``G`` trajectories of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+@dataclass(frozen=True)
+class Question:
+    """One training prompt with a checkable ground truth.
+
+    Example: ``Question(id="gsm8k-train-7", text="Tom has 3 apples...", answer="8")``
+    """
+
+    id: str
+    text: str
+    answer: str = ""  # empty only for environments that score by themselves
+    aliases: tuple[str, ...] = ()  # further accepted answers
+    seed: int | None = None  # handed to `env.reset(seed=...)`
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """A step that an off-policy agent wrote (value), with the history it followed (key). ALGORITHM section 4.
+
+    Example: question "Tom has 3...", history "<python>3 + 5</python>\\n<result>8</result>", text "<answer>\\\\boxed{8}</answer>".
+    """
+
+    id: str  # derived from the content, so that every import can be repeated
+    question: str
+    history: str  # the steps before this one, in the text protocol; "" for step 0
+    text: str  # thought, action and observation of this step, in the text protocol
+    reward: float  # outcome reward of the trajectory it was cut from
+    question_id: str = ""
+    step_index: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class HistoryQuery:
+    """What a trajectory asks the Step-Trace Buffer: its question and its steps so far."""
+
+    question: str
+    history: str
+    question_id: str = ""
+
+
+@dataclass(frozen=True)
+class RetrievedTrace:
+    """A step trace with the cosine similarity of its key to the query, in [-1, 1]."""
+
+    trace: StepTrace
+    similarity: float
+
+
+@dataclass(frozen=True)
+class ExpertTrajectory:
+    """A whole trajectory of an off-policy agent, cut into steps: what a Step-Trace Buffer is built from.
+
+    Example: ``steps=("<python>3 + 5</python>\\n<result>8</result>", "<answer>\\\\boxed{8}</answer>")``
+    """
+
+    question: Question
+    steps: tuple[str, ...]
+    reward: float
+    source: str
+
+
+class TokenKind(IntEnum):
+    """Who wrote a response token. Only ``POLICY`` tokens carry a logprob and an entropy, and only they are trained."""
+
+    POLICY = 0
+    OBSERVATION = 1
+    RETRIEVED = 2
+
+
+@dataclass
+class Step:
+    """One generated step: the policy tokens ``token_ids[start:stop]`` of its trajectory."""
+
+    start: int
+    stop: int
+    tool: str | None = None  # name of the tool it called
+    tool_error: str | None = None  # why the call failed, e.g. "timeout"
+    tool_seconds: float = 0.0
+    observation: str = ""
+
+
+@dataclass
+class Retrieval:
+    """One retrieved step trace, between the generated steps ``after_step`` and ``after_step + 1`` of its trajectory."""
+
+    trace_id: str
+    source: str
+    similarity: float
+    after_step: int  # index into Trajectory.steps of the generated step before it
+    start: int  # its tokens are token_ids[start:stop]
+    stop: int
+
+
+@dataclass
+class Trajectory:
+    """The steps of one rollout of one question, as tokens. ALGORITHM sections 2, 3.
+
+    The per-token lists grow together, by one append method per kind of token, so they cannot fall out of line.
+
+    Example, response ``<python>3 + 5</python><result>8</result><answer>8</answer>``: kinds are POLICY for the call, OBSERVATION
+    for the result, POLICY for the answer; ``logprobs`` and ``entropies`` are 0.0 on the OBSERVATION tokens and never read.
+    """
+
+    question_id: str
+    prompt_ids: Sequence[int]  # [P], shared by the group
+    hybrid: bool = False  # may retrieve; on-policy trajectories never do
+    policy_version: int = 0
+    token_ids: list[int] = field(default_factory=list)  # [T]
+    kinds: list[int] = field(default_factory=list)  # [T] TokenKind
+    logprobs: list[float] = field(default_factory=list)  # [T] of the distribution sampled from, nats
+    entropies: list[float] = field(default_factory=list)  # [T] full vocabulary, nats (eq. 2)
+    steps: list[Step] = field(default_factory=list)
+    retrievals: list[Retrieval] = field(default_factory=list)
+    text: str = ""  # the response, for people, tools and retrieval; never encoded again
+    reward: float = 0.0
+    correct: bool = False
+    format_ok: bool = False
+    end: str = ""  # answer, eos, length, tool_limit or error
+    error: str = ""
+    seconds: float = 0.0
+
+    def append_policy(self, token_ids: Sequence[int], logprobs: Sequence[float], entropies: Sequence[float]) -> Step:
+        """Append one generated step. Raises ``ValueError`` if the three lists differ in length."""
+        if not len(token_ids) == len(logprobs) == len(entropies):
+            raise ValueError(
+                f"a generated step needs one logprob and one entropy per token: got {len(token_ids)} tokens, "
+                f"{len(logprobs)} logprobs, {len(entropies)} entropies"
+            )
+        start = len(self.token_ids)
+        self.token_ids.extend(token_ids)
+        self.kinds.extend([TokenKind.POLICY] * len(token_ids))
+        self.logprobs.extend(logprobs)
+        self.entropies.extend(entropies)
+        self.steps.append(Step(start, len(self.token_ids)))
+        return self.steps[-1]
+
+    def append_observation(self, token_ids: Sequence[int]) -> None:
+        """Append the tokens of a tool's result."""
+        self._append_foreign(token_ids, TokenKind.OBSERVATION)
+
+    def append_retrieved(self, token_ids: Sequence[int], retrieved: RetrievedTrace) -> None:
+        """Append the tokens of a retrieved step trace, after the last generated step."""
+        start = len(self.token_ids)
+        self._append_foreign(token_ids, TokenKind.RETRIEVED)
+        trace = retrieved.trace
+        self.retrievals.append(
+            Retrieval(trace.id, trace.source, retrieved.similarity, len(self.steps) - 1, start, len(self.token_ids))
+        )
+
+    def _append_foreign(self, token_ids: Sequence[int], kind: TokenKind) -> None:
+        self.token_ids.extend(token_ids)
+        self.kinds.extend([kind] * len(token_ids))
+        self.logprobs.extend([0.0] * len(token_ids))
+        self.entropies.extend([0.0] * len(token_ids))
+
+    def num_tokens(self, kind: TokenKind) -> int:
+        """Number of response tokens of one kind; the three kinds sum to ``len(token_ids)``."""
+        return self.kinds.count(kind)
+
+    @property
+    def retrieved_share(self) -> float:
+        """``F_ret``: retrieved tokens / response tokens (section 8); 0 for an empty response."""
+        return self.num_tokens(TokenKind.RETRIEVED) / len(self.token_ids) if self.token_ids else 0.0
+
+    def step_entropies(self, index: int) -> Sequence[float]:
+        """Token entropies of generated step ``index``, nats."""
+        step = self.steps[index]
+        return self.entropies[step.start : step.stop]
+
+
+@dataclass
+class TrajectoryGroup:
+    """The ``G`` trajectories of one question."""
+
+    question: Question
+    trajectories: list[Trajectory]
+    policy_version: int = 0
+
+    @property
+    def rewards(self) -> list[float]:
+        """Outcome rewards ``[G]``."""
+        return [t.reward for t in self.trajectories]
