@@ -1,0 +1,95 @@
+"""Question to prompt tokens; observations and step traces to tokens that are appended. ALGORITHM section 2, DESIGN section 3.
+
+Everything is encoded once, alone, and appended: what the policy generated is never decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rapo_rllib.settings import ProtocolSettings
+
+_TOOL_LINES = {
+    "python": "<python>code</python> runs Python and shows what it prints.",
+    "search": "<search>query</search> searches for passages.",
+}
+
+_SYSTEM_PROMPT = (
+    "Solve the question step by step. You may think inside <{think}>...</{think}>. You can call tools:\n{tools}\n"
+    "The output of a call comes back inside <{result}>...</{result}>. Sometimes a step of another solver is shown inside "
+    "<{retrieve}>...</{retrieve}>; use it if it helps. Finish with <{answer}>\\boxed{{your answer}}</{answer}>."
+)
+
+
+def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str]) -> str:
+    """The system prompt that explains the protocol for one tool set."""
+    lines = [_TOOL_LINES.get(tag, f"<{tag}>input</{tag}> calls the tool {tag}.") for tag in tool_tags]
+    return _SYSTEM_PROMPT.format(
+        think=settings.think_tag,
+        tools="\n".join(lines) or "(no tools)",
+        result=settings.result_tag,
+        retrieve=settings.retrieve_tag,
+        answer=settings.answer_tag,
+    )
+
+
+def without_spill(text: str, spill: str) -> str:
+    """What is left to append of ``text`` when the policy's last token has already written ``spill``.
+
+    A closing tag can end inside a token: ``</python><`` already holds the ``<`` of ``<result>``, and ``</python>\\n`` the newline
+    before it. The token stays as it was sampled, so the characters are left out of what follows.
+
+    >>> without_spill("\\n<result>8</result>", "<")
+    'result>8</result>'
+    """
+    if text.startswith(spill):
+        return text[len(spill) :]
+    bare, bare_spill = text.lstrip(), spill.lstrip()
+    if bare_spill and bare.startswith(bare_spill):
+        return bare[len(bare_spill) :]
+    return text
+
+
+class ChatProtocol:
+    """Builds prompts and appended pieces for one tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer; without a chat template a plain ``Question: ... / Answer:`` form is used.
+        settings: tags, system prompt and worked examples.
+        tool_tags: tags of the tools that the environment offers, for the system prompt.
+    """
+
+    def __init__(self, tokenizer: Any, settings: ProtocolSettings, tool_tags: Sequence[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.system_prompt = settings.system_prompt
+        if self.system_prompt is None:
+            self.system_prompt = default_system_prompt(settings, tool_tags)
+
+    def prompt_ids(self, question: str) -> list[int]:
+        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        asked = self.settings.question_template.replace("{question}", question)
+        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        for example_question, example_response in self.settings.examples:
+            shown = self.settings.question_template.replace("{question}", example_question)
+            messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": example_response}]
+        messages.append({"role": "user", "content": asked})
+        if not getattr(self.tokenizer, "chat_template", None):
+            return list(self.tokenizer.encode(_plain_prompt(messages)))
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return self.encode(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of one piece, encoded alone, without special tokens added."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+    def retrieved_text(self, trace: str) -> str:
+        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
+        tag = self.settings.retrieve_tag
+        return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
+
+
+def _plain_prompt(messages: list[dict[str, Any]]) -> str:
+    labels = {"system": "", "user": "Question: ", "assistant": "Answer: "}
+    return "\n\n".join(labels[m["role"]] + m["content"] for m in messages) + "\n\nAnswer:"

@@ -1,0 +1,69 @@
+"""What the rollout loop needs of an inference engine: submit a request, poll for finished ones.
+
+``vllm_engine.VLLMEngine`` is the real one; tests of the loop may use a scripted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """Continue ``token_ids`` by one step: up to a stop string (kept), EOS (kept) or ``max_tokens``."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+    record_entropy: bool = True
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One generated step.
+
+    ``text`` ends with the stop string; ``spill`` holds the characters that the last token carries beyond it (a token may
+    contain the end of a tag and the start of something else).
+    """
+
+    request_id: str
+    token_ids: Sequence[int]  # [N], EOS included
+    logprobs: Sequence[float]  # [N] of the distribution sampled from, nats
+    entropies: Sequence[float]  # [N] full vocabulary, nats; zeros when not recorded
+    text: str
+    spill: str
+    finish: str  # stop (a stop string), eos or length
+    policy_version: int
+
+
+class Engine(Protocol):
+    """An inference engine with continuous batching."""
+
+    policy_version: int
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; it joins the running batch."""
+
+    def poll(self) -> list[Completion]:
+        """Advance every running request by one engine step; return those that finished. ``EngineError`` if it broke."""
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget requests; they never complete."""
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that are queued or running."""
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Replace the policy's weights and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprob of every token but the first of each sequence, nats, at temperature 1."""
+
+    def close(self) -> None:
+        """Free the engine's memory and processes."""

@@ -1,0 +1,145 @@
+"""One trajectory while it grows: what may happen next, budgets, and how it ends. ALGORITHM section 3.
+
+    reset -> generate -> env step -> (observation, maybe a step trace) -> generate -> ... -> end
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from rapo_rllib.protocol.chat import ChatProtocol, without_spill
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.settings import RolloutSettings
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, Trajectory
+
+
+class Next(Enum):
+    """What a session waits for."""
+
+    GENERATE = "generate"
+    RETRIEVE = "retrieve"
+    END = "end"
+
+
+@dataclass(frozen=True)
+class EnvResult:
+    """What ``env.step`` returned."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+@dataclass
+class Session:
+    """The state of one trajectory, without threads or engines."""
+
+    name: str
+    question: Question
+    trajectory: Trajectory
+    chat: ChatProtocol
+    settings: RolloutSettings
+    retrieval_prob: float
+    rng: random.Random
+    env: Any = None
+    stop: tuple[str, ...] = ()
+    question_text: str = ""
+    history: str = ""  # generated steps and observations, without retrieved traces: what keys look like
+    completion: Completion | None = None
+    started: float = field(default_factory=time.monotonic)
+    env_started: float | None = None  # when the env step that is running began; None: none runs
+    num_requests: int = 0
+    retrieval_skipped: int = 0
+
+    @property
+    def room(self) -> int:
+        """Response tokens left in the budget."""
+        return self.settings.max_response_tokens - len(self.trajectory.token_ids)
+
+    def request(self, temperature: float) -> GenerationRequest:
+        """The next generation: everything so far, continued by one step."""
+        self.num_requests += 1
+        limit = min(self.room, self.settings.max_step_tokens or self.room)
+        return GenerationRequest(
+            request_id=f"{self.name}/{self.num_requests}",
+            token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
+            max_tokens=limit,
+            stop=self.stop,
+            temperature=temperature,
+            top_p=self.settings.top_p,
+            record_entropy=temperature > 0,
+        )
+
+    def query(self) -> HistoryQuery:
+        """What this trajectory asks the Step-Trace Buffer now."""
+        return HistoryQuery(self.question_text, self.history.strip(), self.question.id)
+
+    def take_completion(self, completion: Completion) -> None:
+        """Append a generated step."""
+        self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
+        self.trajectory.text += completion.text + completion.spill
+        self.history += completion.text
+        self.completion = completion
+
+    def take_env_result(self, result: EnvResult) -> Next:
+        """Account for what the environment made of the step; append its observation; decide what comes next."""
+        assert self.completion is not None
+        step = self.trajectory.steps[-1]
+        step.tool, step.tool_error = result.info.get("tool"), result.info.get("tool_error")
+        step.tool_seconds, step.observation = result.info.get("tool_seconds", 0.0), result.observation
+        self.trajectory.reward += float(result.reward)
+        if result.terminated or result.truncated:
+            self._take_outcome(result.info)
+            return self.end(result.info.get("end") or self._natural_end())
+        if self.completion.finish == "length":
+            return self.end("length")
+        return self._append_observation(result.observation)
+
+    def _take_outcome(self, info: dict[str, Any]) -> None:
+        self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
+        self.trajectory.format_ok = bool(info.get("format_ok", True))
+
+    def _natural_end(self) -> str:
+        assert self.completion is not None
+        closing = f"</{self.chat.settings.answer_tag}>"
+        if closing in self.completion.text:
+            return "answer"
+        return "length" if self.completion.finish == "length" else "eos"
+
+    def _append_observation(self, observation: str) -> Next:
+        assert self.completion is not None
+        rendered = render_observation(observation, self.chat.settings)
+        text = without_spill(rendered, self.completion.spill)
+        token_ids = self.chat.encode(text)
+        self.history += rendered
+        if len(token_ids) >= self.room:
+            return self.end("length")
+        self.trajectory.append_observation(token_ids)
+        self.trajectory.text += text
+        wants = self.trajectory.hybrid and self.rng.random() < self.retrieval_prob
+        return Next.RETRIEVE if wants else Next.GENERATE
+
+    def take_retrieved(self, retrieved: RetrievedTrace) -> Next:
+        """Append a step trace, unless it would pass the response budget; the policy always writes the next step."""
+        text = self.chat.retrieved_text(retrieved.trace.text)
+        token_ids = self.chat.encode(text)
+        if len(token_ids) >= self.room:
+            self.retrieval_skipped += 1
+        else:
+            self.trajectory.append_retrieved(token_ids, retrieved)
+            self.trajectory.text += text
+        return Next.GENERATE
+
+    def end(self, reason: str, error: str = "") -> Next:
+        """Close the trajectory under the name of what ended it."""
+        self.trajectory.end = reason
+        self.trajectory.error = error
+        self.trajectory.seconds = time.monotonic() - self.started
+        return Next.END
