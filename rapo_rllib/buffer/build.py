@@ -1,0 +1,114 @@
+"""From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. ALGORITHM section 4, appendix C.3.1.
+
+envs (expert) or trace_files.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+
+from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.lite_lease import check_lite_path, exclusive_lock
+from rapo_rllib.buffer.lite_server import beside
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+NOTE = "built"
+BUILD_TIMEOUT_S = 24 * 3600.0  # how long a second process waits for the one that builds
+
+
+def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
+    """Cut a trajectory into step traces: key = the steps before ``t``, value = step ``t``. None if its reward is not positive.
+
+    Example: steps ``("<python>3 + 5</python>…", "<answer>8</answer>")`` give two traces, with histories ``""`` and
+    ``"<python>3 + 5</python>…"``.
+    """
+    if expert.reward <= 0:
+        return []
+    question, traces = expert.question, []
+    for index, text in enumerate(expert.steps):
+        history = "".join(expert.steps[:index])
+        traces.append(
+            StepTrace(
+                id=trace_id(question.text, history, text, expert.source),
+                question=question.text,
+                history=history,
+                text=text,
+                reward=expert.reward,
+                question_id=question.id,
+                step_index=index,
+                source=expert.source,
+            )
+        )
+    return traces
+
+
+def ensure_built(
+    buffer: StepTraceBuffer,
+    traces: Callable[[], Iterable[ExpertTrajectory]] | None,
+    max_traces: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Build the buffer on first use; return the number of step traces in it.
+
+    May be killed at any time: the next call adds what is missing. Of several processes with the same Lite path one builds and
+    the others wait; with a server each may build, which stores the same rows.
+
+    Args:
+        buffer: where to store.
+        traces: opens the source; called only if something is to be built. None: the buffer must be complete.
+        max_traces: stop after so many step traces.
+        on_progress: told the number of step traces done so far.
+
+    Raises:
+        ValueError: there is nothing to build from, or the buffer was built from something else, or with another embedder.
+        RetrievalError: Milvus does not answer.
+    """
+    wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
+    with _build_lock(buffer):
+        built = buffer.note(NOTE) if buffer.exists() else None
+        if built is not None and _serves(buffer, built, wanted, traces is None):
+            buffer.create()  # checks that the embedder is the same
+            return buffer.count()
+        if traces is None:
+            raise ValueError(
+                f"step_trace_buffer: there is no complete buffer in collection {buffer.collection!r} at {buffer.uri}, and "
+                "step_trace_buffer.traces names nothing to build it from. Name a trace file or 'expert'."
+            )
+        buffer.create()
+        buffer.insert(islice(_all_steps(traces()), max_traces), on_progress)
+        count = buffer.count()
+        if count == 0:
+            raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")
+        buffer.fit_index()
+        buffer.set_note(NOTE, {**wanted, "count": count})
+        return count
+
+
+def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) -> bool:
+    """Whether what was built is what is wanted; False: more is wanted from the same source."""
+    if as_it_is or wanted["traces"] is None:
+        return True
+    if built["traces"] != wanted["traces"]:
+        raise ValueError(
+            f"step_trace_buffer.traces: the buffer in collection {buffer.collection!r} at {buffer.uri} was built from "
+            f"{built['traces']!r}, not from {wanted['traces']!r}. "
+            "Name another uri or collection, or set traces to null to use it."
+        )
+    if wanted["max_traces"] is None or built["max_traces"] is None:
+        return built["max_traces"] is None
+    return built["max_traces"] >= wanted["max_traces"]
+
+
+def _all_steps(trajectories: Iterable[ExpertTrajectory]) -> Iterator[StepTrace]:
+    for trajectory in trajectories:
+        yield from step_traces(trajectory)
+
+
+def _build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
+    if not buffer.milvus.is_lite:
+        return nullcontext()
+    check_lite_path(buffer.uri)
+    return exclusive_lock(beside(buffer.uri, "build"), BUILD_TIMEOUT_S)

@@ -1,0 +1,139 @@
+"""The one server process of a Milvus Lite path: ``python -m rapo_rllib.buffer.lite_server --path steps.db``.
+
+A Lite folder can be open in one process only, so that process is this small server on 127.0.0.1; ``lite_lease.py`` starts it
+and everybody else connects. Files beside the folder: ``.users`` (every user holds a shared flock: its lease), ``.endpoint``
+(JSON; the server holds an exclusive flock on it, so a dead server's file is recognised), ``.lock`` (taken while one is
+started), ``.log``. The kernel drops flocks of killed processes, so neither a lease nor a server can be left behind. Only the
+standard library is imported before the fork, and never ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+HOST = "127.0.0.1"
+POLL_S = 2.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a running server listens. ``machine`` because the folder may be on a shared disk and the port is not."""
+
+    pid: int
+    port: int
+    machine: str
+
+
+def beside(path: str, kind: str) -> Path:
+    """The file ``<path>.<kind>``."""
+    return Path(f"{path}.{kind}")
+
+
+def read_endpoint(path: str) -> Endpoint | None:
+    """The running server of ``path``, or None. Whether it runs is told by its flock, not by its process id or port."""
+    try:
+        with beside(path, "endpoint").open(encoding="utf-8") as file:
+            if try_lock(file, fcntl.LOCK_SH):
+                return None
+            return Endpoint(**json.load(file))
+    except FileNotFoundError:
+        return None
+
+
+def try_lock(file: IO, operation: int) -> bool:
+    """Take a flock if it is free; tells whether it was."""
+    try:
+        fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def publish_endpoint(path: str, port: int) -> IO:
+    """Write ``<path>.endpoint`` in one rename, locked from the start. Return the open file, whose flock says "running"."""
+    temporary = beside(path, f"endpoint.{os.getpid()}")
+    file = temporary.open("w", encoding="utf-8")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname())), file)
+    file.flush()
+    temporary.rename(beside(path, "endpoint"))
+    return file
+
+
+def wait_until_unused(path: str, endpoint: IO, stop: threading.Event, poll_s: float) -> IO | None:
+    """Return when nobody holds a lease, ``stop`` is set, or the files were deleted under the server.
+
+    The returned file keeps `.users` locked: whoever comes now waits until this server has closed the folder.
+    """
+    own = os.fstat(endpoint.fileno()).st_ino
+    while not stop.wait(poll_s):
+        try:
+            if beside(path, "endpoint").stat().st_ino != own or not Path(path, "LOCK").exists():
+                return None
+            users = beside(path, "users").open("a")
+        except FileNotFoundError:
+            return None
+        if try_lock(users, fcntl.LOCK_EX):
+            return users
+        users.close()
+    return None
+
+
+def serve(path: str, port: int, poll_s: float) -> int:
+    """Serve ``path`` until nobody uses it. The first line on stdout is JSON: the port or an error."""
+    try:
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+        server, database, bound_port = start_server_in_thread(path, HOST, port)
+        endpoint = publish_endpoint(path, bound_port)
+    except Exception as error:  # the starter reads it and raises it there
+        _announce({"error": f"{type(error).__name__}: {error}"})
+        raise
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    _announce({"port": bound_port})
+    users = wait_until_unused(path, endpoint, stop, poll_s)
+    server.stop(grace=2).wait()
+    database.close()
+    if os.path.exists(beside(path, "endpoint")) and os.path.samestat(
+        os.fstat(endpoint.fileno()), beside(path, "endpoint").stat()
+    ):
+        beside(path, "endpoint").unlink()
+    endpoint.close()
+    if users is not None:
+        users.close()
+    return 0
+
+
+def _announce(message: dict) -> None:
+    """Tell the starter, then let go of its pipe."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+
+def main() -> int:
+    """Parse the command line, detach, serve."""
+    parser = argparse.ArgumentParser(description="Serve one Milvus Lite folder on 127.0.0.1 until nobody uses it.")
+    parser.add_argument("--path", required=True, help="the folder, ending in .db")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    parser.add_argument("--poll-s", type=float, default=POLL_S, help="seconds between looks at the leases")
+    arguments = parser.parse_args()
+    # Ray kills the children of a worker that ends. A grandchild belongs to nobody, and leaves no zombie in the starter.
+    if os.fork():
+        os._exit(0)
+    return serve(os.path.abspath(arguments.path), arguments.port, arguments.poll_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
