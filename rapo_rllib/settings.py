@@ -11,7 +11,9 @@ class ModelSettings:
 
     name_or_path: str = "smollm2-135m-instruct"  # a folder, a Hugging Face id, or a packaged short name
     dtype: str = "float32"  # of the trained weights: float32 or bfloat16
-    autocast_dtype: str | None = "bfloat16"  # of the learner's matrix products; None: that of the weights
+    autocast_dtype: str | None = (
+        "auto"  # of the learner's matrix products; auto: bfloat16 where the hardware has it; None: that of the weights
+    )
     trust_remote_code: bool = False
     gradient_checkpointing: bool = False
     logits_chunk_size: int = 1024  # tokens whose logits exist at the same time in the learner
@@ -21,7 +23,7 @@ class ModelSettings:
 class EngineSettings:
     """The vLLM engine of one env runner."""
 
-    dtype: str = "bfloat16"
+    dtype: str = "auto"  # auto: bfloat16 where the hardware has it, else float32
     max_num_seqs: int = 64
     max_model_len: int | None = None  # None: prompt budget + response budget
     gpu_memory_utilization: float = 0.85  # CUDA only
@@ -38,7 +40,6 @@ class RolloutSettings:
     group_size: int = 16  # G
     num_hybrid: int = 8  # N_hybrid
     temperature: float = 1.0
-    top_p: float = 1.0
     max_prompt_tokens: int = 1536
     max_response_tokens: int = 4096  # observations and retrieved tokens included
     max_step_tokens: int | None = None  # generated tokens of one step

@@ -88,6 +88,7 @@ class Step:
 
     start: int
     stop: int
+    text: str = ""
     tool: str | None = None  # name of the tool it called
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0

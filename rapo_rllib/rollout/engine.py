@@ -19,7 +19,6 @@ class GenerationRequest:
     max_tokens: int
     stop: tuple[str, ...] = ()
     temperature: float = 1.0  # 0: greedy
-    top_p: float = 1.0
     record_entropy: bool = True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from rapo_rllib.buffer.store import select
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.types import HistoryQuery, RetrievedTrace
 
@@ -20,26 +21,12 @@ class TraceSource(Protocol):
         """For every query its nearest step traces, best first."""
 
 
-def best_reward(hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
-    """The hit with the highest reward among those found; None if none is positive (the released code's choice)."""
-    best = max(hits, key=lambda hit: hit.trace.reward, default=None)
-    return best if best is not None and best.trace.reward > 0 else None
-
-
-def nearest(hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
-    """The hit whose key is nearest (the paper's choice)."""
-    return max(hits, key=lambda hit: hit.similarity, default=None)
-
-
-SELECTIONS = {"nearest": nearest, "best_reward": best_reward}
-
-
 class Retriever:
     """Answers a batch of histories, and keeps count of failures over the whole training."""
 
     def __init__(self, source: TraceSource, *, selection: str, top_k: int, max_failure_share: float) -> None:
         self._source = source
-        self._select = SELECTIONS[selection]
+        self._selection = selection
         self._top_k = top_k
         self._max_failure_share = max_failure_share
         self.queries = 0
@@ -49,7 +36,7 @@ class Retriever:
         """One trace per query, or None where nothing suitable was found. Raises ``RetrievalError``."""
         self.queries += len(queries)
         try:
-            return [self._select(hits) for hits in self._source.retrieve(queries, self._top_k)]
+            return [select(hits, self._selection) for hits in self._source.retrieve(queries, self._top_k)]
         except RetrievalError:
             self.failures += len(queries)
             raise

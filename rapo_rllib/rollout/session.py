@@ -1,6 +1,6 @@
 """One trajectory while it grows: what may happen next, budgets, and how it ends. ALGORITHM section 3.
 
-    reset -> generate -> env step -> (observation, maybe a step trace) -> generate -> ... -> end
+reset -> generate -> env step -> (observation, maybe a step trace) -> generate -> ... -> end
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Session:
             max_tokens=limit,
             stop=self.stop,
             temperature=temperature,
-            top_p=self.settings.top_p,
             record_entropy=temperature > 0,
         )
 
@@ -83,7 +82,8 @@ class Session:
 
     def take_completion(self, completion: Completion) -> None:
         """Append a generated step."""
-        self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
+        step = self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
+        step.text = completion.text
         self.trajectory.text += completion.text + completion.spill
         self.history += completion.text
         self.completion = completion

@@ -101,9 +101,7 @@ class VLLMEngine:
         whole = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         spill = whole[len(generated.text) :] if finish == "stop" and whole.startswith(generated.text) else ""
         entropies = [recorded.get(position, 0.0) for position in range(len(token_ids))]
-        return Completion(
-            output.request_id, token_ids, logprobs, entropies, generated.text, spill, finish, self.policy_version
-        )
+        return Completion(output.request_id, token_ids, logprobs, entropies, generated.text, spill, finish, self.policy_version)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
@@ -153,7 +151,6 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
-        top_p=request.top_p,
         stop=list(request.stop),
         include_stop_str_in_output=True,
         logprobs=0,  # the sampled token's only

@@ -1,0 +1,179 @@
+"""``RAPOEnvRunner``: one vLLM engine, text environments and the Step-Trace Buffer behind RLlib's env runner interface.
+
+It routes: rollouts are ``rollout/loop.py``'s, retrieval is ``buffer/``'s. Errors of a single trajectory never leave ``sample()``;
+an engine that breaks does, and RLlib restarts the runner.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.checkpoints import Checkpointable
+from ray.rllib.utils.metrics import NUM_EPISODES, WEIGHTS_SEQ_NO
+from ray.rllib.utils.typing import StateDict
+
+from rapo_rllib.callbacks import call_episode_callbacks
+from rapo_rllib.models import load_tokenizer, resolve_model
+from rapo_rllib.question_source import env_maker
+from rapo_rllib.rollout_metrics import SampleResult
+from rapo_rllib.types import Question
+from rapo_rllib.weights import PackedWeights, unpack_weights
+
+logger = logging.getLogger(__name__)
+
+COMPONENT_RL_MODULE = "rl_module"
+
+
+class RAPOEnvRunner(EnvRunner, Checkpointable):
+    """Samples groups of trajectories with the policy it was last given."""
+
+    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+        super().__init__(config=config, **kwargs)
+        # an env runner never trains, and the learner beside a local one sets its own number of threads
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.module = None
+        self.engine = self._make_engine()
+        self.loop = self._make_loop()
+        self._callbacks = [cls() for cls in _callback_classes(self.config)]
+
+    def _make_engine(self) -> Any:
+        from rapo_rllib.rollout.vllm_engine import VLLMEngine
+
+        settings = self.config.rollout_settings
+        return VLLMEngine(
+            resolve_model(self.config.model_settings.name_or_path),
+            self.config.engine_settings,
+            max_model_len=settings.max_prompt_tokens + settings.max_response_tokens,
+            seed=self._seed or 0,
+        )
+
+    def _make_loop(self) -> Any:
+        from rapo_rllib.protocol.chat import ChatProtocol
+        from rapo_rllib.rollout.env_calls import EnvPool
+        from rapo_rllib.rollout.loop import RolloutLoop
+
+        make_env = env_maker(self.config)
+        probe = make_env()
+        tool_tags = getattr(probe.unwrapped, "tool_tags", ())
+        probe.close()
+        protocol = self.config.protocol_settings
+        chat = ChatProtocol(load_tokenizer(self.config.model_settings), protocol, tool_tags)
+        envs = EnvPool(make_env, protocol.answer_tag)
+        return RolloutLoop(
+            self.engine, chat, envs, self.config.rollout_settings, self._make_retriever(), seed=self.config.seed or 0
+        )
+
+    def _make_retriever(self) -> Any:
+        if not self.config.uses_retrieval or self.config.in_evaluation:
+            return None
+        from rapo_rllib.buffer.store import StepTraceBuffer
+        from rapo_rllib.rollout.retriever import Retriever
+
+        settings = self.config.buffer_settings
+        return Retriever(
+            StepTraceBuffer(settings),
+            selection=settings.selection,
+            top_k=settings.top_k,
+            max_failure_share=self.config.max_retrieval_failure_share,
+        )
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that the engine holds."""
+        return int(self.engine.policy_version)
+
+    def load_policy(
+        self, weights: PackedWeights, version: int, sequences: Sequence[Sequence[int]]
+    ) -> tuple[int, list[list[float]]]:
+        """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences."""
+        self.engine.load_weights(unpack_weights(weights), version)
+        return self.policy_version, self.engine.score(sequences)
+
+    @override(EnvRunner)
+    def sample(
+        self,
+        *,
+        questions: Sequence[Question],
+        retrieval_prob: float = 0.0,
+        explore: bool = True,
+        group_size: int | None = None,
+        **kwargs: Any,
+    ) -> SampleResult:
+        """Roll out every question.
+
+        Args:
+            questions: what to roll out, a group each.
+            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory.
+            explore: False: greedy, without retrieval.
+            group_size: trajectories per question; None: the config's.
+            **kwargs: RLlib's other arguments (``num_timesteps`` and the like) mean nothing here: work is given in questions.
+        """
+        groups = self.loop.run(questions, retrieval_prob=retrieval_prob, greedy=not explore, group_size=group_size)
+        if self.loop.retriever is not None:
+            self.loop.retriever.check_failure_share()
+        call_episode_callbacks(self, self._callbacks, groups)
+        self.metrics.log_value(NUM_EPISODES, sum(len(g.trajectories) for g in groups), reduce="sum")
+        return SampleResult(groups, [self.loop.stats])
+
+    @override(EnvRunner)
+    def get_metrics(self) -> Any:
+        """What callbacks logged, and the number of episodes; the driver computes the rest from the groups."""
+        return self.metrics.reduce()
+
+    @override(EnvRunner)
+    def get_spaces(self) -> dict[str, Any]:
+        """Text in, text out."""
+        spaces = (self.config.observation_space, self.config.action_space)
+        return {INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces, DEFAULT_MODULE_ID: spaces}
+
+    @override(EnvRunner)
+    def assert_healthy(self) -> None:
+        """Raise if the engine never started."""
+        if self.engine is None:
+            raise RuntimeError("the env runner has no engine")
+
+    @override(Checkpointable)
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> StateDict:
+        """The version of its weights; the weights themselves are the learner's."""
+        return {WEIGHTS_SEQ_NO: self.policy_version}
+
+    @override(Checkpointable)
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take weights that RLlib itself pushes (before evaluation, say), whatever their age."""
+        modules = state.get(COMPONENT_RL_MODULE)
+        if modules is None or state.get(WEIGHTS_SEQ_NO) == self.policy_version:
+            return
+        if isinstance(modules, ray.ObjectRef):
+            modules = ray.get(modules)
+        weights = modules.get(DEFAULT_MODULE_ID, modules)
+        self.engine.load_weights(unpack_weights(weights), int(state[WEIGHTS_SEQ_NO]))
+
+    @override(Checkpointable)
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """How to make another one."""
+        return (), {"config": self.config}
+
+    @override(EnvRunner)
+    def stop(self) -> None:
+        """Stop threads and free the engine."""
+        self.loop.close()
+        self.engine.close()
+
+
+def _callback_classes(config: Any) -> list[type]:
+    given = config.callbacks_class
+    return list(given) if isinstance(given, (list, tuple)) else [given]

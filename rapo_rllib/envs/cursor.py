@@ -1,0 +1,55 @@
+"""Which question comes next: a seeded shuffle per epoch that resumes exactly where it stopped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from rapo_rllib.types import Question
+
+
+class QuestionCursor:
+    """Walks a question sequence in a new order every epoch; no question comes twice before all came once.
+
+    Args:
+        questions: random access, of fixed length.
+        seed: of the orders.
+    """
+
+    def __init__(self, questions: Sequence[Question], seed: int = 0) -> None:
+        self._questions = questions
+        self._seed = seed
+        self.position = 0  # questions taken so far, over all epochs
+        self._order: tuple[int, list[int]] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Complete passes over the questions."""
+        return self.position // len(self._questions)
+
+    def take(self, count: int) -> list[Question]:
+        """The next ``count`` questions."""
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Question:
+        epoch, index = divmod(self.position, len(self._questions))
+        if self._order is None or self._order[0] != epoch:
+            order = list(range(len(self._questions)))
+            random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._order = (epoch, order)
+        self.position += 1
+        return self._questions[self._order[1][index]]
+
+    def get_state(self) -> dict[str, Any]:
+        """What is needed to go on with the batch that would have come."""
+        return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken. Raises ``ValueError`` if the data set has another size now."""
+        if state["num_questions"] != len(self._questions):
+            raise ValueError(
+                f"the checkpoint was made with {state['num_questions']} training questions, now there are "
+                f"{len(self._questions)}: restore with the same env_config"
+            )
+        self.position, self._seed, self._order = state["position"], state["seed"], None

@@ -1,0 +1,51 @@
+"""Do the parts that a config names exist? Checked in seconds, before engines, learners or embedders are loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.models import check_model
+from rapo_rllib.question_source import env_maker, questions
+
+
+def check_parts(config: Any) -> None:
+    """Model, environment, questions and Step-Trace Buffer.
+
+    Raises:
+        ValueError: naming the key, its value and what to do.
+    """
+    check_model(config.model_settings.name_or_path)
+    make_env = env_maker(config)
+    env = make_env()
+    env.close()
+    questions(config, "train")
+    if config.evaluation_interval or config.evaluate_before_training:
+        _check_evaluation(config)
+    if config.uses_retrieval:
+        _check_buffer(config)
+
+
+def _check_evaluation(config: Any) -> None:
+    if not config.evaluation_interval:
+        return
+    available = len(questions(config, "test"))
+    if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:
+        raise ValueError(
+            f"evaluation_duration = {config.evaluation_duration!r}: must be a number of held-out questions between 1 and "
+            f"{available}, which is what env {config.env!r} has"
+        )
+
+
+def _check_buffer(config: Any) -> None:
+    from rapo_rllib.buffer.embedder import resolve_embedder
+    from rapo_rllib.buffer.store import check_settings
+
+    settings = config.buffer_settings
+    check_settings(settings)
+    resolve_embedder(settings.embedder)
+    if settings.traces not in (None, "expert") and not Path(settings.traces).is_file():
+        raise ValueError(
+            f"step_trace_buffer.traces = {settings.traces!r}: no such file; give a .jsonl or .jsonl.gz of traces, 'expert' for "
+            "the environment's own, or null for a buffer that exists already"
+        )

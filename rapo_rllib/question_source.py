@@ -1,0 +1,91 @@
+"""From the ``env`` key to environments and questions: gymnasium ids, Tune-registered names, classes.
+
+An environment with the classmethod ``questions(env_config, split)`` brings its own; any other text environment is asked by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+from ray.rllib.env.env_context import EnvContext
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.types import ExpertTrajectory, Question
+
+DEFAULT_NUM_SEEDS = 10_000
+
+
+def env_maker(config: Any) -> Callable[[], gymnasium.Env]:
+    """A function that makes one environment of the config's ``env`` and ``env_config``.
+
+    Raises:
+        ValueError: ``env`` is missing or names nothing that is registered.
+    """
+    env, env_config = config.env, env_options(config)
+    if env is None:
+        raise ValueError("env is missing: name a text environment, for example env: rapo/word_problems")
+    if isinstance(env, type):
+        return lambda: env(env_config)
+    if _global_registry.contains(ENV_CREATOR, env):
+        creator = _global_registry.get(ENV_CREATOR, env)
+        return lambda: creator(EnvContext(env_config, worker_index=0))
+    if env not in gymnasium.registry:
+        ours = [name for name in gymnasium.registry if name.startswith("rapo/")]
+        raise ValueError(f"env = {env!r} is neither a gymnasium id nor registered with Tune; ours are {', '.join(ours)}")
+    if env.startswith("rapo/"):
+        return lambda: gymnasium.make(env, disable_env_checker=True, env_config=env_config)
+    return lambda: gymnasium.make(env, disable_env_checker=True, **env_config)
+
+
+def env_options(config: Any) -> dict[str, Any]:
+    """``env_config``, with the tool budget of the rollout for our own environments unless they set one."""
+    options = dict(config.env_config)
+    cls = _env_class(config.env)
+    if cls is not None and issubclass(cls, ToolEnv):
+        options.setdefault("max_tool_calls", config.max_tool_calls)
+    return options
+
+
+def questions(config: Any, split: str) -> Sequence[Question]:
+    """All questions of a split, ``train`` or ``test``.
+
+    Raises:
+        ValueError: there are none.
+    """
+    cls = _env_class(config.env)
+    if cls is not None and hasattr(cls, "questions"):
+        found: Sequence[Question] = cls.questions(env_options(config), split)
+        if not len(found):
+            raise ValueError(f"env {config.env!r} has no {split} questions: check env_config")
+        return found
+    return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
+
+
+def expert_trajectories(config: Any) -> Iterable[ExpertTrajectory]:
+    """What the environment's own expert writes, to build a Step-Trace Buffer from.
+
+    Raises:
+        ValueError: the environment has no expert.
+    """
+    cls = _env_class(config.env)
+    if cls is None or not hasattr(cls, "expert_trajectories"):
+        raise ValueError(
+            f"step_trace_buffer.traces = 'expert', but env {config.env!r} has no expert: name a trace file, or null for a "
+            "buffer that exists already"
+        )
+    found: Iterable[ExpertTrajectory] = cls.expert_trajectories(env_options(config))
+    return found
+
+
+def _env_class(env: Any) -> type | None:
+    """The class behind ``env`` where it is known without making one."""
+    if isinstance(env, type):
+        return env
+    if isinstance(env, str) and env in gymnasium.registry:
+        entry = gymnasium.spec(env).entry_point
+        return gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    return None

@@ -1,0 +1,111 @@
+"""Groups and counters of a rollout to the numbers that people watch. Keys are ``part/name``; times end in ``_s``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.objective.entropy import step_entropy
+from rapo_rllib.objective.retrieval_reward import retrieval_entropies, trajectory_retrieval_reward
+from rapo_rllib.rollout.stats import RolloutStats
+from rapo_rllib.types import TokenKind, Trajectory, TrajectoryGroup
+
+
+@dataclass
+class SampleResult:
+    """What one env runner brings back: whole groups, and what it counted meanwhile."""
+
+    groups: list[TrajectoryGroup] = field(default_factory=list)
+    stats: list[RolloutStats] = field(default_factory=list)
+
+    def extend(self, other: SampleResult) -> None:
+        """Add another runner's part."""
+        self.groups += other.groups
+        self.stats += other.stats
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """All trajectories of all groups."""
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    @property
+    def num_policy_tokens(self) -> int:
+        """Tokens the policy generated."""
+        return sum(t.num_tokens(TokenKind.POLICY) for t in self.trajectories)
+
+    @property
+    def num_env_steps(self) -> int:
+        """Generated steps."""
+        return sum(len(t.steps) for t in self.trajectories)
+
+
+def rollout_metrics(result: SampleResult) -> dict[str, float]:
+    """Everything about one sampling phase that is a mean or a count."""
+    trajectories = result.trajectories
+    values = {
+        "accuracy": _mean(t.correct for t in trajectories),
+        "format_rate": _mean(t.format_ok for t in trajectories),
+        "episode_return_mean": _mean(t.reward for t in trajectories),
+        "episode_len_mean": _mean(len(t.steps) for t in trajectories),
+        "entropy": _mean(step_entropy(t.step_entropies(i)) for t in trajectories for i in range(len(t.steps))),
+        "groups_without_signal": float(sum(not has_signal(group.rewards) for group in result.groups)),
+        **_token_metrics(trajectories),
+        **_retrieval_metrics(trajectories, result.stats),
+        **_tool_metrics(trajectories, result.stats),
+    }
+    for reason, count in _total(s.ends for s in result.stats).items():
+        values[f"ends/{reason}"] = float(count)
+    slowest = max((s.seconds for s in result.stats), default=0.0)
+    values["rollout_s"] = slowest
+    values["idle_s"] = _mean(s.idle_s for s in result.stats)
+    values["tokens_per_s"] = result.num_policy_tokens / slowest if slowest else 0.0
+    return values
+
+
+def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    names = {TokenKind.POLICY: "policy", TokenKind.OBSERVATION: "observation", TokenKind.RETRIEVED: "retrieved"}
+    counts = {f"tokens/{name}": float(sum(t.num_tokens(kind) for t in trajectories)) for kind, name in names.items()}
+    return {**counts, "tokens/prompt": float(sum(len(t.prompt_ids) for t in trajectories))}
+
+
+def _retrieval_metrics(trajectories: Sequence[Trajectory], stats: Sequence[RolloutStats]) -> dict[str, float]:
+    retrievals = [r for t in trajectories for r in t.retrievals]
+    pairs = [pair for t in trajectories for pair in retrieval_entropies(t)]
+    hybrid = [t for t in trajectories if t.retrievals]
+    values = {
+        "per_trajectory": len(retrievals) / max(len(trajectories), 1),
+        "count": float(len(retrievals)),
+        "hybrid_share": len(hybrid) / max(len(trajectories), 1),
+        "f_ret": _mean(t.retrieved_share for t in hybrid),
+        "z_ret": _mean(trajectory_retrieval_reward(t) for t in hybrid),
+        "entropy_before": _mean(before for before, _ in pairs),
+        "entropy_after": _mean(after for _, after in pairs),
+        "similarity": _mean(r.similarity for r in retrievals),
+        "accuracy_hybrid": _mean(t.correct for t in hybrid),
+        "queries": float(sum(s.retrieval_queries for s in stats)),
+        "failures": float(sum(s.retrieval_failures for s in stats)),
+        "empty": float(sum(s.retrieval_empty for s in stats)),
+        "skipped": float(sum(s.retrieval_skipped for s in stats)),
+        "seconds": float(sum(s.retrieval_s for s in stats)),
+    }
+    return {f"retrieval/{name}": value for name, value in values.items()}
+
+
+def _tool_metrics(trajectories: Sequence[Trajectory], stats: Sequence[RolloutStats]) -> dict[str, float]:
+    calls = _total(s.tool_calls for s in stats)
+    values = {f"tools/{name}/calls": float(count) for name, count in calls.items()}
+    values |= {f"tools/{name}": float(count) for name, count in _total(s.tool_failures for s in stats).items()}
+    values["tools/calls_per_trajectory"] = sum(calls.values()) / max(len(trajectories), 1)
+    values["tools/seconds"] = float(sum(s.tool_s for s in stats))
+    return values
+
+
+def _total(counters: Iterable[Counter[str]]) -> Counter[str]:
+    return sum(counters, Counter())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = [float(value) for value in values]
+    return sum(listed) / len(listed) if listed else 0.0
