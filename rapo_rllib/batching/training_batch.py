@@ -1,0 +1,81 @@
+"""The batch of one training step, in the shape RLlib's ``LearnerGroup.update(training_data=...)`` passes around.
+
+    TrajectoryGroup (all of a step) --from_groups--> TrainingBatch --shard--> one TrainingBatch per learner
+
+RLlib's own sharding cuts episodes into equal slices; here groups stay whole and are balanced by tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rapo_rllib.batching.samples import BatchStatistics, SampleGroup, sample_groups
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Whole groups, already dealt out to optimiser steps; pickles as numpy arrays.
+
+    Example: groups of 900, 500, 400 and 100 tokens, ``num_minibatches=2``: minibatches ``[900, 400]`` and ``[500, 100]``; for
+    two learners the shards are ``[[900], [500]]`` and ``[[400], [100]]``.
+    """
+
+    minibatches: tuple[tuple[SampleGroup, ...], ...]  # one optimiser step each, on every learner
+    statistics: BatchStatistics = field(default_factory=BatchStatistics)  # of the whole batch, also in a shard
+
+    @classmethod
+    def from_groups(
+        cls, groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings, num_minibatches: int = 1
+    ) -> TrainingBatch:
+        """Compute advantages and weights over all groups, then deal those with signal out to ``num_minibatches`` steps.
+
+        With fewer groups than minibatches there are fewer steps; with none there is no step at all. A weight is a share of the
+        mean over the batch, times the number of minibatches: each step then estimates the same mean.
+
+        Raises:
+            ValueError: ``num_minibatches`` is not positive.
+        """
+        if num_minibatches < 1:
+            raise ValueError(f"num_minibatches must be positive, got {num_minibatches}")
+        samples, statistics = sample_groups(groups, objective)
+        count = min(num_minibatches, len(samples))
+        samples = [_weighted(group, float(count)) for group in samples]
+        return cls(tuple(tuple(samples[start::count]) for start in range(count)), statistics)
+
+    @property
+    def groups(self) -> list[SampleGroup]:
+        """All groups, of all minibatches."""
+        return [group for minibatch in self.minibatches for group in minibatch]
+
+    def validate(self) -> None:
+        """Part of RLlib's interface; a ``TrainingBatch`` is valid by construction."""
+
+    def solve_refs(self) -> None:
+        """Part of RLlib's interface; there are no object references to fetch."""
+
+    def shard(
+        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
+    ) -> list[tuple[TrainingBatch, dict[str, Any]]]:
+        """One batch per learner, with the same number of minibatches; a learner's part of a minibatch may be empty.
+
+        Longest processing time first: the biggest group goes to the learner with the fewest tokens so far.
+        """
+        parts: list[list[tuple[SampleGroup, ...]]] = [[] for _ in range(num_shards)]
+        for minibatch in self.minibatches:
+            bins: list[list[SampleGroup]] = [[] for _ in range(num_shards)]
+            loads = [0] * num_shards
+            for group in sorted(minibatch, key=lambda g: -g.num_tokens):
+                lightest = loads.index(min(loads))
+                bins[lightest].append(group)
+                loads[lightest] += group.num_tokens
+            for part, groups in zip(parts, bins, strict=True):
+                part.append(tuple(groups))
+        return [(replace(self, minibatches=tuple(part)), {}) for part in parts]
+
+
+def _weighted(group: SampleGroup, factor: float) -> SampleGroup:
+    return replace(group, samples=tuple(replace(sample, weight=sample.weight * factor) for sample in group.samples))
