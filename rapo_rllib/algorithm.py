@@ -42,6 +42,9 @@ class RAPO(Algorithm):
     """Retrieval-Augmented Policy Optimization (arXiv 2603.03078)."""
 
     config: RAPOConfig
+    metrics: Any
+    learner_group: Any
+    env_runner_group: Any
 
     @classmethod
     @override(Algorithm)
@@ -50,7 +53,7 @@ class RAPO(Algorithm):
         return RAPOConfig(algo_class=cls)
 
     @override(Algorithm)
-    def setup(self, config: RAPOConfig) -> None:
+    def setup(self, config: Any) -> None:
         """Check what is cheap to check, make the buffer, then start learners and engines."""
         self.progress = Progress(str(self.trial_id or "local"))
         self.run_summary = RunSummary()
@@ -58,7 +61,7 @@ class RAPO(Algorithm):
         self._cursor = QuestionCursor(questions(config, "train"), seed=config.seed or 0)
         self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
         self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
-        self._buffer = None
+        self._buffer: Any = None
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
@@ -65,7 +66,7 @@ def _check_schedule(value: Any) -> None:
         if not isinstance(point, (list, tuple)) or len(point) != 2:
             raise ValueError(f"retrieval_prob = {value!r}: must be a number or a schedule [[env steps, number], ...]")
         check_range("retrieval_prob", point[1], 0, 1)
-    if points[0][0] != 0 or any(a[0] >= b[0] for a, b in zip(points, points[1:], strict=False)):
+    if points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
         raise ValueError(f"retrieval_prob = {value!r}: a schedule starts at env step 0 and its steps increase")
 
 

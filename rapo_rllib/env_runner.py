@@ -1,7 +1,7 @@
 """``RAPOEnvRunner``: one vLLM engine, text environments and the Step-Trace Buffer behind RLlib's env runner interface.
 
-It routes: rollouts are ``rollout/loop.py``'s, retrieval is ``buffer/``'s. Errors of a single trajectory never leave ``sample()``;
-an engine that breaks does, and RLlib restarts the runner.
+It routes: rollouts are ``rollout/loop.py``'s, retrieval is ``buffer/``'s. Errors of a single trajectory never leave
+``sample()``; an engine that breaks does, and RLlib restarts the runner.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ COMPONENT_RL_MODULE = "rl_module"
 
 class RAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of trajectories with the policy it was last given."""
+
+    config: Any
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
@@ -98,7 +100,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return self.policy_version, self.engine.score(sequences)
 
     @override(EnvRunner)
-    def sample(
+    def sample(  # type: ignore[override]
         self,
         *,
         questions: Sequence[Question],

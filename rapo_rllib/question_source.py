@@ -1,6 +1,7 @@
 """From the ``env`` key to environments and questions: gymnasium ids, Tune-registered names, classes.
 
-An environment with the classmethod ``questions(env_config, split)`` brings its own; any other text environment is asked by seed.
+An environment with the classmethod ``questions(env_config, split)`` brings its own; any other text environment is asked by
+seed.
 """
 
 from __future__ import annotations

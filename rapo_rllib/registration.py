@@ -1,7 +1,7 @@
 """Makes ``RAPO`` and the environments known by name: to YAML, to ``Tuner("RAPO")`` and to ``get_trainable_cls``.
 
-RLlib registers everything in its table of algorithms when it is imported, or when Tune first meets a name that it does not know.
-Importing RLlib takes seconds, so ``import rapo_rllib`` does not: it adds RAPO to the table when the table is loaded.
+RLlib registers everything in its table of algorithms when Tune first meets a name that it does not know. Importing RLlib takes
+seconds, so ``import rapo_rllib`` does not: it adds RAPO to the table when the table is loaded.
 """
 
 from __future__ import annotations

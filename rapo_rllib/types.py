@@ -31,7 +31,7 @@ class Question:
 class StepTrace:
     """A step that an off-policy agent wrote (value), with the history it followed (key). ALGORITHM section 4.
 
-    Example: question "Tom has 3...", history "<python>3 + 5</python>\\n<result>8</result>", text "<answer>\\\\boxed{8}</answer>".
+    Example: question "Tom has 3...", history "<python>3 + 5</python> <result>8</result>", text "<answer>8</answer>".
     """
 
     id: str  # derived from the content, so that every import can be repeated
@@ -65,7 +65,7 @@ class RetrievedTrace:
 class ExpertTrajectory:
     """A whole trajectory of an off-policy agent, cut into steps: what a Step-Trace Buffer is built from.
 
-    Example: ``steps=("<python>3 + 5</python>\\n<result>8</result>", "<answer>\\\\boxed{8}</answer>")``
+    Example: ``steps=("<python>3 + 5</python> <result>8</result>", "<answer>8</answer>")``
     """
 
     question: Question

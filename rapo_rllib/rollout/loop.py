@@ -1,8 +1,8 @@
 """Hybrid-policy agentic rollout (ALGORITHM section 3, algorithm 1): questions in, groups of trajectories out.
 
-One loop drives the engine; environments (tools) and retrieval run beside it on threads, and whatever comes back joins the running
-batch. No trajectory waits for another one's generation, tool or retrieval; the histories that ask for a step trace while a search
-is under way are searched together in the next one.
+One loop drives the engine; environments (tools) and retrieval run beside it on threads, and whatever comes back joins the
+running batch. No trajectory waits for another one's generation, tool or retrieval; the histories that ask for a step trace
+while a search is under way are searched together in the next one.
 """
 
 from __future__ import annotations

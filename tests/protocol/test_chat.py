@@ -1,0 +1,49 @@
+"""Prompts and appended pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from rapo_rllib.protocol.chat import ChatProtocol, default_system_prompt, without_spill
+from rapo_rllib.settings import ProtocolSettings
+
+
+class Words:
+    """A tokenizer without chat template: one token per word."""
+
+    chat_template = None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [len(word) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    "spill, rest",
+    [
+        ("", "\n<result>\n8"),
+        ("\n", "<result>\n8"),  # the token `>\n`
+        ("<", "result>\n8"),  # the token `><`
+        ("\n<", "result>\n8"),
+        (" ", "\n<result>\n8"),  # a blank that the observation does not begin with stays where it is
+        ("x", "\n<result>\n8"),
+    ],
+)
+def test_spilled_characters_are_not_written_twice(spill: str, rest: str) -> None:
+    assert without_spill("\n<result>\n8", spill) == rest
+
+
+def test_system_prompt_names_every_tool_and_tag() -> None:
+    prompt = default_system_prompt(ProtocolSettings(), ["python", "search", "lookup"])
+    for part in ("<python>", "<search>", "<lookup>", "<result>", "<retrieve>", "<answer>", r"\boxed{"):
+        assert part in prompt
+
+
+def test_prompt_without_chat_template_shows_examples_in_order() -> None:
+    chat = ChatProtocol(Words(), ProtocolSettings(system_prompt="aaa", examples=(("bb", "c"),)))
+    # aaa / Question: bb / Answer: c / Question: dddd / Answer:
+    assert chat.prompt_ids("dddd") == [3, 9, 2, 7, 1, 9, 4, 7]
+
+
+def test_retrieved_trace_is_introduced_by_a_sentence() -> None:
+    chat = ChatProtocol(Words(), ProtocolSettings(retrieval_sentence="Use this."))
+    assert chat.retrieved_text("step\n") == "Use this.\n<retrieve>\nstep\n</retrieve>\n"

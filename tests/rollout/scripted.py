@@ -1,0 +1,101 @@
+"""A scripted engine, a byte tokenizer and a calculator environment: the loop's tests need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from rapo_rllib.errors import EngineError
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+
+
+class ByteTokenizer:
+    """One token per byte; no chat template."""
+
+    chat_template = None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+
+Script = Callable[[str], str]  # everything so far -> the next step
+
+
+class ScriptedEngine:
+    """Writes what the script says; each request takes ``latency(request)`` polls."""
+
+    def __init__(self, script: Script, latency: Callable[[GenerationRequest], int] = lambda request: 1) -> None:
+        self.script = script
+        self.latency = latency
+        self.policy_version = 0
+        self.requests: list[GenerationRequest] = []
+        self.fail_at_poll: int | None = None
+        self.polls = 0
+        self._running: dict[str, tuple[GenerationRequest, int]] = {}
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._running)
+
+    def submit(self, request: GenerationRequest) -> None:
+        assert request.request_id not in self._running
+        self.requests.append(request)
+        self._running[request.request_id] = (request, self.latency(request))
+
+    def poll(self) -> list[Completion]:
+        self.polls += 1
+        if self.polls == self.fail_at_poll:
+            raise EngineError("the engine broke")
+        done = []
+        for name, (request, left) in list(self._running.items()):
+            self._running[name] = (request, left - 1)
+            if left <= 1:
+                del self._running[name]
+                done.append(self._complete(request))
+        return done
+
+    def _complete(self, request: GenerationRequest) -> Completion:
+        wanted = self.script(bytes(request.token_ids).decode(errors="replace"))
+        finish, spill = "eos", ""
+        for stop in request.stop:
+            end = wanted.find(stop)
+            if end >= 0:
+                wanted, spill, finish = wanted[: end + len(stop)], wanted[end + len(stop) :], "stop"
+        token_ids = list((wanted + spill).encode())
+        if len(token_ids) > request.max_tokens:
+            token_ids, finish, spill = token_ids[: request.max_tokens], "length", ""
+            wanted = bytes(token_ids).decode(errors="replace")
+        entropy = 1.0 if request.temperature else 0.0
+        n = len(token_ids)
+        return Completion(request.request_id, token_ids, [-0.5] * n, [entropy] * n, wanted, spill, finish, self.policy_version)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        for name in request_ids:
+            self._running.pop(name, None)
+
+
+class CalculatorEnv(gymnasium.Env):
+    """``<python>expr</python>`` is evaluated; ``<answer>x</answer>`` ends with reward 1 if x is the question's answer."""
+
+    tool_tags = ("python",)
+
+    def __init__(self, on_call: Callable[[str], None] = lambda text: None) -> None:
+        self.on_call = on_call
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict]:
+        assert options is not None
+        self.question = options["question"]
+        return self.question.text, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
+        self.on_call(action)
+        if "</python>" in action:
+            expression = action.split("<python>")[1].split("</python>")[0]
+            return str(eval(expression, {"__builtins__": {}})), 0.0, False, False, {"tool": "python", "tool_seconds": 0.0}
+        correct = f"<answer>{self.question.answer}</answer>" in action
+        return "", float(correct), True, False, {"correct": correct, "format_ok": "</answer>" in action}

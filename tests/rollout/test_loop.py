@@ -1,0 +1,251 @@
+"""The rollout loop against a scripted engine: budgets, hybrid policy, faults, and that nobody waits for another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+
+from rapo_rllib.errors import EngineError, RetrievalError
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind
+
+QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(3)]
+TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
+
+
+def solve(so_far: str) -> str:
+    """Call the tool once for the last question asked, then answer with its result."""
+    question = so_far.rsplit("What is ", 1)[1]
+    if "<result>" not in question:
+        return f"<python>{question.split('?')[0]}</python>"
+    result = question.rsplit("<result>", 1)[1].split("</result>")[0].strip()
+    return f"<answer>{result}</answer>"
+
+
+class OneTrace:
+    """Answers every query with the same trace, and remembers the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[HistoryQuery]] = []
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+        self.batches.append(list(queries))
+        return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
+
+
+class Broken:
+    """A buffer that does not answer."""
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+        raise RetrievalError("Milvus is gone")
+
+
+def make_loop(
+    script: Callable[[str], str] = solve,
+    source: Any = None,
+    make_env: Callable[[], Any] = CalculatorEnv,
+    latency: Callable[[Any], int] = lambda request: 1,
+    **settings: Any,
+) -> RolloutLoop:
+    defaults = {"group_size": 4, "num_hybrid": 2, "max_response_tokens": 400, "max_prompt_tokens": 400}
+    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1, max_failure_share=0.5)
+    protocol = ProtocolSettings(system_prompt="")
+    return RolloutLoop(
+        ScriptedEngine(script, latency),
+        ChatProtocol(ByteTokenizer(), protocol),
+        EnvPool(make_env, protocol.answer_tag),
+        RolloutSettings(**{**defaults, **settings}),
+        retriever,
+    )
+
+
+def test_groups_come_back_in_order_and_solved() -> None:
+    groups = make_loop().run(QUESTIONS)
+    assert [g.question.id for g in groups] == ["q0", "q1", "q2"]
+    assert all(len(g.trajectories) == 4 and g.rewards == [1.0] * 4 for g in groups)
+    assert {t.end for g in groups for t in g.trajectories} == {"answer"}
+
+
+def test_token_kinds_partition_the_response() -> None:
+    loop = make_loop(source=OneTrace())
+    for group in loop.run(QUESTIONS, retrieval_prob=1.0):
+        for t in group.trajectories:
+            assert sum(t.num_tokens(kind) for kind in TokenKind) == len(t.token_ids) == len(t.logprobs) == len(t.entropies)
+            assert bytes(t.token_ids).decode() == t.text
+            assert all(lp == 0.0 for lp, kind in zip(t.logprobs, t.kinds, strict=True) if kind != TokenKind.POLICY)
+
+
+def test_only_the_last_n_hybrid_of_a_group_retrieve() -> None:
+    loop = make_loop(source=OneTrace())
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert [len(t.retrievals) for t in group.trajectories] == [0, 0, 1, 1]
+    assert [t.retrieved_share > 0 for t in group.trajectories] == [False, False, True, True]
+
+
+def test_a_retrieval_sits_between_two_generated_steps() -> None:
+    loop = make_loop(source=OneTrace())
+    trajectory = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0].trajectories[-1]
+    retrieval = trajectory.retrievals[0]
+    assert retrieval.after_step == 0 and len(trajectory.steps) == 2
+    assert trajectory.steps[0].stop <= retrieval.start < retrieval.stop <= trajectory.steps[1].start
+    assert trajectory.kinds[retrieval.start : retrieval.stop] == [TokenKind.RETRIEVED] * (retrieval.stop - retrieval.start)
+    assert "<retrieve>\n<python>9</python>\n</retrieve>" in trajectory.text
+
+
+def test_queries_hold_question_and_history_without_retrieved_text() -> None:
+    source = OneTrace()
+    make_loop(source=source).run(QUESTIONS[:1], retrieval_prob=1.0)
+    query = source.batches[0][0]
+    assert query.question == "What is 0 + 1?" and query.question_id == "q0"
+    assert query.history == "<python>0 + 1</python>\n<result>\n1\n</result>"
+
+
+def test_histories_that_wait_together_are_searched_together() -> None:
+    source = OneTrace()
+    make_loop(source=source, group_size=8, num_hybrid=8, tool_workers=8).run(QUESTIONS, retrieval_prob=1.0)
+    assert sum(map(len, source.batches)) == 24
+    assert len(source.batches) < 24
+
+
+@pytest.mark.parametrize("prob, expected", [(0.0, 0), (1.0, 6)])
+def test_retrieval_prob_bounds(prob: float, expected: int) -> None:
+    loop = make_loop(source=OneTrace())
+    groups = loop.run(QUESTIONS, retrieval_prob=prob)
+    assert sum(len(t.retrievals) for g in groups for t in g.trajectories) == expected
+
+
+def test_greedy_never_retrieves_and_records_no_entropy() -> None:
+    loop = make_loop(source=OneTrace())
+    groups = loop.run(QUESTIONS, retrieval_prob=1.0, greedy=True, group_size=1)
+    assert all(not t.retrievals and not t.hybrid for g in groups for t in g.trajectories)
+    assert all(request.temperature == 0.0 and not request.record_entropy for request in loop.engine.requests)
+
+
+def test_the_spill_of_a_tag_is_left_out_of_the_observation() -> None:
+    loop = make_loop(lambda so_far: solve(so_far) + ("<" if "<result>" not in so_far.rsplit("What", 1)[1] else ""))
+    trajectory = loop.run(QUESTIONS[:1])[0].trajectories[0]
+    assert trajectory.text.startswith("<python>0 + 1</python><result>\n1\n</result>\n")
+    assert bytes(trajectory.token_ids).decode() == trajectory.text
+
+
+def test_a_model_that_never_stops_ends_by_length() -> None:
+    groups = make_loop(lambda so_far: "blah " * 200, max_response_tokens=50).run(QUESTIONS)
+    assert {(t.end, len(t.token_ids), t.reward) for g in groups for t in g.trajectories} == {("length", 50, 0.0)}
+
+
+def test_step_budget_is_its_own_limit() -> None:
+    group = make_loop(lambda so_far: "blah " * 200, max_step_tokens=20).run(QUESTIONS[:1])[0]
+    assert {(t.end, len(t.token_ids)) for t in group.trajectories} == {("length", 20)}
+
+
+def test_a_trace_over_the_budget_is_skipped_and_counted() -> None:
+    loop = make_loop(source=OneTrace(), max_response_tokens=90)
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert not any(t.retrievals for t in group.trajectories)
+    assert loop.stats.retrieval_skipped == 2
+    assert {t.end for t in group.trajectories} == {"answer"}
+
+
+def test_a_lost_buffer_is_counted_and_the_trajectories_go_on() -> None:
+    loop = make_loop(source=Broken())
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert group.rewards == [1.0] * 4
+    assert loop.stats.retrieval_failures == 2
+    assert not any("<retrieve>" in t.text for t in group.trajectories)
+
+
+def test_too_many_lost_retrievals_are_an_error() -> None:
+    loop = make_loop(source=Broken(), group_size=24, num_hybrid=24)
+    loop.run(QUESTIONS[:1], retrieval_prob=1.0)
+    assert loop.retriever is not None
+    with pytest.raises(RetrievalError, match=r"24 of 24 retrievals failed.*max_retrieval_failure_share"):
+        loop.retriever.check_failure_share()
+
+
+def test_an_env_that_raises_costs_its_trajectory_only() -> None:
+    calls = iter(range(100))
+
+    def on_call(text: str) -> None:
+        if next(calls) == 0:
+            raise RuntimeError("tool service is gone")
+
+    group = make_loop(make_env=lambda: CalculatorEnv(on_call)).run(QUESTIONS[:1])[0]
+    assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "answer", "error"]
+    failed = next(t for t in group.trajectories if t.end == "error")
+    assert "tool service is gone" in failed.error
+
+
+def test_a_tool_that_never_returns_costs_one_deadline() -> None:
+    release = threading.Event()
+    calls = iter(range(100))
+    loop = make_loop(
+        make_env=lambda: CalculatorEnv(lambda text: release.wait() if next(calls) == 0 else None), step_timeout_s=0.5
+    )
+    started = time.monotonic()
+    group = loop.run(QUESTIONS[:1])[0]
+    release.set()
+    assert time.monotonic() - started < 5
+    assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "answer", "error"]
+
+
+def test_nobody_waits_for_a_slow_tool() -> None:
+    """The trajectory with a slow tool is the last to end; all others are done before its tool returns."""
+    ended: dict[str, float] = {}
+    calls = iter(range(100))
+
+    def on_call(text: str) -> None:
+        if next(calls) == 0:
+            time.sleep(0.6)
+        if "answer" in text:
+            ended[threading.current_thread().name + str(len(ended))] = time.monotonic()
+
+    started = time.monotonic()
+    make_loop(make_env=lambda: CalculatorEnv(on_call), tool_workers=4).run(QUESTIONS)
+    times = sorted(t - started for t in ended.values())
+    assert len(times) == 12 and times[-2] < 0.5 < times[-1]
+
+
+def test_a_broken_engine_is_an_engine_error() -> None:
+    loop = make_loop()
+    loop.engine.fail_at_poll = 2
+    with pytest.raises(EngineError, match="the engine broke"):
+        loop.run(QUESTIONS)
+
+
+def test_weights_that_change_under_a_trajectory_are_an_error() -> None:
+    loop = make_loop(latency=lambda request: 3)
+    original = loop.engine.poll
+
+    def poll() -> Any:
+        loop.engine.policy_version += 1
+        return original()
+
+    loop.engine.poll = poll
+    with pytest.raises(EngineError, match="weights changed from under"):
+        loop.run(QUESTIONS)
+
+
+def test_a_prompt_over_the_budget_is_an_error_of_its_trajectories() -> None:
+    long = Question(id="long", text="What is " + "1 + " * 200 + "1?", answer="201")
+    groups = make_loop(max_prompt_tokens=100).run([QUESTIONS[0], long])
+    assert {t.end for t in groups[0].trajectories} == {"answer"}
+    assert {t.end for t in groups[1].trajectories} == {"error"}
+    assert "max_prompt_tokens = 100" in groups[1].trajectories[0].error
+
+
+def test_coins_do_not_depend_on_timing() -> None:
+    def retrieved(latency: Callable[[Any], int]) -> list[bool]:
+        loop = make_loop(source=OneTrace(), latency=latency, group_size=16, num_hybrid=16)
+        return [bool(t.retrievals) for g in loop.run(QUESTIONS, retrieval_prob=0.5) for t in g.trajectories]
+
+    even, uneven = retrieved(lambda r: 1), retrieved(lambda r: 1 + len(r.request_id) % 5)
+    assert even == uneven and 10 < sum(even) < 38
