@@ -20,7 +20,8 @@ LAYERS = {
     4: (
         *("rl_module.py", "learner*.py", "env_runner*.py", "algorithm*.py", "config*.py", "dispatch*.py", "evaluation*.py"),
         *("checkpoint*.py", "callbacks.py", "episodes.py", "metrics*.py", "rollout_metrics.py", "transcripts.py"),
-        *("question_source.py", "spaces.py", "training_loop*.py", "weight_sync.py", "registration.py", "__init__.py"),
+        *("buffer_setup.py", "preflight.py", "progress.py", "run_summary.py", "question_source.py", "spaces.py"),
+        *("training_loop*.py", "weight_sync.py", "registration.py", "__init__.py"),
     ),
     5: ("cli/*", "evaluate.py", "report.py", "__main__.py"),
 }
