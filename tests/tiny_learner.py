@@ -43,8 +43,7 @@ class TinyConfig(AlgorithmConfig):
             assert hasattr(self, key), key
             setattr(self, key, value)
         self.observation_space = self.action_space = gym.spaces.Text(1)
-        self.learners(num_learners=num_learners)
-        self.training(learner_class=learner_class)
+        self.learners(num_learners=num_learners, learner_class=learner_class)
         self.rl_module(rl_module_spec=self.get_default_rl_module_spec())
         self.add_default_connectors_to_learner_pipeline = False
 
