@@ -1,0 +1,118 @@
+"""Advantages of the trajectories of one group (ALGORITHM section 7).
+
+    outcome rewards R   --outcome_advantages-->   A_acc --+
+    retrieval rewards Z --retrieval_advantages--> A_ret --+--combined_advantages--> A, for every generated token
+
+Shapes: ``G`` trajectories of the group. Computed in float64; results are float32, or float64 where a float64 tensor came in.
+
+Choices where the paper is silent (ALGORITHM section 9); both advantages follow them:
+1. The standard deviation is the unbiased one (n - 1).
+2. A group of one has mean 0 and standard deviation 1: its advantage is its reward.
+3. A group of two or more equal values has advantages of exactly 0, free of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+Values = torch.Tensor | Sequence[float]
+
+
+def outcome_advantages(rewards: Values, normalize_std: bool = True, epsilon: float = 1e-6) -> torch.Tensor:
+    """Outcome advantages of a group, GRPO (section 7).
+
+        A_acc = (R - mean R) / (std R + ε)
+
+    Args:
+        rewards: R, ``[G]`` outcome rewards.
+        normalize_std: divide by ``std R + ε``; without it the advantage is ``R - mean R`` (Dr. GRPO).
+        epsilon: ε, keeps the quotient finite; of the rewards' unit.
+
+    Returns:
+        A_acc, ``[G]``.
+    """
+    return _group_normalized(rewards, normalize_std, epsilon)
+
+
+def retrieval_advantages(retrieval_rewards: Values, normalize_std: bool = True, epsilon: float = 1e-6) -> torch.Tensor:
+    """Retrieval advantages over the same group, on-policy trajectories (Z = 0) included (eq. 9).
+
+        A_ret = (Z - mean Z) / (std Z + ε)
+
+    Args:
+        retrieval_rewards: Z, ``[G]`` ``Z_ret`` of each trajectory, nats.
+        normalize_std: divide by ``std Z + ε``, as in eq. 9.
+        epsilon: ε, nats.
+
+    Returns:
+        A_ret, ``[G]``; 0 for all where no trajectory of two or more retrieved anything.
+    """
+    return _group_normalized(retrieval_rewards, normalize_std, epsilon)
+
+
+def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> torch.Tensor:
+    """Advantage that the policy is trained with (eq. 10).
+
+        A = (1 + a · A_ret) · A_acc
+
+    The retrieval advantage scales the outcome advantage and adds nothing to it: where A_acc is 0, A is 0 whatever Z. The factor
+    stays positive for a = 0.2 and groups of 2 to 26, as ``|A_ret| ≤ (G - 1) / √G``; in larger ones an outlier can turn it, in a
+    group of one a Z below -5.
+
+    Args:
+        outcome: A_acc, ``[G]``.
+        retrieval: A_ret, ``[G]``.
+        weight: a; the paper's is 0.2.
+
+    Returns:
+        A, ``[G]``.
+
+    Raises:
+        ValueError: ``outcome`` and ``retrieval`` differ in length.
+    """
+    a_acc, a_ret = _doubles(outcome), _doubles(retrieval)
+    if a_acc.shape != a_ret.shape:
+        raise ValueError(f"one retrieval advantage per outcome advantage: got {len(a_ret)}, expected {len(a_acc)}")
+    return ((1 + weight * a_ret) * a_acc).to(_result_dtype(outcome))
+
+
+def has_signal(rewards: Values) -> bool:
+    """Whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
+
+    False for equal rewards. A group of one has its reward as advantage, so it has signal where that is not 0.
+
+    Args:
+        rewards: R, ``[G]`` outcome rewards.
+    """
+    values = _doubles(rewards)
+    if len(values) == 1:
+        return bool(values[0] != 0)
+    return not _all_equal(values)
+
+
+def _group_normalized(values: Values, normalize_std: bool, epsilon: float) -> torch.Tensor:
+    x = _doubles(values)
+    if len(x) == 1:
+        mean, std = torch.zeros_like(x), torch.ones_like(x)
+    elif _all_equal(x):
+        mean, std = x, torch.zeros_like(x)  # a computed mean may miss x by rounding
+    else:
+        mean, std = x.mean(), x.std(unbiased=True)
+    return ((x - mean) / (std + epsilon) if normalize_std else x - mean).to(_result_dtype(values))
+
+
+def _all_equal(x: torch.Tensor) -> bool:
+    return bool((x == x[:1]).all())
+
+
+def _doubles(values: Values) -> torch.Tensor:
+    x = torch.as_tensor(values, dtype=torch.float64)
+    if x.ndim != 1:
+        raise ValueError(f"expected one number per trajectory, shape [G], got shape {list(x.shape)}")
+    return x
+
+
+def _result_dtype(values: Values) -> torch.dtype:
+    return torch.float64 if isinstance(values, torch.Tensor) and values.dtype == torch.float64 else torch.float32

@@ -1,0 +1,41 @@
+"""Weights of tokens in the mean over a batch, eq. 11."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rapo_rllib.objective.aggregation import aggregation_weight
+
+
+def test_weights_by_hand() -> None:
+    # trajectory: 1 / (5 tokens * 4 trajectories * 2 questions) = 1/40; token: 1 / 100
+    assert aggregation_weight(5, 4, 2, 100, "trajectory") == 0.025
+    assert aggregation_weight(5, 4, 2, 100, "token") == 0.01
+
+
+@pytest.mark.parametrize("mode", ["trajectory", "token"])
+def test_trajectory_without_tokens_has_weight_zero(mode: str) -> None:
+    assert aggregation_weight(0, 4, 2, 100, mode) == 0.0
+    assert aggregation_weight(0, 4, 2, 0, mode) == 0.0
+
+
+@pytest.mark.parametrize("num_tokens", [0, 5])
+def test_unknown_mode_is_refused(num_tokens: int) -> None:
+    with pytest.raises(ValueError, match="loss_aggregation must be one of trajectory, token; got 'mean'"):
+        aggregation_weight(num_tokens, 4, 2, 100, "mean")
+
+
+@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_weights_of_a_batch_sum_to_one(groups: list[list[int]]) -> None:
+    total = sum(map(sum, groups))
+    for mode in ("trajectory", "token"):
+        weights = [[aggregation_weight(n, len(group), len(groups), total, mode) for n in group] for group in groups]
+        mass = sum(n * w for group, row in zip(groups, weights, strict=True) for n, w in zip(group, row, strict=True))
+        assert mass == pytest.approx(1.0)
+        assert mode == "trajectory" or len({w for row in weights for w in row}) == 1
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=6))
+def test_every_trajectory_counts_the_same_by_trajectory(group: list[int]) -> None:
+    shares = [n * aggregation_weight(n, len(group), 1, sum(group), "trajectory") for n in group]
+    assert shares == pytest.approx([1 / len(group)] * len(group))

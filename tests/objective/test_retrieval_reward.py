@@ -1,0 +1,120 @@
+"""Retrieval reward, eq. 5 to 7, on numbers and on trajectories."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rapo_rllib.objective.retrieval_reward import (
+    entropy_change,
+    retrieval_entropies,
+    retrieval_quality,
+    retrieval_reward,
+    trajectory_retrieval_reward,
+)
+from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
+
+ENTROPY = st.floats(0, 12)
+TRACE = RetrievedTrace(StepTrace(id="t", question="q", history="", text="x", reward=1.0), similarity=0.9)
+
+
+def trajectory(*parts: list[float] | str) -> Trajectory:
+    """A list: one generated step of these token entropies. "R": two retrieved tokens. "O": two observation tokens."""
+    result = Trajectory("q", [1, 2], hybrid=True)
+    for part in parts:
+        if part == "R":
+            result.append_retrieved([9, 9], TRACE)
+        elif part == "O":
+            result.append_observation([8, 8])
+        else:
+            result.append_policy([5] * len(part), [-1.0] * len(part), list(part))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "quality", "reward"),
+    [
+        # change = -(after - before) / before; quality = tanh(2 change); reward = quality * before
+        (2.0, 1.0, 0.5, 0.761594, 1.523188),  # tanh 1 = 0.761594
+        (2.0, 3.0, -0.5, -0.761594, -1.523188),
+        (0.5, 0.0, 1.0, 0.964028, 0.482014),  # tanh 2 = 0.964028
+        (1.5, 1.5, 0.0, 0.0, 0.0),
+        (0.1, 0.4, -3.0, -0.999988, -0.0999988),  # tanh -6 = -0.999988
+        (0.0, 0.0, 0.0, 0.0, 0.0),
+        (0.0, 3.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_equations_5_to_7(before: float, after: float, change: float, quality: float, reward: float) -> None:
+    assert entropy_change(before, after) == pytest.approx(change, abs=1e-12)
+    assert retrieval_quality(before, after) == pytest.approx(quality, abs=1e-6)
+    assert retrieval_reward(before, after) == pytest.approx(reward, abs=1e-6)
+
+
+def test_same_relative_fall_is_worth_more_at_high_entropy() -> None:
+    assert retrieval_reward(4.0, 2.0) == pytest.approx(4 * retrieval_reward(1.0, 0.5))
+
+
+@pytest.mark.parametrize("before", [0.0, -1e-7, 5e-324, 1e-300])
+def test_vanishing_entropy_before_gives_vanishing_reward(before: float) -> None:
+    assert abs(retrieval_reward(before, 3.0)) <= 1e-300
+
+
+@given(ENTROPY, ENTROPY)
+def test_reward_is_bounded_by_the_entropy_before_and_positive_only_where_it_fell(before: float, after: float) -> None:
+    reward = retrieval_reward(before, after)
+    assert abs(reward) <= before
+    if before > 1e-6 and abs(after - before) > 1e-9:
+        assert (reward > 0) == (after < before)
+
+
+@given(ENTROPY, ENTROPY, ENTROPY)
+def test_reward_falls_with_the_entropy_after(before: float, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert retrieval_reward(before, low) >= retrieval_reward(before, high)
+
+
+def test_entropies_are_those_of_the_steps_around_the_retrieval() -> None:
+    # step means 2, 0.5, 1; observation and retrieved tokens (stored as 0.0) must not pull them down
+    walked = trajectory([1.0, 3.0], "O", "R", [0.5], "O", [0.8, 1.2], "R")
+    assert retrieval_entropies(walked) == [(2.0, 0.5)]
+
+
+def test_observation_between_step_and_retrieval_changes_nothing() -> None:
+    assert retrieval_entropies(trajectory([2.0], "R", [1.0])) == retrieval_entropies(trajectory([2.0], "O", "R", [1.0]))
+
+
+def test_trajectory_reward_is_the_mean_over_retrievals() -> None:
+    # (2 -> 1): 1.523188; (1 -> 1.5): change -0.5, tanh -1 * 1 = -0.761594; mean 0.380797
+    walked = trajectory([2.0], "O", "R", [1.0], "O", "R", [1.5])
+    assert trajectory_retrieval_reward(walked) == pytest.approx(0.380797, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ([2.0], "O", "R", [1.0], "O", "R"),  # budget ran out after the second retrieval
+        ([2.0], "O", "R", [1.0], "O", "R", []),  # the engine gave no token: no generated step
+        ("R", [2.0], "O", "R", [1.0]),  # nothing was generated before the first
+        ([], "R", [2.0], "O", "R", [1.0]),
+    ],
+)
+def test_retrieval_without_generated_step_on_both_sides_is_left_out(parts: tuple) -> None:
+    walked = trajectory(*parts)
+    assert retrieval_entropies(walked) == [(2.0, 1.0)]
+    assert trajectory_retrieval_reward(walked) == pytest.approx(1.523188, abs=1e-6)
+
+
+@pytest.mark.parametrize("parts", [(), ([2.0],), ([2.0], "O", [1.0]), ([2.0], "O", "R"), ([0.0, 0.0], "R", [3.0])])
+def test_trajectory_without_rewarded_retrieval_has_reward_zero(parts: tuple) -> None:
+    assert trajectory_retrieval_reward(trajectory(*parts)) == 0.0
+
+
+@given(st.lists(st.lists(ENTROPY, min_size=1, max_size=4), min_size=2, max_size=6))
+def test_trajectory_reward_is_finite_and_bounded(steps: list[list[float]]) -> None:
+    parts = [part for step in steps for part in (step, "R")]
+    walked = trajectory(*parts)
+    assert len(retrieval_entropies(walked)) == len(steps) - 1  # none for the last
+    reward = trajectory_retrieval_reward(walked)
+    assert math.isfinite(reward)
+    assert abs(reward) <= 12
