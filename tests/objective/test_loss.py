@@ -51,7 +51,7 @@ def test_loss_by_hand() -> None:
     # k3: d = log 1/2: 0.5 - 1 + 0.693147 = 0.193147, others 0; beta 0.5: 0.0965736
     # loss = -0.25 * (3.22 - 0.0965736) = -0.7808566
     outputs = policy_loss(four_tokens(), replace(SETTINGS, kl_coeff=0.5))
-    assert float(outputs.loss) == pytest.approx(-0.7808566, abs=1e-6)
+    assert float(outputs.loss.detach()) == pytest.approx(-0.7808566, abs=1e-6)
 
 
 def test_gradient_by_hand() -> None:
@@ -91,6 +91,15 @@ def test_dual_clipped_tokens_are_counted() -> None:
     assert outputs.metrics.averages()["dual_clipped"] == 0.25
     # 2.448 + 2.56 + 3 * -1 - 1 = 1.008, no engine weight
     assert float(outputs.loss) == pytest.approx(-0.252, abs=1e-6)
+
+
+def test_clip_sees_the_shaped_ratio() -> None:
+    # share 1: 1.05 * 1.25 = 1.3125 is above 1.28; 1.05 * 0.78 = 0.819 is not below 0.8
+    advantages, ones = numbers(1.0, -1.0), numbers(1.0, 1.0)
+    outputs = policy_loss(LossInputs(log(0.5, 0.39).requires_grad_(), log(0.4, 0.5), advantages, ones, ones), SETTINGS)
+    averages = outputs.metrics.averages()
+    assert (averages["clipped_low"], averages["clipped_high"]) == (0.0, 0.5)
+    assert float(outputs.loss.detach()) == pytest.approx(-(1.28 - 0.819))
 
 
 def test_metrics_add_over_micro_batches() -> None:

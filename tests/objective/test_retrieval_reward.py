@@ -60,6 +60,10 @@ def test_vanishing_entropy_before_gives_vanishing_reward(before: float) -> None:
     assert abs(retrieval_reward(before, 3.0)) <= 1e-300
 
 
+def test_entropy_below_zero_by_rounding_counts_as_zero() -> None:
+    assert entropy_change(-1e-7, 3.0) == retrieval_quality(-1e-7, 3.0) == retrieval_reward(-1e-7, 3.0) == 0.0
+
+
 @given(ENTROPY, ENTROPY)
 def test_reward_is_bounded_by_the_entropy_before_and_positive_only_where_it_fell(before: float, after: float) -> None:
     reward = retrieval_reward(before, after)
