@@ -157,10 +157,13 @@ class MilvusHandle:
         rows = self._call("query", collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
+    def index_of(self, collection: str) -> str | None:
+        """Kind of the vector index."""
+        return (self._call("describe_index", collection, index_name=VECTOR) or {}).get("index_type")
+
     def set_index(self, collection: str, kind: str) -> None:
         """Change the index to ``kind``. Other users' calls wait meanwhile: a collection without index is not loaded."""
-        current = self._call("describe_index", collection, index_name=VECTOR) or {}
-        if current.get("index_type") == kind:
+        if self.index_of(collection) == kind:
             return
         self._call("release_collection", collection)
         self._call("drop_index", collection, index_name=VECTOR)

@@ -1,0 +1,112 @@
+"""Cutting trajectories, and building once: repeated, killed, twice at the same time."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+from buffer_helpers import experts, wait_until
+
+from rapo_rllib.buffer.build import ensure_built, step_traces
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import ExpertTrajectory, Question
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def test_a_trajectory_is_cut_into_keys_and_values():
+    expert = ExpertTrajectory(Question("q1", "What?"), ("a", "b", "c"), 0.5, "s")
+    traces = step_traces(expert)
+    assert [(t.history, t.text, t.step_index) for t in traces] == [("", "a", 0), ("a", "b", 1), ("ab", "c", 2)]
+    assert {(t.question, t.question_id, t.reward, t.source) for t in traces} == {("What?", "q1", 0.5, "s")}
+    assert len({t.id for t in traces}) == 3
+    assert traces == step_traces(expert)
+
+
+@pytest.mark.parametrize("reward", [0.0, -1.0])
+def test_failures_are_never_cut(reward):
+    assert step_traces(ExpertTrajectory(Question("q", "?"), ("a",), reward, "s")) == []
+
+
+def test_built_on_first_use_only(make_buffer):
+    buffer = make_buffer()
+    seen = []
+    assert ensure_built(buffer, lambda: experts(40), on_progress=seen.append) == 80
+    assert seen == [64, 80]
+    assert ensure_built(buffer, lambda: pytest.fail("built again")) == 80
+    assert ensure_built(buffer, None) == 80
+    assert ensure_built(buffer, lambda: pytest.fail("built again"), max_traces=10) == 80  # has more than enough
+    other = make_buffer(traces="other.jsonl")
+    with pytest.raises(ValueError, match=r"was built from 'expert', not from 'other\.jsonl'"):
+        ensure_built(other, lambda: experts(1))
+    assert ensure_built(make_buffer(traces=None), None) == 80
+
+
+def test_max_traces_stops_and_can_be_raised(make_buffer):
+    assert ensure_built(make_buffer(), lambda: experts(100), max_traces=7) == 7
+    assert ensure_built(make_buffer(), lambda: experts(100), max_traces=9) == 9
+
+
+def test_nothing_to_build_from(make_buffer):
+    with pytest.raises(ValueError, match=r"there is no complete buffer in collection 'step_traces'.*step_trace_buffer\.traces"):
+        ensure_built(make_buffer(traces=None), None)
+    with pytest.raises(ValueError, match=r"step_trace_buffer\.traces: 'expert' holds no trajectory with a positive reward"):
+        ensure_built(make_buffer(), lambda: experts(3, reward=0.0))
+
+
+def build_and_die(uri: str) -> None:
+    def die(seen: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ensure_built(StepTraceBuffer(BufferSettings(uri=uri)), lambda: experts(40), on_progress=die)
+
+
+def test_a_build_that_was_killed_is_completed(make_buffer):
+    buffer = make_buffer()
+    killed = SPAWN.Process(target=build_and_die, args=(buffer.uri,))
+    killed.start()
+    killed.join(120)
+    assert killed.exitcode == -signal.SIGKILL
+    assert buffer.count() == 64  # the first batch
+    with pytest.raises(ValueError, match="there is no complete buffer"):
+        ensure_built(buffer, None)
+    embedded = []
+    encode = buffer.embedder.encode
+    buffer.embedder.encode = lambda pairs: embedded.append(len(pairs)) or encode(pairs)
+    assert ensure_built(buffer, lambda: experts(40)) == 80
+    assert embedded == [0, 16]  # what was stored is not embedded again
+
+
+def build_and_report(uri: str, folder: str) -> None:
+    def source():
+        with open(os.path.join(folder, str(os.getpid())), "w"):
+            yield from experts(40)
+
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
+    assert ensure_built(buffer, source) == 80
+
+
+def test_two_processes_build_once(make_buffer, tmp_path):
+    buffer = make_buffer()
+    (tmp_path / "builders").mkdir()
+    processes = [SPAWN.Process(target=build_and_report, args=(buffer.uri, str(tmp_path / "builders"))) for _ in range(2)]
+    for process in processes:
+        process.start()
+    assert wait_until(lambda: all(not process.is_alive() for process in processes), 120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(os.listdir(tmp_path / "builders")) == 1
+    assert buffer.count() == 80
+
+
+def test_real_step_traces(make_buffer, shared_data):
+    from rapo_rllib.trace_files import read_trace_file
+    from rapo_rllib.types import HistoryQuery
+
+    path = shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"
+    buffer = make_buffer(traces=str(path))
+    assert ensure_built(buffer, lambda: read_trace_file(path), max_traces=100) == 100
+    first = next(read_trace_file(path))
+    found = buffer.retrieve([HistoryQuery(first.question.text, first.steps[0])])[0][0]
+    assert found.trace.text == first.steps[1]
+    assert found.similarity > 0.99

