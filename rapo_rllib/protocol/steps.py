@@ -1,0 +1,112 @@
+"""Reads one generated step, and renders what a tool answered. ALGORITHM section 2.
+
+    engine -> text of one step -> parse_step -> ParsedStep -> environment -> observation -> render_observation -> engine
+
+What a model writes is never an error here: broken, nested and quoted tags only mean that less was understood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rapo_rllib.settings import ProtocolSettings
+
+_BOXED = re.compile(r"\\boxed\s*\{")
+
+
+@dataclass(frozen=True)
+class ParsedStep:
+    """What one generated step says.
+
+    Example: ``<think>Add.</think><python>3 + 5</python>`` gives ``think="Add.", tool_tag="python", tool_input="3 + 5"``.
+    """
+
+    think: str = ""  # all complete thoughts, joined by newlines
+    tool_tag: str | None = None  # of the call that decides the step
+    tool_input: str | None = None  # stripped
+    answer: str | None = None  # stripped content of the answer that decides the step
+    complete: bool = False  # a complete tool call or answer was found
+
+
+def parse_step(text: str, settings: ProtocolSettings, tool_tags: Sequence[str]) -> ParsedStep:
+    """Read the text of one step, up to and including a closing tool tag, or the answer, or EOS.
+
+    The last complete call or answer decides, by where its closing tag ends. An element runs from the nearest opening tag
+    before its closing tag, so that a tag that is only mentioned ("I use <python> now. <python>1 + 1</python>") does no harm.
+
+    >>> parse_step("<python>1 + 1</python>", ProtocolSettings(), ["python"]).tool_input
+    '1 + 1'
+    """
+    think = "\n".join(thought.strip() for thought in _contents(text, settings.think_tag))
+    found = [(position, tag) for tag in (*tool_tags, settings.answer_tag) if (position := _last_element(text, tag)) is not None]
+    if not found:
+        return ParsedStep(think)
+    (start, end), tag = max(found, key=lambda item: item[0][1])
+    content = text[start:end].strip()
+    if tag == settings.answer_tag:
+        return ParsedStep(think, answer=content, complete=True)
+    return ParsedStep(think, tool_tag=tag, tool_input=content, complete=True)
+
+
+def _last_element(text: str, tag: str) -> tuple[int, int] | None:
+    """Start and end of the content of the last ``<tag>...</tag>``; None if there is none."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    end = text.rfind(closing)
+    while end >= 0:
+        start = text.rfind(opening, 0, end)
+        # between the two there must be no other closing tag, or this one closes nothing
+        if start >= 0 and text.find(closing, start) == end:
+            return start + len(opening), end
+        end = text.rfind(closing, 0, end)
+    return None
+
+
+def _contents(text: str, tag: str) -> list[str]:
+    return re.findall(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)
+
+
+def boxed_answer(text: str) -> str:
+    r"""Content of the last ``\boxed{...}`` whose braces balance; the stripped text where there is none.
+
+    >>> boxed_answer("It is \\boxed{\\frac{1}{2}}.")
+    '\\frac{1}{2}'
+    """
+    for match in reversed(list(_BOXED.finditer(text))):
+        content = _balanced(text, match.end())
+        if content is not None:
+            return content.strip()
+    return text.strip()
+
+
+def _balanced(text: str, start: int) -> str | None:
+    r"""``text[start:]`` up to the brace that closes one opened before ``start``; ``\{`` and ``\}`` do not count."""
+    depth, position = 1, start
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            position += 2
+            continue
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[start:position]
+        position += 1
+    return None
+
+
+def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = True) -> bool:
+    r"""Whether a final step ends with its one and only answer, not empty and, if required, with one ``\boxed{...}``."""
+    opening, closing = f"<{settings.answer_tag}>", f"</{settings.answer_tag}>"
+    if text.count(opening) != 1 or text.count(closing) != 1 or not text.rstrip().endswith(closing):
+        return False
+    content = text.rstrip()[: -len(closing)].partition(opening)[2].strip()
+    if not require_boxed:
+        return bool(content)
+    boxes = list(_BOXED.finditer(content))
+    return len(boxes) == 1 and bool((_balanced(content, boxes[0].end()) or "").strip())
+
+
+def render_observation(text: str, settings: ProtocolSettings) -> str:
+    """A tool's output as it stands in a trajectory: the only place that knows the whitespace around results."""
+    return f"\n<{settings.result_tag}>\n{text}\n</{settings.result_tag}>\n"
