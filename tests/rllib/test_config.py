@@ -1,0 +1,134 @@
+"""Every wrong value is refused by name before anything heavy starts; every right one reaches the settings below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
+
+
+def make(**training: Any) -> RAPOConfig:
+    return RAPOConfig().environment("rapo/word_problems").training(**training)
+
+
+@pytest.mark.parametrize(
+    "training, message",
+    [
+        ({"retrieval_probability": 0.5}, "unknown key 'retrieval_probability': did you mean 'retrieval_prob'"),
+        ({"num_hybrid": 20}, "num_hybrid = 20 is more than group_size = 16"),
+        ({"group_size": 0}, "group_size = 0: must be a whole number at least 1"),
+        ({"retrieval_prob": 1.5}, "retrieval_prob = 1.5: must be between 0 and 1"),
+        ({"retrieval_prob": [[5, 0.1]]}, "a schedule starts at env step 0"),
+        ({"retrieval_prob": [[0, 0.1], [0, 0.2]]}, "its steps increase"),
+        ({"num_minibatches": 64}, "num_minibatches = 64 is more than questions_per_step = 32"),
+        ({"clip_low": -1}, "clip_low = -1: must be at least 0"),
+        ({"loss_aggregation": "mean"}, "loss_aggregation = 'mean': must be one of 'trajectory', 'token'"),
+        ({"old_logprobs": "engine"}, "old_logprobs = 'engine': must be one of"),
+        ({"model": {"name": "x"}}, "unknown key model.'name': did you mean model.'name_or_path'"),
+        ({"engine": {"max_seqs": 1}}, "unknown key engine.'max_seqs'"),
+        ({"protocol": {"system": ""}}, "unknown key protocol.'system'"),
+        ({"step_trace_buffer": {"url": ""}}, "unknown key step_trace_buffer.'url': did you mean step_trace_buffer.'uri'"),
+        ({"engine": {"max_model_len": 100}}, "engine.max_model_len = 100 is less than"),
+        ({"max_tool_calls": 0}, "nothing is ever retrieved"),
+        ({"temperature": 0}, "temperature = 0: must be at least"),
+        ({"dual_clip": 0.5}, "dual_clip = 0.5: must be at least 1"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(training: dict, message: str) -> None:
+    import re
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(**training).validate()
+
+
+def test_unknown_keys_in_a_dictionary_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown key 'grup_size': did you mean 'group_size'"):
+        RAPOConfig().update_from_dict({"grup_size": 8})
+
+
+def test_more_learners_than_questions_are_refused() -> None:
+    config = make(questions_per_step=2, num_minibatches=1).learners(num_learners=4)
+    with pytest.raises(ValueError, match="num_learners = 4 is more than questions_per_step = 2"):
+        config.validate()
+
+
+def test_defaults_are_the_papers() -> None:
+    config = RAPOConfig()
+    expected = {
+        "questions_per_step": 32,
+        "num_minibatches": 2,
+        "group_size": 16,
+        "num_hybrid": 8,
+        "retrieval_prob": 0.5,
+        "retrieval_advantage_weight": 0.2,
+        "importance_shaping_weight": 0.05,
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "kl_coeff": 0.0,
+        "lr": 1e-6,
+        "temperature": 1.0,
+        "max_tool_calls": 3,
+        "max_response_tokens": 4096,
+        "max_prompt_tokens": 1536,
+    }
+    assert {key: getattr(config, key) for key in expected} == expected
+
+
+def test_every_setting_is_a_key_that_reaches_its_layer() -> None:
+    changed = {"kl_coeff": 0.5, "dual_clip": 3.0, "normalize_std": False, "group_size": 4, "num_hybrid": 1, "tool_workers": 9}
+    config = RAPOConfig().update_from_dict(changed)
+    objective, rollout = config.objective_settings, config.rollout_settings
+    assert (objective.kl_coeff, objective.dual_clip, objective.normalize_std) == (0.5, 3.0, False)
+    assert (rollout.group_size, rollout.num_hybrid, rollout.tool_workers) == (4, 1, 9)
+    for settings in (ObjectiveSettings, RolloutSettings):
+        assert all(hasattr(config, name) for name in settings.__dataclass_fields__)
+
+
+def test_a_dictionary_of_the_config_makes_the_same_config() -> None:
+    config = make(model={"name_or_path": "x"}, group_size=4, num_hybrid=2, retrieval_prob=[[0, 0.5], [10, 0.0]])
+    again = RAPOConfig().update_from_dict(config.to_dict())
+    assert again.model == {"name_or_path": "x"} and again.group_size == 4
+    assert again.retrieval_prob == [[0, 0.5], [10, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("num_hybrid", "prob", "expected"), [(0, 0.5, False), (2, 0.0, False), (2, 0.5, True), (2, [[0, 0.0]], True)]
+)
+def test_whether_retrieval_is_used(num_hybrid: int, prob: Any, expected: bool) -> None:
+    assert make(num_hybrid=num_hybrid, retrieval_prob=prob).uses_retrieval is expected
+
+
+@pytest.mark.parametrize("num_env_runners, local", [(0, True), (2, False)])
+def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -> None:
+    config = make().env_runners(num_env_runners=num_env_runners)
+    config.validate()
+    assert config.create_local_env_runner is local
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model": {"name_or_path": "/no/such/model"}}, r"model\.name_or_path.*/no/such/model"),
+        ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
+        ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),
+        ({"step_trace_buffer": {"embedder": "/no/embedder"}}, r"step_trace_buffer\.embedder.*/no/embedder"),
+    ],
+)
+def test_preflight_names_what_is_missing(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**change).preflight()
+
+
+def test_preflight_refuses_an_unknown_environment() -> None:
+    with pytest.raises(ValueError, match="env = 'rapo/nothing' is neither a gymnasium id"):
+        RAPOConfig().environment("rapo/nothing").preflight()
+
+
+def test_preflight_refuses_more_evaluation_than_there_is() -> None:
+    config = RAPOConfig().environment("rapo/word_problems", env_config={"num_test": 16})
+    config.evaluation(evaluation_interval=1, evaluation_duration=32)
+    with pytest.raises(ValueError, match="evaluation_duration = 32: must be a number of held-out questions between 1 and 16"):
+        config.preflight()

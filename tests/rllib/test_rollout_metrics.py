@@ -1,0 +1,103 @@
+"""Metrics of two hand-made trajectories, and what is written about them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib.rollout.stats import RolloutStats
+from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
+from rapo_rllib.run_summary import RunSummary
+from rapo_rllib.transcripts import write_transcripts
+from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
+
+QUESTION = Question("q", "1 + 1?", "2")
+
+
+def sample() -> SampleResult:
+    """On-policy: one step of 2 tokens. Hybrid: 2 tokens (H 2.0), 1 observed, 3 retrieved, 2 tokens (H 1.0)."""
+    on_policy = Trajectory("q", [1, 2, 3], reward=0.0, end="eos")
+    on_policy.append_policy([5, 6], [-1.0, -1.0], [0.5, 1.5])
+    hybrid = Trajectory("q", [1, 2, 3], hybrid=True, reward=1.0, correct=True, format_ok=True, end="answer")
+    hybrid.append_policy([5, 6], [-1.0, -1.0], [2.0, 2.0])
+    hybrid.append_observation([7])
+    trace = StepTrace(id="t", question="", history="", text="x", reward=1.0)
+    hybrid.append_retrieved([8, 8, 8], RetrievedTrace(trace, 0.8))
+    hybrid.append_policy([9, 9], [-1.0, -1.0], [1.0, 1.0])
+    stats = RolloutStats(seconds=2.0, retrieval_s=0.5, retrieval_queries=1)
+    stats.ends = Counter(eos=1, answer=1)
+    stats.tool_calls = Counter(python=3)
+    stats.tool_failures = Counter({"python/timeout": 1})
+    return SampleResult([TrajectoryGroup(QUESTION, [on_policy, hybrid])], [stats])
+
+
+def test_numbers() -> None:
+    values = rollout_metrics(sample())
+    expected = {
+        "accuracy": 0.5,
+        "format_rate": 0.5,
+        "episode_return_mean": 0.5,
+        "episode_len_mean": 1.5,
+        "entropy": (1.0 + 2.0 + 1.0) / 3,
+        "groups_without_signal": 0,
+        "tokens/policy": 6,
+        "tokens/observation": 1,
+        "tokens/retrieved": 3,
+        "tokens/prompt": 6,
+        "retrieval/per_trajectory": 0.5,
+        "retrieval/hybrid_share": 0.5,
+        "retrieval/f_ret": 3 / 8,
+        "retrieval/z_ret": math.tanh(2 * 0.5) * 2.0,  # ΔH = -(1 - 2) / 2
+        "retrieval/entropy_before": 2.0,
+        "retrieval/entropy_after": 1.0,
+        "retrieval/similarity": 0.8,
+        "tools/python/calls": 3,
+        "tools/python/timeout": 1,
+        "tools/calls_per_trajectory": 1.5,
+        "ends/eos": 1,
+        "ends/answer": 1,
+        "tokens_per_s": 3.0,
+    }
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+
+
+def test_nothing_sampled_is_all_zeros() -> None:
+    assert set(rollout_metrics(SampleResult()).values()) == {0.0}
+
+
+def test_transcripts_are_one_line_a_trajectory(tmp_path: Path) -> None:
+    path = tmp_path / "transcripts" / "iteration_00001.jsonl"
+    write_transcripts(path, sample().groups)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [0.0, 1.0]
+    assert rows[1]["kinds"] == [0, 0, 1, 2, 2, 2, 0, 0] and rows[1]["retrievals"][0]["trace_id"] == "t"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_summary_keeps_the_first_and_the_latest_accuracy() -> None:
+    summary = RunSummary()
+    for accuracy in (0.1, 0.2, 0.4):
+        summary.take_evaluation({"accuracy": accuracy, "num_episodes": 128.0})
+    summary.count(sample(), 2.0)
+    restored = RunSummary()
+    restored.set_state(summary.get_state())
+    assert restored.as_dict(10.0) == {
+        "accuracy_before": 0.1,
+        "accuracy_after": 0.4,
+        "evaluated_questions": 128,
+        "seconds": 10.0,
+        "tokens_per_s": 3.0,
+        "retrievals": 1,
+    }
+
+
+def test_the_budget_leaves_room_for_one_iteration_and_an_evaluation() -> None:
+    summary = RunSummary(evaluation_s=20.0)
+    summary.end_iteration(100.0)
+    summary.end_iteration(130.0)
+    summary.end_iteration(155.0)
+    assert summary.expected_end_s == 155.0 + 30.0 + 20.0
