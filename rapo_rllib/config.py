@@ -13,7 +13,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.config_checks import check_rapo_values, refuse_unknown_keys, settings_from
+from rapo_rllib.config_checks import check_rapo_values, known_keys, refuse_unknown_keys, settings_from
 from rapo_rllib.hardware import resolved_dtype
 from rapo_rllib.settings import (
     BufferSettings,
@@ -175,7 +175,7 @@ class RAPOConfig(AlgorithmConfig):
             k: v for k, v in locals().items() if k not in ("self", "kwargs", "model", "__class__") and v is not NotProvided
         }
         if model is not NotProvided:
-            self.model = model
+            self.language_model = dict(model)
         refuse_unknown_keys(kwargs, _setter_names(AlgorithmConfig.training) | set(vars(self)))
         own = {key: kwargs.pop(key) for key in list(kwargs) if key not in _setter_names(AlgorithmConfig.training)}
         super().training(**kwargs)
@@ -183,21 +183,16 @@ class RAPOConfig(AlgorithmConfig):
             setattr(self, key, dict(value) if isinstance(value, Mapping) else value)
         return self
 
-    @property
-    def model(self) -> dict[str, Any]:
-        """The language model's settings as given (RLlib's default network of the same name does not exist here)."""
-        return self.language_model
-
-    @model.setter
-    def model(self, value: Mapping[str, Any]) -> None:
-        if "fcnet_hiddens" not in value:  # RLlib's constructor assigns its own defaults
-            self.language_model = dict(value)
-
     @override(AlgorithmConfig)
     def update_from_dict(self, config_dict: dict[str, Any]) -> RAPOConfig:
-        """RLlib's, with unknown keys refused."""
+        """RLlib's, with unknown keys refused; ``model`` is the language model (RLlib keeps old network defaults there)."""
+        config_dict = dict(config_dict)
+        if "model" in config_dict:
+            given = config_dict.pop("model")
+            if "fcnet_hiddens" not in given:
+                self.language_model = dict(given)
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
-        refuse_unknown_keys(translated, {*vars(self), *_RLLIB_EXTRA_KEYS})
+        refuse_unknown_keys(translated, known_keys(self))
         return super().update_from_dict(config_dict)
 
     @property
@@ -281,18 +276,6 @@ class RAPOConfig(AlgorithmConfig):
 
         self.validate()
         check_parts(self)
-
-
-_RLLIB_EXTRA_KEYS = (
-    "model",
-    "env",
-    "multiagent",
-    "callbacks",
-    "num_gpus",
-    "framework",
-    "_enable_new_api_stack",
-    "__trial_info__",
-)
 
 
 def _setter_names(function: Any) -> set[str]:

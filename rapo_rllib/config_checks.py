@@ -18,6 +18,13 @@ def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: s
             raise ValueError(f"unknown key {where}{key!r}: {hint}")
 
 
+def known_keys(config: Any) -> set[str]:
+    """Every key that a dictionary for this ``AlgorithmConfig`` may hold: attributes, properties, and RLlib's special ones."""
+    properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
+    public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
+    return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack", "__trial_info__"}
+
+
 def settings_from(cls: type, values: Mapping[str, Any], where: str) -> Any:
     """A frozen settings object of ``cls`` from a user's dictionary, unknown keys refused."""
     refuse_unknown_keys(values, [field.name for field in fields(cls)], where=f"{where}.")
@@ -48,6 +55,7 @@ def check_rapo_values(config: Any) -> None:
         check_range(name, getattr(config, name), 0, integer=True)
     for name in ("clip_low", "clip_high", "kl_coeff", "weight_decay", "importance_shaping_weight", "canary_tolerance"):
         check_range(name, getattr(config, name), 0)
+    check_range("advantage_epsilon", config.advantage_epsilon, 1e-12)
     check_range("retrieval_advantage_weight", config.retrieval_advantage_weight, -1e3, 1e3)
     check_range("temperature", config.temperature, 1e-3)
     check_range("max_retrieval_failure_share", config.max_retrieval_failure_share, 0, 1)

@@ -1,7 +1,4 @@
-"""What a tool is, and how ``env_config.tools`` becomes tools.
-
-ParsedStep.tool_input -> Tool.run -> ToolResult -> observation
-"""
+"""What a tool is, and how ``env_config.tools`` becomes tools. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ TOOLS = {"python": "rapo_rllib.tools.python:PythonTool"}
 class ToolResult:
     """The outcome of one call.
 
-    ``error`` says in one word why the call failed ("timeout", "exception", ...), for counting; what the model reads is ``text``.
+    ``error`` says in one word why the call failed ("timeout", "exception", ...), for counting; the model reads ``text``.
     """
 
     text: str
@@ -31,8 +28,8 @@ class ToolResult:
 class Tool(Protocol):
     """Something a policy may call between ``<tag>`` and ``</tag>``. Calls come from several threads at once.
 
-    A bad call (code that fails, a query without hits, a timeout) is a ``ToolResult`` with ``error``. ``run`` raises ``ToolError`` only
-    if the tool itself is broken.
+    A bad call (failing code, a query without hits, a timeout) is a ``ToolResult`` with ``error``. ``run`` raises ``ToolError``
+    only if the tool itself is broken.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The python tool: every call runs in a fresh process, with limits, and leaves nothing behind.
 
-Covered: wall clock, CPU time, address space, file size, open files, amount of output, the parent's environment variables, stdin,
-working files, left-over processes. This is no hardened sandbox: the code runs as the same user, and can read that user's files, use the
-network, and signal that user's processes.
+Covered: wall clock, CPU time, address space, file size, open files, amount of output, the parent's environment variables,
+stdin, working files, left-over processes. A hardened sandbox is not promised here: the code runs as the same user, and can
+read that user's files, use the network, and signal that user's processes.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def _send(process: subprocess.Popen[bytes], code: str) -> None:
 
 def _read(fd: int, deadline: float, limit: int | None) -> tuple[bytes, bool]:
     """Read until the end (True), the deadline, or past ``limit`` bytes (None: read on and keep nothing)."""
-    chunks, size = [], 0
+    chunks: list[bytes] = []
+    size = 0
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         while limit is None or size <= limit:

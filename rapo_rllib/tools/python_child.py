@@ -1,9 +1,9 @@
 """Runs one piece of model code; started by ``tools/python.py`` as ``python -I -S python_child.py`` with the limits of ``main``.
 
-Two processes: a supervisor, which waits with a time limit and afterwards kills every descendant, also those that moved to a session of
-their own; and the runner, which limits itself and runs the code that came over stdin. How it went is the exit status.
-Imports are few because each costs every call milliseconds: no ``site``, ``typing``, ``ast`` or ``signal`` (which load ``re`` and ``enum``),
-and nothing of ``rapo_rllib``.
+Two processes: a supervisor, which waits with a time limit and afterwards kills every descendant, also those that moved to a
+session of their own; and the runner, which limits itself and runs the code that came over stdin. How it went is the exit
+status. Imports are few because each costs every call milliseconds: no ``site``, ``typing``, ``ast`` or ``signal`` (the latter
+load ``re`` and ``enum``), and nothing of ``rapo_rllib``.
 """
 
 import _ast
@@ -107,11 +107,14 @@ def _run(code: str, cpu_s: int, memory_bytes: int, file_bytes: int) -> int:
 def _execute(code: str) -> None:
     """Run statements; the value of a last expression is printed unless it is None, as in a notebook."""
     tree = compile(code, SOURCE, "exec", _ast.PyCF_ONLY_AST)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
+    assert isinstance(tree, _ast.Module)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, _ast.Expr):
+        tree.body.pop()
     names: dict[str, object] = {"__name__": "__main__"}
-    builtins.exit = builtins.quit = sys.exit  # site would define them
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # site would define them
     exec(compile(tree, SOURCE, "exec"), names)
-    if last is not None:
+    if isinstance(last, _ast.Expr):
         value = eval(compile(_ast.Expression(last.value), SOURCE, "eval"), names)
         if value is not None:
             print(repr(value))  # noqa: T201

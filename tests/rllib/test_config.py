@@ -90,7 +90,7 @@ def test_every_setting_is_a_key_that_reaches_its_layer() -> None:
 def test_a_dictionary_of_the_config_makes_the_same_config() -> None:
     config = make(model={"name_or_path": "x"}, group_size=4, num_hybrid=2, retrieval_prob=[[0, 0.5], [10, 0.0]])
     again = RAPOConfig().update_from_dict(config.to_dict())
-    assert again.model == {"name_or_path": "x"} and again.group_size == 4
+    assert again.language_model == {"name_or_path": "x"} and again.group_size == 4
     assert again.retrieval_prob == [[0, 0.5], [10, 0.0]]
 
 

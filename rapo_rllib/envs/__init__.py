@@ -1,0 +1,12 @@
+"""Layer 2: gymnasium text environments. Importing this package registers ``rapo/word_problems`` and ``rapo/questions``."""
+
+import gymnasium
+
+_ENVIRONMENTS = {
+    "rapo/word_problems": "rapo_rllib.envs.word_problems:WordProblems",
+    "rapo/questions": "rapo_rllib.envs.questions:Questions",
+}
+
+for _id, _entry_point in _ENVIRONMENTS.items():
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True)
