@@ -21,7 +21,7 @@ _MAX_CHARS = 1000  # longer answers are not equal to anything
 
 
 class MathWorker:
-    """One worker process, started when first needed, and again after it had to be killed. Thread-safe, one comparison at a time."""
+    """One worker process, started when first needed, and again after it was killed. Thread-safe, one comparison at a time."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s

@@ -1,7 +1,7 @@
 """Compares mathematical expressions with math-verify; started by ``math_equality.py`` as ``python math_worker.py``.
 
-One JSON list ``[predicted, gold]`` a line over stdin, one ``true`` or ``false`` a line over stdout. It is a process of its own because a
-model can write an expression whose evaluation never ends (9^{9^{9^9}}), and such a computation can only be stopped from outside.
+One JSON list ``[predicted, gold]`` a line over stdin, one ``true`` or ``false`` a line over stdout. It is a process of its own
+because a model can write an expression whose evaluation never ends (9^{9^{9^9}}), and that can only be stopped from outside.
 """
 
 import json

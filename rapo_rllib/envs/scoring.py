@@ -1,6 +1,6 @@
 """Answer against ground truth: maths by value, then by symbolic equality; questions by token F1 or exact match.
 
-boxed answer, Question -> scorer -> Score -> reward terms (``tool_env.py``)
+Flow: boxed answer and Question -> scorer -> Score -> reward terms (``tool_env.py``).
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ class ToolEnv(gymnasium.Env[str, str]):
         ValueError: an unknown key or a value that cannot be.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -70,9 +69,9 @@ class ToolEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the text of one generated step.
 
-        A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``. Anything
-        else ends the episode: info has ``correct``, ``format_ok``, ``predicted`` and the ``reward_terms`` that add up to the
-        reward. One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
+        A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``.
+        Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted`` and the ``reward_terms`` that add up
+        to the reward. One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
         """
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
@@ -96,11 +95,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         assert self._question is not None
         settings, weights = self.options.protocol, self.options.reward
         well_formed = predicted is not None and format_ok(text, settings, require_boxed=self.options.require_boxed)
-        score = (
-            Score(0.0, False)
-            if predicted is None
-            else scorer_for(self.options.scorer, self._question)(predicted, self._question)
-        )
+        scorer = scorer_for(self.options.scorer, self._question)
+        score = Score(0.0, False) if predicted is None else scorer(predicted, self._question)
         counts = well_formed or not weights.strict_format
         terms = {
             "correct": weights.correct * score.value if counts else 0.0,

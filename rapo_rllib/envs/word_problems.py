@@ -56,7 +56,7 @@ class WordProblemsOptions(ToolEnvOptions):
 
 
 def split_of(problem: WordProblem) -> str:
-    """The split an instance belongs to, whatever the seed: decided by template and numbers, so no split can leak into another."""
+    """The split an instance belongs to, whatever the seed: template and numbers decide, so neither split can leak."""
     digest = hashlib.sha256(f"{problem.template} {problem.numbers}".encode()).digest()
     return "test" if digest[0] % _TEST_SHARE == 0 else "train"
 
