@@ -1,0 +1,126 @@
+"""Rows of a data set: from a file, a folder that Hugging Face ``datasets`` understands, or a Hugging Face id.
+
+Flow: ``env_config.dataset`` -> here -> rows as dictionaries -> ``dataset_rows.py``.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+Row = dict[str, Any]
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_MAX_CSV_FIELD = min(sys.maxsize, 2**31 - 1)
+
+
+def read_rows(dataset: str, key: str, split: str, config: str | None = None, limit: int | None = None) -> list[Row]:
+    """The first ``limit`` rows (None: all).
+
+    Args:
+        dataset: path of a file or folder, or a Hugging Face id.
+        key: of ``env_config`` that named it, for messages.
+        split: which split of a folder or Hugging Face data set; a file is one split.
+        config: configuration of a folder or Hugging Face data set.
+        limit: rows to read.
+
+    Raises:
+        ValueError: nothing is there, or it cannot be read; names the key, the value and the fix.
+    """
+    path = Path(dataset).expanduser()
+    suffix = _suffix(path)
+    if suffix is not None:
+        if not path.is_file():
+            raise ValueError(f"env_config.{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
+        return _rows_of_file(path, suffix, key, limit)
+    if path.is_dir() or (_HUB_ID.fullmatch(dataset) and not path.exists()):
+        return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit)
+    kinds = ", ".join(_READERS)
+    raise ValueError(f"env_config.{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
+
+
+def _rows_of_file(path: Path, suffix: str, key: str, limit: int | None) -> list[Row]:
+    rows: list[Row] = []
+    try:
+        for row in islice(_READERS[suffix](path), limit):
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}: row {len(rows) + 1} is {type(row).__name__}, not an object with fields")
+            rows.append(row)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ValueError(f"env_config.{key} = {str(path)!r}: cannot be read after row {len(rows)}: {error}") from error
+    return rows
+
+
+def _jsonl(path: Path) -> Iterator[Any]:
+    with _opened(path) as file:
+        for line in file:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _json(path: Path) -> Iterable[Any]:
+    with _opened(path) as file:
+        rows = json.load(file)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: expected a list of objects, got {type(rows).__name__}")
+    return rows
+
+
+def _csv(path: Path) -> Iterator[Any]:
+    csv.field_size_limit(_MAX_CSV_FIELD)
+    with open(path, encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _parquet(path: Path) -> Iterator[Any]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowInvalid as error:
+        raise OSError(str(error)) from error
+
+
+def _opened(path: Path) -> IO[str]:
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
+
+
+_READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".csv": _csv,
+}
+
+
+def is_file_name(dataset: str) -> bool:
+    """Whether ``dataset`` is named like a file that can be read, which holds one split only."""
+    return _suffix(Path(dataset)) is not None
+
+
+def _suffix(path: Path) -> str | None:
+    return next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
+
+
+def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int | None) -> list[Row]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError(f"env_config.{key} = {name!r}: a Hugging Face data set needs `pip install datasets`") from error
+    try:
+        found = datasets.load_dataset(name, config, split=split)
+    except (OSError, ValueError) as error:
+        what = f"{name!r}, configuration {config!r}, split {split!r}"
+        raise ValueError(f"env_config.{key} = {name!r}: cannot load {what}: {error}") from error
+    return [dict(row) for row in islice(found, limit)]

@@ -1,0 +1,84 @@
+"""One row of a data set -> ``Question``. Known as they are: GSM8K, MATH, the RAPO paper's training set, and question/answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rapo_rllib.types import Question
+
+_QUESTION_FIELDS = ("extra_info.question", "problem", "question")
+_ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers")
+_GSM8K_MARK = "####"
+
+
+def question_from_row(
+    row: Mapping[str, Any], where: str, id: str, question_field: str | None = None, answer_field: str | None = None
+) -> Question:
+    """Read one row.
+
+    Args:
+        row: fields of the row.
+        where: file and row number, for messages.
+        id: of the question.
+        question_field: dotted name of the field that holds the question; None: the known formats are tried.
+        answer_field: the same for the answer: a text, a number, or a list of accepted ones.
+
+    Raises:
+        ValueError: no question or no answer; names file, row and field.
+    """
+    text = _first(row, (question_field,) if question_field else _QUESTION_FIELDS)
+    if text is None and question_field is None:
+        text = _last_user_message(row)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
+    answers = _texts(_first(row, (answer_field,) if answer_field else _ANSWER_FIELDS))
+    if not answers:
+        raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
+    aliases = tuple(dict.fromkeys([*answers[1:], *_texts(row.get("aliases"))]))
+    ability = row.get("ability")
+    source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
+    return Question(id=id, text=text.strip(), answer=answers[0], aliases=aliases, source=source)
+
+
+def field_value(row: Any, dotted: str) -> Any:
+    """The value under a dotted name, or None. Example: ``reward_model.ground_truth``. A name with a dot in it goes first."""
+    if isinstance(row, Mapping) and dotted in row:
+        return row[dotted]
+    head, _, rest = dotted.partition(".")
+    if rest and isinstance(row, Mapping) and head in row:
+        return field_value(row[head], rest)
+    return None
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((value for name in names if (value := field_value(row, name)) is not None), None)
+
+
+def _last_user_message(row: Mapping[str, Any]) -> Any:
+    messages = row.get("prompt")
+    if not isinstance(messages, list):
+        return messages
+    return next((m.get("content") for m in reversed(messages) if isinstance(m, Mapping) and m.get("role") == "user"), None)
+
+
+def _texts(value: Any) -> list[str]:
+    """Accepted answers that are not empty; of a GSM8K solution what follows its mark."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    found = []
+    for one in values:
+        if isinstance(one, bool) or not isinstance(one, (str, int, float)) or one != one:  # NaN: an empty cell
+            continue
+        text = str(one).strip()
+        if _GSM8K_MARK in text:
+            text = text.rpartition(_GSM8K_MARK)[2].strip().replace(",", "")
+        if text:
+            found.append(text)
+    return found
+
+
+def _missing(what: str, where: str, row: Mapping[str, Any], named: str | None, tried: tuple[str, ...]) -> str:
+    fields = ", ".join(map(str, row)) or "none"
+    if named:
+        return f"{where}: field {named!r} (env_config.{what}_field) holds no {what}; fields of this row: {fields}"
+    return f"{where}: no {what} in {', '.join(tried)}; fields of this row: {fields}. Name one in env_config.{what}_field"

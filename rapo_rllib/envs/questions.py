@@ -1,0 +1,107 @@
+"""``rapo/questions``: questions of a data set, with a file of recorded trajectories as expert.
+
+env_config.dataset -> dataset_files -> dataset_rows -> Question;   env_config.traces -> trace_files -> ExpertTrajectory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rapo_rllib.envs.base import check_split
+from rapo_rllib.envs.dataset_files import is_file_name, read_rows
+from rapo_rllib.envs.dataset_rows import question_from_row
+from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.types import ExpertTrajectory, Question
+
+
+@dataclass(frozen=True)
+class QuestionsOptions(ToolEnvOptions):
+    """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
+
+    scorer: str = "auto"
+    dataset: str = ""  # .jsonl, .jsonl.gz, .json, .parquet or .csv file, a folder, or a Hugging Face id
+    dataset_config: str | None = None  # of a Hugging Face data set, for example "main"
+    test_dataset: str | None = None  # where the test questions are; None: in `dataset` (not for a file, which is one split)
+    train_split: str = "train"
+    test_split: str = "test"
+    question_field: str | None = None  # dotted; None: known formats
+    answer_field: str | None = None
+    limit_train: int | None = None  # only the first so many questions
+    limit_test: int | None = None
+    traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, for the Step-Trace Buffer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        texts = [f.name for f in fields(QuestionsOptions) if f.type in ("str", "str | None")]
+        for name in texts:
+            value = getattr(self, name)
+            require(value is None or isinstance(value, str), name, value, "must be a text")
+        require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
+        for name in ("limit_train", "limit_test"):
+            value = getattr(self, name)
+            require(value is None or is_int(value, 1), name, value, "must be a whole number, 1 or more, or null")
+
+
+class Questions(ToolEnv):
+    """Any data set of questions with checkable answers."""
+
+    options_class: ClassVar[type[ToolEnvOptions]] = QuestionsOptions
+
+    @classmethod
+    def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
+        """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
+        check_split(split)
+        options = read_options(QuestionsOptions, env_config)
+        key, name = "dataset", options.dataset
+        if split == "test":
+            if options.test_dataset is None and is_file_name(options.dataset):
+                rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
+                require(False, "test_dataset", None, rule)
+            if options.test_dataset is not None:
+                key, name = "test_dataset", options.test_dataset
+        split_name, limit = {
+            "train": (options.train_split, options.limit_train),
+            "test": (options.test_split, options.limit_test),
+        }[split]
+        wanted = (options.dataset_config, limit, options.question_field, options.answer_field)
+        return _load(name, key, split_name, _changed_at(name), *wanted)
+
+    @classmethod
+    def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
+        """The usable trajectories of ``env_config.traces``."""
+        options = read_options(QuestionsOptions, env_config)
+        if options.traces is None:
+            require(False, "traces", None, "name a .jsonl[.gz] file of recorded trajectories to build a buffer from")
+        return read_trace_file(str(options.traces))
+
+
+def _changed_at(name: str) -> int:
+    path = Path(name).expanduser()
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+@lru_cache(maxsize=8)
+def _load(
+    name: str,
+    key: str,
+    split: str,
+    changed_at: int,
+    config: str | None,
+    limit: int | None,
+    question_field: str | None,
+    answer_field: str | None,
+) -> tuple[Question, ...]:
+    """Read once what several parts of a process ask for; ``changed_at`` tells another version of a file from this one."""
+    rows = read_rows(name, key, split, config, limit)
+    stem = Path(name).name.split(".")[0]
+    label = f"{stem}-{split}" if not is_file_name(name) else stem
+    return tuple(
+        question_from_row(row, f"{name}, row {number}", f"{label}-{number}", question_field, answer_field)
+        for number, row in enumerate(rows, start=1)
+    )
