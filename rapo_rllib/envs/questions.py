@@ -5,6 +5,7 @@ env_config.dataset -> dataset_files -> dataset_rows -> Question;   env_config.tr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -18,6 +19,8 @@ from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, requir
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.trace_files import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class QuestionsOptions(ToolEnvOptions):
     answer_field: str | None = None
     limit_train: int | None = None  # only the first so many questions
     limit_test: int | None = None
+    skip_bad_rows: bool = False  # leave rows without question or answer out, with a warning, instead of refusing the file
     traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, for the Step-Trace Buffer
 
     def __post_init__(self) -> None:
@@ -43,6 +47,7 @@ class QuestionsOptions(ToolEnvOptions):
             value = getattr(self, name)
             require(value is None or isinstance(value, str), name, value, "must be a text")
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
+        require(isinstance(self.skip_bad_rows, bool), "skip_bad_rows", self.skip_bad_rows, "must be true or false")
         for name in ("limit_train", "limit_test"):
             value = getattr(self, name)
             require(value is None or is_int(value, 1), name, value, "must be a whole number, 1 or more, or null")
@@ -69,7 +74,7 @@ class Questions(ToolEnv):
             "train": (options.train_split, options.limit_train),
             "test": (options.test_split, options.limit_test),
         }[split]
-        wanted = (options.dataset_config, limit, options.question_field, options.answer_field)
+        wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
         return _load(name, key, split_name, _changed_at(name), *wanted)
 
     @classmethod
@@ -96,12 +101,20 @@ def _load(
     limit: int | None,
     question_field: str | None,
     answer_field: str | None,
+    skip_bad_rows: bool,
 ) -> tuple[Question, ...]:
     """Read once what several parts of a process ask for; ``changed_at`` tells another version of a file from this one."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem
-    return tuple(
-        question_from_row(row, f"{name}, row {number}", f"{label}-{number}", question_field, answer_field)
-        for number, row in enumerate(rows, start=1)
-    )
+    found: list[Question] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            question = question_from_row(row, f"{name}, row {number}", f"{label}-{number}", question_field, answer_field)
+        except ValueError as error:
+            if not skip_bad_rows:
+                raise ValueError(f"{error}; or leave such rows out by env_config.skip_bad_rows: true") from None
+            logger.warning("left out: %s", error)
+        else:
+            found.append(question)
+    return tuple(found)

@@ -106,11 +106,10 @@ class PythonTool:
         output, ended = _read(process.stdout.fileno(), deadline, limit)
         stopped = None if ended else "output" if len(output) > limit else "timeout"
         if stopped:
-            process.terminate()
+            os.kill(process.pid, signal.SIGTERM)  # terminate() would reap a dead supervisor, and lose the group's id
             _read(process.stdout.fileno(), time.monotonic() + _GRACE_S, None)
-        # The supervisor holds the pipe, so its end means that the supervisor ends; until wait() its group id is not given away.
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        # The supervisor holds the pipe, so the end of output means that it ends. Until wait() its group id is not given away.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
         return output, stopped or _ERRORS.get(process.returncode, "killed" if process.returncode < 0 else None)

@@ -1,0 +1,49 @@
+import pytest
+
+from rapo_rllib.tools import Tool, ToolResult, make_tool
+from rapo_rllib.tools.python import PythonTool
+
+
+class Echo:
+    name = "echo"
+    tag = "say"
+
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
+
+    def run(self, input: str) -> ToolResult:
+        return ToolResult(input * self.times)
+
+
+class NoTool:
+    pass
+
+
+def test_by_short_name_with_options() -> None:
+    tool = make_tool("python", timeout_s=2, memory_mb=300)
+    assert isinstance(tool, PythonTool)
+    assert isinstance(tool, Tool)
+    assert (tool.timeout_s, tool.memory_mb, tool.max_output_chars) == (2, 300, 2000)
+
+
+@pytest.mark.parametrize("path", [f"{__name__}:Echo", f"{__name__}.Echo"])
+def test_by_import_path(path: str) -> None:
+    assert make_tool(path, times=2).run("ab").text == "abab"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("pyton", {}, r"env_config.tools: unknown tool 'pyton': did you mean 'python'\?"),
+        ("zzz", {}, "unknown tool 'zzz': use one of python"),
+        ("no.such.module:Tool", {}, "cannot import 'no.such.module:Tool'"),
+        (f"{__name__}:Gone", {}, "cannot import"),
+        (f"{__name__}:NoTool", {}, "is no tool: it needs name, tag and run"),
+        ("python", {"timeout": 3}, r"tool 'python' has no option 'timeout': did you mean 'timeout_s'\?"),
+        ("python", {"timeout_s": 0}, "timeout_s = 0: must be a positive number"),
+        ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a positive number"),
+    ],
+)
+def test_a_wrong_tool_is_named(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_tool(name, **options)
