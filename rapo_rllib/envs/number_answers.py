@@ -9,7 +9,7 @@ _LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)\s*(?P<whole>\d+(?:\.\d*)?|\.\d+)(?:\s*/\s*(?P<below>\d+))?(?:[eE](?P<power>[+-]?\d{1,3}))?"
-    r"\s*(?P<percent>%)?\s*(?P<unit>[a-zA-Z][a-zA-Z .^]*\d?)?"
+    r"\s*(?P<percent>%)?\s*(?P<unit>[a-zA-Z][a-zA-Z .^]*(?:(?<=[a-zA-Z^])\d)?)?"
 )
 _MAX_UNIT_WORDS = 3
 _UNEVALUATED = re.compile(r"[\d)]\s*(?:[-+*/×÷]|\\times|\\cdot|\\div)\s*[\d(]")

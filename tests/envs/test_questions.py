@@ -1,0 +1,234 @@
+import csv
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib.envs.dataset_rows import field_value, question_from_row
+from rapo_rllib.envs.questions import Questions
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
+
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "so 2 + 2 = 4\n#### 4"}]
+
+
+def write_jsonl(path: Path, rows: list) -> str:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return str(path)
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        return write_jsonl(path, rows)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.parquet"])
+def test_every_kind_of_file(tmp_path: Path, name: str) -> None:
+    found = Questions.questions({"dataset": write(tmp_path / name, ROWS)}, "train")
+    assert [(q.id, q.text, q.answer) for q in found] == [("a-1", "1 + 1?", "2"), ("a-2", "2 + 2?", "4")]
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "answer", "aliases"),
+    [
+        ({"question": "Q", "answer": "a\n#### 1,234"}, "Q", "1234", ()),
+        ({"problem": "Q", "answer": "\\frac{1}{2}", "solution": "s"}, "Q", "\\frac{1}{2}", ()),
+        ({"question": "Q", "answer": 8}, "Q", "8", ()),
+        ({"question": "Q", "answer": ["A", "B", "A"], "aliases": ["C"]}, "Q", "A", ("B", "A", "C")),
+        ({"question": "Q", "golden_answers": ["A"]}, "Q", "A", ()),
+        (
+            {
+                "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "P"}],
+                "reward_model": {"ground_truth": "A"},
+                "extra_info": {"question": "Q"},
+            },
+            *("Q", "A", ()),
+        ),
+        (
+            {
+                "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "P"}],
+                "reward_model": {"ground_truth": "A"},
+            },
+            *("P", "A", ()),
+        ),
+    ],
+)
+def test_known_formats(row: dict, text: str, answer: str, aliases: tuple) -> None:
+    question = question_from_row(row, "f, row 1", "f-1")
+    assert (question.text, question.answer, question.aliases, question.source) == (text, answer, aliases, "f")
+
+
+def test_named_fields() -> None:
+    row = {"a": {"b": "Q"}, "c.d": "A", "question": "other", "answer": "other"}
+    question = question_from_row(row, "f, row 1", "f-1", "a.b", "c.d")
+    assert (question.text, question.answer) == ("Q", "A")
+    assert field_value({"a": {"b": {"c": 1}}}, "a.b.c") == 1
+    assert field_value({"a": 1}, "a.b") is None
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "message"),
+    [
+        ({"question": "Q"}, {}, "no answer in .*answer.*; fields of this row: question. Name one in env_config.answer_field"),
+        ({"question": "Q", "answer": " "}, {}, "no answer"),
+        ({"question": "Q", "answer": None}, {}, "no answer"),
+        ({"question": "Q", "answer": float("nan")}, {}, "no answer"),
+        ({"answer": "A"}, {}, "no question in .*Name one in env_config.question_field"),
+        ({"question": "", "answer": "A"}, {}, "no question"),
+        ({"question": "Q", "answer": "A"}, {"answer_field": "gold"}, "field 'gold' .*holds no answer; fields of this row"),
+        ({"question": "Q", "answer": "A"}, {"question_field": "x.y"}, "field 'x.y' .*holds no question"),
+    ],
+)
+def test_a_row_without_question_or_answer_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: dict, fields: dict, message: str
+) -> None:
+    path = write_jsonl(tmp_path / "bad.jsonl", [{**ROWS[0], "gold": "1", "x": {"y": "z"}}, row])
+    with pytest.raises(ValueError, match=rf"{path}, row 2: {message}"):
+        Questions.questions({"dataset": path, **fields}, "train")
+    with caplog.at_level(logging.WARNING):
+        found = Questions.questions({"dataset": path, "skip_bad_rows": True, **fields}, "train")
+    assert [q.id for q in found] == ["bad-1"]
+    assert "left out" in caplog.text and "row 2" in caplog.text
+    assert len(Questions.questions({"dataset": path, "limit_train": 1, **fields}, "train")) == 1
+
+
+def test_splits(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", ROWS)
+    test = write_jsonl(tmp_path / "test.jsonl", [{"question": "T", "answer": "t"}] * 3)
+    config = {"dataset": train, "test_dataset": test, "limit_train": 1, "limit_test": 2}
+    assert [q.id for q in Questions.questions(config, "train")] == ["train-1"]
+    assert [q.id for q in Questions.questions(config, "test")] == ["test-1", "test-2"]
+    with pytest.raises(ValueError, match=r"env_config.test_dataset = None: .*train.jsonl is one file"):
+        Questions.questions({"dataset": train}, "test")
+
+
+def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    write_jsonl(folder / "train.jsonl", ROWS)
+    write_jsonl(folder / "test.jsonl", ROWS[1:])
+    assert [q.answer for q in Questions.questions({"dataset": str(folder)}, "train")] == ["2", "4"]
+    assert [(q.id, q.answer) for q in Questions.questions({"dataset": str(folder)}, "test")] == [("sums-test-1", "4")]
+    with pytest.raises(ValueError, match=r"env_config.dataset = .*cannot load .*split 'dev'"):
+        Questions.questions({"dataset": str(folder), "train_split": "dev"}, "train")
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    assert len(Questions.questions({"dataset": path}, "train")) == 2
+    write_jsonl(tmp_path / "a.jsonl", ROWS * 2)
+    assert len(Questions.questions({"dataset": path}, "train")) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "env_config.dataset = '': name a data file or a Hugging Face id"),
+        ({"dataset": "nowhere.jsonl"}, "env_config.dataset = 'nowhere.jsonl': there is no such file; correct the path"),
+        ({"dataset": "no file"}, "env_config.dataset = 'no file': neither a file ending in .jsonl"),
+        ({"dataset": "a.jsonl", "limit_train": 0}, "env_config.limit_train = 0"),
+        ({"dataset": 3}, "env_config.dataset = 3: must be a text"),
+        ({"datset": "a.jsonl"}, r"did you mean env_config.'dataset'\?"),
+        ({"dataset": "a.jsonl", "skip_bad_rows": "no"}, "env_config.skip_bad_rows = 'no'"),
+    ],
+)
+def test_wrong_keys_are_named(config: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Questions.questions(config, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"question": "Q", "answer": "A"}\n{', "cannot be read after row 1"),
+        ("a.jsonl", b"[1]\n", "row 1 is list, not an object"),
+        ("a.jsonl.gz", b"no gzip", "cannot be read after row 0"),
+        ("a.json", b"{}", "expected a list of objects, got dict"),
+        ("a.parquet", b"no parquet", "cannot be read after row 0"),
+        ("a.jsonl", b"\xff\xfe", "cannot be read after row 0"),
+    ],
+)
+def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}.*{message}"):
+        Questions.questions({"dataset": str(tmp_path / name)}, "train")
+
+
+def test_real_gsm8k(shared_data: Path) -> None:
+    config = {
+        "dataset": str(shared_data / "math" / "gsm8k_train.jsonl.gz"),
+        "test_dataset": str(shared_data / "math" / "gsm8k_test.jsonl.gz"),
+    }
+    train, test = Questions.questions(config, "train"), Questions.questions(config, "test")
+    assert (len(train), len(test)) == (7473, 1319)
+    assert train[0].text.startswith("Natalia sold clips") and train[0].answer == "72"
+    assert test[0].answer == "18"
+    assert all(q.answer.lstrip("-").replace(".", "").isdigit() for q in (*train, *test))
+    env = Questions(config)
+    for question in train[:50]:
+        text, _ = env.reset(options={"question": question})
+        assert env.observation_space.contains(text)
+        _, reward, terminated, _, info = env.step(f"<answer>\\boxed{{{question.answer}}}</answer>")
+        assert (reward, terminated, info["format_ok"]) == (1.0, True, True)
+
+
+def test_real_math_and_the_papers_training_set(shared_data: Path) -> None:
+    # both hold rows without an answer: 2 of 7,500 and 1 of 10,000
+    math = {"dataset": str(shared_data / "math" / "math_train.jsonl.gz")}
+    with pytest.raises(ValueError, match=r"row 5342: no answer .*skip_bad_rows: true"):
+        Questions.questions(math, "train")
+    assert len(Questions.questions({**math, "skip_bad_rows": True}, "train")) == 7498
+    paper = {"dataset": str(shared_data / "train" / "train_10k.parquet")}
+    with pytest.raises(ValueError, match="row 5275: no answer"):
+        Questions.questions(paper, "train")
+    found = Questions.questions({**paper, "skip_bad_rows": True}, "train")
+    assert len(found) == 9999
+    assert found[0].text.startswith("Triangle  $ABC$") and found[0].answer == "3\\sqrt{3} - 6"
+    assert {q.source for q in found} == {"train_10k/math", "train_10k/qa"}
+    env = Questions({**paper, "skip_bad_rows": True})
+    qa = next(q for q in found if q.source == "train_10k/qa" and len(q.answer.split()) == 3)
+    for question, answer, reward in ((qa, qa.answer, 1.0), (found[0], "-6 + 3\\sqrt{3}", 1.0), (found[0], "3\\sqrt{3}", 0.0)):
+        env.reset(options={"question": question})
+        assert env.step(f"<answer>\\boxed{{{answer}}}</answer>")[1] == reward
+
+
+def test_real_human_traces(shared_data: Path) -> None:
+    config = {
+        "dataset": str(shared_data / "math" / "gsm8k_train.jsonl.gz"),
+        "traces": str(shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"),
+    }
+    experts = list(Questions.expert_trajectories(config))
+    assert len(experts) > 7000  # those whose every calculation is right
+    assert experts[0].steps[0] == "<think>Natalia sold 48/2 = </think><python>print(48/2)</python>" + render_observation(
+        "24", ProtocolSettings()
+    )
+    assert experts[0].steps[-1].endswith("<answer>\\boxed{72}</answer>")
+    questions = {q.text: q.answer for q in Questions.questions(config, "train")}
+    known = [expert for expert in experts if expert.question.text in questions]
+    assert len(known) > 7000
+
+
+def test_an_expert_needs_traces(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    with pytest.raises(ValueError, match=r"env_config.traces = None: name a .jsonl"):
+        Questions.expert_trajectories({"dataset": path})

@@ -1,0 +1,180 @@
+import gymnasium
+import pytest
+
+import rapo_rllib.envs  # noqa: F401 - registers the environments
+from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
+from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.tools import ToolResult
+from rapo_rllib.types import Question
+
+QUESTION = Question("q", "Tom has 3 apples and buys 5. How many?", "8")
+RIGHT = "<answer>\\boxed{8}</answer>"
+
+
+class Echo:
+    name = "echo"
+    tag = "echo"
+
+    def run(self, input: str) -> ToolResult:
+        return ToolResult(f"{input}!", "odd" if input == "x" else None, 0.5)
+
+
+ECHO = f"{__name__}:Echo"
+
+
+def started(**keys: object) -> ToolEnv:
+    env = ToolEnv({"tools": [ECHO], **keys})
+    assert env.reset(options={"question": QUESTION}) == (QUESTION.text, {})
+    return env
+
+
+def test_an_episode() -> None:
+    env = started()
+    assert env.tool_tags == ("echo",)
+    assert env.step("<echo> a </echo>") == ("a!", 0.0, False, False, {"tool": "echo", "tool_error": None, "tool_seconds": 0.5})
+    assert env.step("<echo>x</echo>")[4]["tool_error"] == "odd"
+    observation, reward, terminated, truncated, info = env.step(RIGHT)
+    assert (observation, reward, terminated, truncated) == ("", 1.0, True, False)
+    terms = {"correct": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0}
+    assert info == {"correct": True, "format_ok": True, "reward_terms": terms, "predicted": "8"}
+    with pytest.raises(gymnasium.error.ResetNeeded, match="after the end"):
+        env.step(RIGHT)
+
+
+def test_nothing_is_held_between_episodes() -> None:
+    env = started(max_tool_calls=1, reward={"all_tools": 0.5})
+    env.step("<echo>a</echo>")
+    env.step(RIGHT)
+    env.reset(options={"question": Question("r", "?", "9")})
+    assert env.step("<echo>a</echo>")[2:4] == (False, False)
+    env.reset(options={"question": QUESTION})
+    assert env.step(RIGHT)[1] == 1.0  # the tool was called in another episode
+
+
+@pytest.mark.parametrize(
+    ("text", "correct", "well_formed", "predicted"),
+    [
+        (RIGHT, True, True, "8"),
+        ("<answer>8</answer>", True, False, "8"),
+        ("<answer>\\boxed{9}</answer>", False, True, "9"),
+        ("\\boxed{8}", False, False, ""),
+        ("the answer is 8", False, False, ""),
+        ("<echo>8", False, False, ""),
+        ("", False, False, ""),
+    ],
+)
+def test_ends(text: str, correct: bool, well_formed: bool, predicted: str) -> None:
+    _, reward, terminated, _, info = started(reward={"format": 0.1, "bad_format": -0.5}).step(text)
+    assert terminated
+    assert (info["correct"], info["format_ok"], info["predicted"]) == (correct, well_formed, predicted)
+    assert reward == pytest.approx(float(correct) + (0.1 if well_formed else -0.5))
+    assert reward == pytest.approx(sum(info["reward_terms"].values()))
+
+
+def test_without_required_box() -> None:
+    assert started(require_boxed=False).step("<answer>8</answer>")[4]["format_ok"]
+
+
+def test_the_reward_of_the_released_code() -> None:
+    # token F1 of the boxed answer; +0.1 if correct and all tools were used; -1 for bad format, whatever the answer
+    keys = {"scorer": "qa", "reward": {"bad_format": -1, "all_tools": 0.1, "strict_format": True}}
+    env = started(**keys)
+    assert env.step(RIGHT)[1] == 1.0
+    env.reset(options={"question": QUESTION})
+    env.step("<echo>a</echo>")
+    assert env.step(RIGHT)[1] == pytest.approx(1.1)
+    env.reset(options={"question": QUESTION})
+    env.step("<echo>a</echo>")
+    assert env.step("<answer>8</answer>")[1] == -1.0
+
+
+def test_no_bonus_for_using_all_of_no_tools() -> None:
+    assert started(tools=[], reward={"all_tools": 0.1}).step(RIGHT)[1] == 1.0
+
+
+def test_one_call_too_many() -> None:
+    env = started(max_tool_calls=2, reward={"bad_format": -0.2})
+    for _ in range(2):
+        assert env.step("<echo>a</echo>")[2:4] == (False, False)
+    observation, reward, terminated, truncated, info = env.step("<echo>a</echo>")
+    assert (observation, reward, terminated, truncated) == ("", -0.2, False, True)
+    assert (info["end"], info["correct"], info["format_ok"], info["predicted"]) == ("tool_limit", False, False, "")
+
+
+def test_tags_of_the_protocol() -> None:
+    env = started(protocol={"answer_tag": "final"})
+    assert env.step("<final>\\boxed{8}</final>")[4]["correct"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"max_tool_cals": 3}, r"unknown key env_config.'max_tool_cals': did you mean env_config.'max_tool_calls'\?"),
+        ({"zzz": 3}, "unknown key env_config.'zzz': valid keys: max_tool_calls"),
+        ({"reward": {"corect": 1}}, r"unknown key env_config.reward.'corect': did you mean env_config.reward.'correct'\?"),
+        ({"reward": 1}, "env_config.reward = 1: must be a mapping of correct"),
+        ({"reward": {"correct": "x"}}, "env_config.reward.correct = 'x': must be a number"),
+        ({"reward": {"strict_format": 1}}, "env_config.reward.strict_format = 1: must be true or false"),
+        ({"max_tool_calls": -1}, "env_config.max_tool_calls = -1: must be a whole number"),
+        ({"max_tool_calls": 2.5}, "env_config.max_tool_calls = 2.5"),
+        ({"scorer": "maths"}, "env_config.scorer = 'maths': must be one of math, qa"),
+        ({"require_boxed": "no"}, "env_config.require_boxed = 'no'"),
+        ({"tools": "python"}, "env_config.tools = 'python': must be a list"),
+        ({"tools": ["pythn"]}, r"unknown tool 'pythn': did you mean 'python'\?"),
+        ({"tools": [{"name": "python", "timeout": 1}]}, "env_config.tools: .*each entry is a name or"),
+        ({"tools": [{"name": "python", "options": {"timeout": 1}}]}, "did you mean 'timeout_s'"),
+    ],
+)
+def test_wrong_keys_are_named(keys: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ToolEnv(keys)
+
+
+def test_tool_options() -> None:
+    env = ToolEnv({"tools": [{"name": "python", "options": {"timeout_s": 1}}]})
+    env.reset(options={"question": QUESTION})
+    assert env.step("<python>3 + 5</python>")[0] == "8"
+
+
+def test_a_question_must_come_from_somewhere() -> None:
+    with pytest.raises(ValueError, match="ToolEnv has no questions of its own"):
+        ToolEnv({}).reset(seed=1)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="before reset"):
+        ToolEnv({}).step("x")
+
+
+def test_through_gymnasium() -> None:
+    env = gymnasium.make("rapo/word_problems", env_config={"steps": [1, 1]}, max_tool_calls=1)
+    first, info = env.reset(seed=3)
+    assert info == {}
+    assert env.reset(seed=3)[0] == first
+    assert env.observation_space.contains(first)
+    observation, *_ = env.step("<python>'π' + chr(0x4e2d)</python>")
+    assert observation == "'π中'"
+    assert env.observation_space.contains(observation)
+    assert env.action_space.contains(env.action_space.sample())
+    env.close()
+
+
+def test_any_text() -> None:
+    space = AnyText(max_length=5)
+    assert isinstance(space, gymnasium.spaces.Text)
+    assert space.contains("ü中") and space.contains("")
+    assert not space.contains("123456") and not space.contains(None) and not space.contains(3)
+    assert space == AnyText(5) and space != AnyText(6)
+
+
+def test_seed_questions() -> None:
+    source = SeedQuestions(3, offset=10)
+    assert [q.seed for q in source] == [10, 11, 12]
+    assert source[-1].id == "seed-12" and source[0].text == ""
+    assert [q.seed for q in source[1:]] == [11, 12]
+    with pytest.raises(IndexError, match="question 3 of 3"):
+        source[3]
+
+
+def test_protocols() -> None:
+    assert issubclass(WordProblems, AsksQuestions) and issubclass(WordProblems, HasExpert)
+    assert not issubclass(ToolEnv, AsksQuestions)

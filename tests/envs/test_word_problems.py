@@ -1,0 +1,185 @@
+import re
+
+import pytest
+
+from rapo_rllib.envs.word_pieces import THEMES
+from rapo_rllib.envs.word_problem import WordProblem, compositions
+from rapo_rllib.envs.word_problems import WordProblemQuestions, WordProblems, WordProblemsOptions, split_of
+from rapo_rllib.protocol.steps import parse_step
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.tools.python import PythonTool
+
+PLAIN = WordProblemsOptions(num_train=5000)
+
+
+def problems(options: WordProblemsOptions, split: str, count: int) -> list[WordProblem]:
+    source = WordProblemQuestions(options, split)
+    return [source.problem(i) for i in range(count)]
+
+
+def test_there_are_many_templates_of_every_length() -> None:
+    # 70, 273 and 656 when this was written
+    assert [len(compositions(n)) >= least for n, least in ((1, 60), (2, 200), (3, 500))] == [True] * 3
+    names = [c.name for n in (1, 2, 3) for c in compositions(n)]
+    assert len(names) == len(set(names))
+    assert all(c.num_steps == n for n in (1, 2, 3) for c in compositions(n))
+
+
+def test_every_slot_of_every_sentence_is_drawn_and_used() -> None:
+    for theme in THEMES:
+        for piece in (*theme.openings, *theme.events, *theme.endings):
+            assert set(re.findall(r"\{([a-dx])\}", piece.text)) == set(piece.numbers), piece
+            used = set(re.findall(r"\b[a-dx]\b", " ".join(piece.steps)))
+            assert set(piece.numbers) - {"x"} <= used, piece
+
+
+def test_solutions_are_right_over_2000_instances() -> None:
+    for problem in problems(PLAIN, "train", 2000):
+        numbers_seen: list[int] = []
+        for operation in problem.operations:
+            value = eval(operation.code.replace("//", "/"))  # true division: what is shared must come out even
+            assert value == operation.value >= 2
+            assert operation.value <= 200
+            numbers_seen.append(operation.value)
+        assert eval(problem.operations[-1].expression) == problem.answer == numbers_seen[-1]
+
+
+def test_every_operand_is_in_the_text_or_an_earlier_result() -> None:
+    for problem in problems(PLAIN, "train", 500):
+        known = {int(n) for n in re.findall(r"\d+", problem.text)}
+        assert set(problem.numbers) == known
+        for operation in problem.operations:
+            left, _, right = operation.code.split()
+            assert {int(left), int(right)} <= known
+            known.add(operation.value)
+
+
+def test_train_and_test_share_no_instance() -> None:
+    train = {(p.template, p.numbers) for p in problems(PLAIN, "train", 3000)}
+    test = {(p.template, p.numbers) for p in problems(PLAIN, "test", 500)}
+    assert len(test) > 400
+    assert not train & test
+    # nor with another seed, where the same instances are drawn again
+    other = [(p.template, p.numbers) for p in problems(WordProblemsOptions(seed=7), "train", 3000)]
+    assert set(other) & train
+    assert not set(other) & test
+
+
+def test_the_split_depends_on_template_and_numbers_alone() -> None:
+    problem = problems(PLAIN, "test", 1)[0]
+    renamed = WordProblem(problem.template, problem.numbers, "another text", problem.operations)
+    assert split_of(problem) == split_of(renamed) == "test"
+
+
+def test_access_is_random_and_deterministic() -> None:
+    config = {"seed": 3, "num_train": 50, "num_test": 20}
+    forwards = list(WordProblems.questions(config, "train"))
+    again = WordProblems.questions(config, "train")
+    assert [again[i] for i in reversed(range(50))] == forwards[::-1]
+    assert again[-1] == forwards[49]
+    assert len(WordProblems.questions(config, "test")) == 20
+    assert forwards != list(WordProblems.questions({**config, "seed": 4}, "train"))
+    assert len({q.id for q in forwards}) == 50
+
+
+def test_the_first_question_stays_what_it_is() -> None:
+    # runs that were compared over months must have been asked the same
+    question = WordProblems.questions({}, "test")[0]
+    text = (
+        "Grace finds 19 blocks at the park on Friday. She buys 18 more blocks at the park. How many blocks does Grace have now?"
+    )
+    assert (question.id, question.text, question.answer) == ("word-test-0-0", text, "37")
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (2, 2), (3, 3), (1, 2)])
+def test_steps(steps: tuple[int, int]) -> None:
+    found = {len(p.operations) for p in problems(WordProblemsOptions(steps=steps), "train", 100)}
+    assert found == set(range(steps[0], steps[1] + 1))
+
+
+def test_numbers_keep_to_their_range() -> None:
+    for problem in problems(WordProblemsOptions(max_number=8, steps=(1, 2)), "train", 300):
+        above = re.search(r"goal|bike|rest|seats", problem.template.rpartition("+")[2])
+        drawn = problem.numbers[:-1] if above else problem.numbers
+        assert "+sold" in problem.template or all(2 <= n <= 80 for n in drawn)
+        assert problem.answer <= 80
+
+
+def test_distractors_add_a_fact_and_change_nothing_else() -> None:
+    for problem in problems(WordProblemsOptions(distractor_prob=1.0), "train", 200):
+        num_numbers = len(re.findall(r"\d+", problem.text))
+        assert num_numbers == len(problem.numbers) + 1
+        assert problem.text.endswith("?")
+
+
+def test_questions_are_short_and_plain() -> None:
+    found = problems(PLAIN, "train", 1000)
+    lengths = sorted(len(p.text.split()) for p in found)
+    assert lengths[0] >= 12 and lengths[-1] <= 45
+    assert lengths[500] >= 20
+    assert all(p.text.isascii() and "{" not in p.text for p in found)
+    assert len({p.text for p in found}) > 950
+
+
+@pytest.mark.parametrize("style", ["steps", "single"])
+def test_the_python_tool_answers_what_the_expert_wrote(style: str) -> None:
+    tool, settings = PythonTool(), ProtocolSettings()
+    for expert in WordProblems.expert_trajectories({"expert_style": style, "num_train": 8, "steps": [2, 3]}):
+        *calls, last = expert.steps
+        assert len(calls) == 1 if style == "single" else len(calls) in (2, 3)
+        for step in calls:
+            call, _, result = step.partition("\n<result>\n")
+            assert tool.run(parse_step(call, settings, ["python"]).tool_input or "").text + "\n</result>\n" == result
+        assert last == f"<answer>\\boxed{{{expert.question.answer}}}</answer>"
+        assert expert.reward == 1.0
+
+
+@pytest.mark.parametrize("style", ["steps", "single"])
+def test_the_expert_earns_the_full_reward(style: str) -> None:
+    config = {"expert_style": style, "num_train": 3, "reward": {"format": 0.5}}
+    env = WordProblems(config)
+    for expert, question in zip(WordProblems.expert_trajectories(config), WordProblems.questions(config, "train"), strict=True):
+        assert expert.question == question
+        assert env.reset(options={"question": question})[0] == question.text
+        for step in expert.steps[:-1]:
+            assert env.step(step.partition("\n")[0])[2:4] == (False, False)
+        assert env.step(expert.steps[-1])[1] == 1.5
+
+
+def test_another_protocol_reaches_the_expert() -> None:
+    config = {"num_train": 1, "protocol": {"result_tag": "out", "answer_tag": "final"}}
+    steps = next(iter(WordProblems.expert_trajectories(config))).steps
+    assert "\n<out>\n" in steps[0] and steps[-1].startswith("<final>")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"step": [1, 2]}, r"did you mean env_config.'steps'\?"),
+        ({"steps": [0, 2]}, r"env_config.steps = \(0, 2\): must be \[fewest, most\] in 1..3"),
+        ({"steps": [3, 2]}, "env_config.steps"),
+        ({"steps": [1, 4]}, "env_config.steps"),
+        ({"steps": 2}, "env_config.steps = 2"),
+        ({"max_number": 4}, "env_config.max_number = 4: must be a whole number, 5 or more"),
+        ({"distractor_prob": 1.5}, "env_config.distractor_prob = 1.5"),
+        ({"num_train": 0}, "env_config.num_train = 0"),
+        ({"seed": "x"}, "env_config.seed = 'x'"),
+        ({"expert_style": "one"}, "env_config.expert_style = 'one': must be one of"),
+    ],
+)
+def test_wrong_keys_are_named(config: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WordProblems.questions(config, "train")
+    with pytest.raises(ValueError, match=message):
+        WordProblems(config)
+
+
+def test_a_wrong_split_is_named() -> None:
+    with pytest.raises(ValueError, match="split = 'dev': must be one of train, test"):
+        WordProblems.questions({}, "dev")
+
+
+def test_the_smallest_numbers_still_make_problems() -> None:
+    for steps in ((1, 1), (3, 3)):
+        options = WordProblemsOptions(max_number=5, steps=steps)
+        assert len(problems(options, "train", 200)) + len(problems(options, "test", 100)) == 300
