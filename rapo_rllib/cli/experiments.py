@@ -1,19 +1,18 @@
-"""A YAML or Python file to checked experiments: every mistake is found here, before Ray starts."""
+"""A YAML or Python file and the command line's options to experiment specs; ``checks.py`` then checks them."""
 
 from __future__ import annotations
 
 import runpy
-from collections.abc import Iterator
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rapo_rllib.cli.old_keys import translated_config, translated_stop
+from rapo_rllib.cli.old_keys import translated_config, translated_result, translated_stop
 from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.yaml_text import yaml_file
 
-_KNOWN = (
+_KEYS = (
     "run",
     "env",
     "stop",
@@ -23,32 +22,42 @@ _KNOWN = (
     "storage_path",
     "restore",
     "max_failures",
-    "resources_per_trial",
+    "time_budget_s",
 )
+# below an experiment in very old files -> below its checkpoint_config
+_OLD_CHECKPOINT_KEYS = {
+    "checkpoint_freq": "checkpoint_frequency",
+    "checkpoint_at_end": "checkpoint_at_end",
+    "keep_checkpoints_num": "num_to_keep",
+    "checkpoint_score_attr": "checkpoint_score_attribute",
+}
 
 
 @dataclass
 class ExperimentSpec:
-    """One experiment, checked."""
+    """One experiment, as file and command line want it."""
 
     name: str
-    run: str | type
+    algorithm: Any  # name, or class; checks.py makes it a class
     config: dict[str, Any]  # may hold grid_search
-    stop: dict[str, Any] = field(default_factory=dict)
+    base_config: Any = None  # the AlgorithmConfig of a Python file
+    stop: dict[str, float] = field(default_factory=dict)
     num_samples: int = 1
     checkpoint_config: dict[str, Any] = field(default_factory=dict)
     storage_path: str | None = None
     restore: str | None = None
     max_failures: int = 0
+    time_budget_s: float | None = None
+    notes: list[str] = field(default_factory=list)  # for the terminal
 
     @property
-    def algorithm(self) -> str:
-        """Name of the algorithm."""
-        return self.run if isinstance(self.run, str) else self.run.__name__
+    def algorithm_name(self) -> str:
+        """As RLlib calls it."""
+        return self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
 
 
-def load_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
-    """Read and check ``path``.
+def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
+    """The experiments of ``path``, with what the command line changes.
 
     Raises:
         ValueError: naming the experiment, the key and what to do.
@@ -63,143 +72,158 @@ def load_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
         raise ValueError(f"cannot train from a {path.suffix or 'file without a suffix'}: give a .yaml, .yml or .py file")
     for spec in specs:
         _apply(spec, options)
-        _check(spec)
     return specs
 
 
 def _from_yaml(path: Path) -> list[ExperimentSpec]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{where}not YAML: {error.problem}") from error
+    content = yaml_file(path)
     if not isinstance(content, dict) or not content:
         raise ValueError("must hold at least one experiment: a name, and below it run, env, stop, config")
-    return [_spec(name, body) for name, body in content.items()]
+    specs = []
+    for name, body in content.items():
+        try:
+            specs.append(_spec(str(name), body))
+        except ValueError as error:
+            raise ValueError(f"experiment {str(name)!r}: {error}") from error
+    return specs
 
 
 def _spec(name: str, body: Any) -> ExperimentSpec:
     from rapo_rllib.config_checks import refuse_unknown_keys
 
     if not isinstance(body, dict):
-        raise ValueError(f"experiment {name!r} must be a mapping with run, env, stop, config")
-    refuse_unknown_keys(body, _KNOWN, where=f"{name}.")
-    if not body.get("run"):
-        raise ValueError(f"{name}.run is missing: name the algorithm, for example run: RAPO")
-    if body.get("resources_per_trial"):
-        raise ValueError(f"{name}.resources_per_trial: resources are config keys now (num_env_runners)")
-    config = dict(body.get("config") or {})
+        raise ValueError("must be a mapping with run, env, stop, config")
+    body = dict(body)
+    notes = _modernize(body)
+    refuse_unknown_keys([str(key) for key in body], _KEYS)
+    if not isinstance(body.get("run"), str):
+        raise ValueError("run is missing: name the algorithm, for example run: RAPO")
+    config, config_notes = translated_config(dict(_mapping(body, "config")), body["run"])
     if "env" in body:
         config["env"] = body["env"]
+    stop, stop_notes = translated_stop(_mapping(body, "stop"))
     return ExperimentSpec(
-        name=str(name),
-        run=body["run"],
-        config=translated_config(config, body["run"]),
-        stop=translated_stop(dict(body.get("stop") or {})),
-        num_samples=int(body.get("num_samples") or 1),
-        checkpoint_config=dict(body.get("checkpoint_config") or {}),
+        name=name,
+        algorithm=body["run"],
+        config=config,
+        stop=stop,
+        num_samples=_whole_number(body, "num_samples", 1),
+        checkpoint_config=dict(_mapping(body, "checkpoint_config")),
         storage_path=body.get("storage_path"),
         restore=body.get("restore"),
-        max_failures=int(body.get("max_failures") or 0),
+        max_failures=_whole_number(body, "max_failures", 0),
+        time_budget_s=body.get("time_budget_s"),
+        notes=notes + config_notes + stop_notes,
     )
+
+
+def _modernize(body: dict[str, Any]) -> list[str]:
+    """Move very old keys of an experiment to where they belong; returns notes."""
+    notes = []
+    for old, new in _OLD_CHECKPOINT_KEYS.items():
+        if old in body:
+            body["checkpoint_config"] = {new: body.pop(old), **_mapping(body, "checkpoint_config")}
+            notes.append(f"{old} is now called checkpoint_config.{new}")
+    if "local_dir" in body:
+        body.setdefault("storage_path", body.pop("local_dir"))
+        notes.append("local_dir is now called storage_path")
+    if "resources_per_trial" in body:
+        raise ValueError("resources_per_trial: resources are config keys now (num_env_runners, num_gpus_per_learner, ...)")
+    return notes
+
+
+def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} = {value!r}: must be a mapping")
+    return value
+
+
+def _whole_number(body: dict[str, Any], key: str, default: int) -> int:
+    value = body.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} = {value!r}: must be a whole number")
+    return value
 
 
 def _from_python(path: Path) -> ExperimentSpec:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-    namespace = runpy.run_path(str(path))
+    try:
+        namespace = runpy.run_path(str(path))
+    except Exception as error:
+        line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), None)
+        where = f"line {line}: " if line else ""
+        raise ValueError(f"{where}{type(error).__name__}: {error}") from error
     config = namespace.get("config")
     if not isinstance(config, AlgorithmConfig):
         raise ValueError("must define `config`, an AlgorithmConfig (and optionally `stop`, a dict)")
     if config.algo_class is None:
         raise ValueError("`config` has no algorithm: use PPOConfig(), RAPOConfig(), ...")
+    given = namespace.get("stop") or {}
+    if not isinstance(given, dict):
+        raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
+    stop, notes = translated_stop(given)
     return ExperimentSpec(
-        name=path.stem, run=config.algo_class, config=config.to_dict(), stop=translated_stop(dict(namespace.get("stop") or {}))
+        name=path.stem, algorithm=config.algo_class, config=config.to_dict(), base_config=config, stop=stop, notes=notes
     )
 
 
 def _apply(spec: ExperimentSpec, options: RunOptions) -> None:
     """The command line wins over the file."""
     if options.stop is not None:
-        spec.stop = translated_stop(options.stop)
-    if options.env is not None:
-        spec.config["env"] = options.env
+        spec.stop, notes = translated_stop(options.stop)
+        spec.notes += notes
+    _override(spec, options)
+    spec.checkpoint_config = _checkpoint_config(spec, options)
+    spec.storage_path = options.storage_path or spec.storage_path
+    spec.restore = options.restore or spec.restore
+    spec.num_samples = spec.num_samples if options.num_samples is None else options.num_samples
+
+
+def _override(spec: ExperimentSpec, options: RunOptions) -> None:
+    given: dict[str, Any] = {"env": options.env, "log_level": options.log_level}
+    given = {key: value for key, value in given.items() if value is not None}
     for key, value in options.overrides:
-        _set_dotted(spec.config, key, value)
+        _set_dotted(given, key, value)
+    translated, notes = translated_config(given, spec.algorithm_name)
+    spec.notes += notes
+    _merge(spec.config, translated, "")
+
+
+def _set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        config = config.setdefault(parent, {})
+        if not isinstance(config, dict):
+            raise ValueError(f"--set {key}: {parent} was just set to {config!r}, which has no keys")
+    config[last] = value
+
+
+def _merge(config: dict[str, Any], changes: dict[str, Any], where: str) -> None:
+    """Put ``changes`` into ``config``, level by level."""
+    for key, value in changes.items():
+        old = config.get(key)
+        if isinstance(value, dict) and "grid_search" not in value and old is not None:
+            if not isinstance(old, dict):
+                raise ValueError(f"--set {where}{key}: its value is {old!r}, which has no keys")
+            config[key] = dict(old)
+            _merge(config[key], value, f"{where}{key}.")
+        else:
+            config[key] = value
+
+
+def _checkpoint_config(spec: ExperimentSpec, options: RunOptions) -> dict[str, Any]:
     given = {
         "checkpoint_frequency": options.checkpoint_frequency,
         "checkpoint_at_end": options.checkpoint_at_end,
         "num_to_keep": options.num_to_keep,
         "checkpoint_score_attribute": options.checkpoint_score_attribute,
     }
-    defaults = {"checkpoint_at_end": True}
     chosen = {key: value for key, value in given.items() if value is not None}
-    spec.checkpoint_config = {**defaults, **spec.checkpoint_config, **chosen}
-    spec.storage_path = options.storage_path or spec.storage_path
-    spec.restore = options.restore or spec.restore
-    spec.num_samples = options.num_samples or spec.num_samples
-
-
-def _set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = config.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise ValueError(f"--set {key}: config.{parent} is {inner!r}, which has no keys")
-        config[parent] = dict(inner)
-        config = config[parent]
-    config[last] = value
-
-
-def _check(spec: ExperimentSpec) -> None:
-    from ray.tune import CheckpointConfig
-
-    from rapo_rllib.config_checks import settings_from
-
-    settings_from(CheckpointConfig, spec.checkpoint_config, f"{spec.name}.checkpoint_config")
-    if spec.restore is not None and not (Path(spec.restore) / "rllib_checkpoint.json").exists():
-        raise ValueError(f"restore = {spec.restore!r} is not a checkpoint folder of RLlib")
-    cls = _algorithm_class(spec)
-    for variant in _variants(spec.config):
-        try:
-            _check_variant(cls, variant)
-        except ValueError as error:
-            raise ValueError(f"experiment {spec.name!r}: {error}") from error
-
-
-def _algorithm_class(spec: ExperimentSpec) -> Any:
-    import difflib
-
-    from ray.rllib.algorithms.registry import ALGORITHMS
-    from ray.tune.registry import get_trainable_cls
-
-    if not isinstance(spec.run, str):
-        return spec.run
-    if spec.run not in ALGORITHMS:
-        near = difflib.get_close_matches(spec.run, ALGORITHMS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ALGORITHMS))}"
-        raise ValueError(f"{spec.name}.run = {spec.run!r} is not an algorithm of RLlib: {hint}")
-    return get_trainable_cls(spec.run)
-
-
-def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every grid point; random samples are drawn once."""
-    from ray.tune.search.variant_generator import generate_variants
-
-    for _, variant in generate_variants(config):
-        yield variant
-
-
-def _check_variant(cls: Any, variant: dict[str, Any]) -> None:
-    from rapo_rllib.config_checks import known_keys, refuse_unknown_keys
-
-    config = cls.get_default_config()
-    refuse_unknown_keys(variant, known_keys(config), where="config.")
-    config.update_from_dict(variant)
-    if config.env is None and config.is_online:
-        raise ValueError("env is missing: name an environment, for example env: CartPole-v1")
-    if hasattr(config, "preflight"):
-        config.preflight()
-    else:
-        config.validate()
+    merged = {"checkpoint_at_end": True, **spec.checkpoint_config, **chosen}
+    if (attribute := merged.get("checkpoint_score_attribute")) is not None:
+        lowest = attribute.startswith("min-")
+        merged["checkpoint_score_attribute"] = translated_result(attribute.removeprefix("min-"))
+        merged["checkpoint_score_order"] = "min" if lowest else merged.get("checkpoint_score_order", "max")
+    return merged

@@ -1,14 +1,20 @@
-"""Ctrl-C: the first ends every trial after its running iteration, with its checkpoint; the second aborts."""
+"""When a trial ends: stop criteria, the time budget, and Ctrl-C, which lets the running iteration finish and saves it."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
+import time
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
 import typer
+from ray.tune import Callback
 from ray.tune.stopper import Stopper
+
+_STOPPING = "\nStopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once.\n"
 
 
 class Interruption:
@@ -20,38 +26,90 @@ class Interruption:
     def listen(self) -> None:
         """Take over SIGINT from Tune, which would end trials without a checkpoint. Ray blocks it in its own processes."""
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-        signal.signal(signal.SIGINT, self._handle)
+        signal.signal(signal.SIGINT, self._on_sigint)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        typer.echo("\nStopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once.", err=True)
+        os.write(2, _STOPPING.encode())  # print() may be running at this moment, and cannot be entered twice
 
 
-class StopAtCriteria(Stopper):
-    """Stops a trial when any criterion is reached (``{"training_iteration": 10}``, nested keys as ``a/b``), or on Ctrl-C."""
+class TrialStopper(Stopper):
+    """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C."""
 
-    def __init__(self, criteria: dict[str, Any], interruption: Interruption) -> None:
+    def __init__(self, criteria: dict[str, float], time_budget_s: float | None, interruption: Interruption) -> None:
         self._criteria = criteria
+        self._end = None if time_budget_s is None else time.monotonic() + time_budget_s
         self._interruption = interruption
+        self._trials: Iterable[Any] = ()
+        self._warned: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune writes the stopper into its snapshots; trials do not belong there."""
+        return {**self.__dict__, "_trials": ()}
+
+    def watch(self, trials: Iterable[Any]) -> None:
+        """Learn which trials there are."""
+        self._trials = trials
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Asked after every result."""
-        reached = any(_value(result, key) >= limit for key, limit in self._criteria.items())
-        return reached or self._interruption.requested
+        reached = False
+        for key, limit in self._criteria.items():
+            value = result_value(result, key)
+            if value is None:
+                self._warn_missing(key, result)
+            else:
+                reached |= value >= limit
+        return reached or self._interruption.requested or self._out_of_time()
 
     def stop_all(self) -> bool:
-        """Never: each trial ends by itself, so that it writes its checkpoint."""
-        return False
+        """After Ctrl-C, once no trial is running: those that wait, or are still being set up, have nothing to save."""
+        return self._interruption.requested and not any(trial.status == "RUNNING" for trial in self._trials)
+
+    def _out_of_time(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+    def _warn_missing(self, key: str, result: dict[str, Any]) -> None:
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        near = difflib.get_close_matches(key, _names(result), n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        typer.secho(f"Warning: stop criterion {key} is not among the results yet{hint}", err=True, fg="yellow")
 
 
-def _value(result: dict[str, Any], key: str) -> float:
-    """The value of a result; a criterion whose result is not there (yet) is not reached."""
+class TrialWatch(Callback):
+    """Tells the stopper about trials; on Ctrl-C every result is saved, whatever ``checkpoint_config`` says."""
+
+    def __init__(self, stopper: TrialStopper, interruption: Interruption) -> None:
+        self._stopper = stopper
+        self._interruption = interruption
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Tune looks for events."""
+        self._stopper.watch(trials)
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        """An iteration ended; Tune reads ``should_checkpoint`` from the result after this."""
+        if self._interruption.requested:
+            result["should_checkpoint"] = True
+
+
+def result_value(result: dict[str, Any], key: str) -> float | None:
+    """The number called ``key`` (``a/b``: nested); None where there is none (yet)."""
     value: Any = result
     if key in result:
         value = result[key]
     else:
         for part in key.split("/"):
             value = value.get(part) if isinstance(value, dict) else None
-    return float("-inf") if value is None else float(value)
+    return None if value is None or isinstance(value, dict) else float(value)
+
+
+def _names(result: dict[str, Any], prefix: str = "") -> list[str]:
+    names = []
+    for key, value in result.items():
+        names += _names(value, f"{prefix}{key}/") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return names

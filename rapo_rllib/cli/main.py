@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ app.add_typer(train_app, name="train")
 
 def _print_version(value: bool) -> None:
     if value:
-        typer.echo(f"rapo_rllib {__version__}")
+        typer.echo(f"rapo_rllib {__version__} with Ray {distribution_version('ray')}")
         raise typer.Exit
 
 
@@ -47,15 +48,21 @@ def train_file(
     checkpoint_freq: Annotated[int | None, typer.Option(help="Checkpoint every so many iterations.")] = None,
     checkpoint_at_end: Annotated[bool | None, typer.Option(help="Checkpoint when a trial ends (default: yes).")] = None,
     keep_checkpoints_num: Annotated[int | None, typer.Option(help="Keep at most so many checkpoints of a trial.")] = None,
-    checkpoint_score_attr: Annotated[str | None, typer.Option(help="Keep those with the highest value of this result.")] = None,
+    checkpoint_score_attr: Annotated[
+        str | None, typer.Option(help="Keep those with the highest value of this result (min-...: lowest).")
+    ] = None,
     storage_path: Annotated[str | None, typer.Option(help="Where results go (default: ~/ray_results).")] = None,
     num_samples: Annotated[int | None, typer.Option(help="Trials per grid point.")] = None,
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
-    ray_address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or 'auto'.")] = None,
-    ray_num_cpus: Annotated[int | None, typer.Option(help="CPUs of a local Ray.")] = None,
-    ray_num_gpus: Annotated[int | None, typer.Option(help="GPUs of a local Ray.")] = None,
-    ray_object_store_memory: Annotated[int | None, typer.Option(help="Object store of a local Ray, bytes.")] = None,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables; -vv: tracebacks too.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="Tune's trial scheduler, e.g. asha or pbt (default: fifo).")] = None,
+    scheduler_config: Annotated[str | None, typer.Option(help="Its arguments as JSON.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Cluster to join; 'auto': the one on this machine.")] = None,
+    ray_num_cpus: Annotated[int | None, typer.Option(help="CPUs of a Ray of its own.")] = None,
+    ray_num_gpus: Annotated[int | None, typer.Option(help="GPUs of a Ray of its own.")] = None,
+    ray_object_store_memory: Annotated[int | None, typer.Option(help="Its object store, bytes.")] = None,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables, log_level INFO; -vv: DEBUG, tracebacks.")
+    ] = 0,
 ) -> None:
     """Train what FILE describes: a YAML of experiments, or a Python file with an AlgorithmConfig named ``config``."""
     options = RunOptions(
@@ -69,24 +76,38 @@ def train_file(
         storage_path=storage_path,
         num_samples=num_samples,
         restore=restore,
+        scheduler=scheduler,
+        scheduler_config=_json_object(scheduler_config, "--scheduler-config"),
         ray_address=ray_address,
         ray_num_cpus=ray_num_cpus,
         ray_num_gpus=ray_num_gpus,
         ray_object_store_memory=ray_object_store_memory,
         verbose=verbose,
     )
-    from rapo_rllib.cli.experiments import load_experiments
-
     try:
-        experiments = load_experiments(path, options)
-    except (ValueError, ImportError) as error:
+        status = _train_file(path, options)
+    except ValueError as error:
         if verbose > 1:
             raise
         typer.secho(f"{path}: {error}", err=True, fg="red")
         raise typer.Exit(1) from error
-    from rapo_rllib.cli.run import run_experiments
+    raise typer.Exit(status)
 
-    raise typer.Exit(run_experiments(path, experiments, options))
+
+def _train_file(path: Path, options: RunOptions) -> int:
+    """Read, check, train; returns the exit status."""
+    from rapo_rllib.cli.run import prepare, run_experiments
+
+    prepare(path)
+    from rapo_rllib.cli.checks import check_experiment
+    from rapo_rllib.cli.experiments import read_experiments
+
+    specs = read_experiments(path, options)
+    for spec in specs:
+        for note in dict.fromkeys(spec.notes):
+            typer.secho(f"Warning: {path}: {spec.name}: {note}", err=True, fg="yellow")
+    needed = [resources for spec in specs for resources in check_experiment(spec)]
+    return run_experiments(path, specs, needed, options)
 
 
 def _json_object(text: str | None, option: str) -> dict[str, Any] | None:
@@ -102,12 +123,15 @@ def _json_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 
 def _key_value(item: str) -> tuple[str, Any]:
-    import yaml
+    from rapo_rllib.cli.yaml_text import yaml_value
 
-    key, separator, value = item.partition("=")
+    key, separator, text = item.partition("=")
     if not separator or not key:
         raise typer.BadParameter(f"--set {item!r}: must be key=value")
-    return key, yaml.safe_load(value)
+    try:
+        return key, yaml_value(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--set {item!r}: {error}") from error
 
 
 def main() -> None:

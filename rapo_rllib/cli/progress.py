@@ -25,12 +25,12 @@ class TrainingReporter(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial failed."""
-        typer.secho(f"[{trial}] failed; the whole error is in {trial.error_file}", err=True, fg="red")
+        typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt", err=True, fg="red")
 
 
 def result_line(result: dict[str, Any]) -> str:
     """Iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went."""
-    parts = [f"iteration {result['training_iteration']}", f"{result['time_total_s']:.0f} s"]
+    parts = [f"iteration {result['training_iteration']}", f"{result['time_total_s']:.1f} s"]
     sampled = result.get("env_runners", {})
     if (reward := sampled.get("episode_return_mean")) is not None:
         parts.append(f"reward {float(reward):.3f}")

@@ -2,89 +2,149 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from rapo_rllib.cli.checks import check_resources
 from rapo_rllib.cli.experiments import ExperimentSpec
 from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.quiet import quiet
 
-# read by Ray when it is imported or started; what the user has set stays
-_QUIET = {"RAY_DEDUP_LOGS": "0", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0", "RAY_AIR_NEW_OUTPUT": "0"}
+# Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
+_RAY_SETTINGS = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
 
 
-def run_experiments(path: Path, specs: list[ExperimentSpec], options: RunOptions) -> int:
-    """Train; returns the exit status: 1 when a trial failed."""
-    for name, value in _QUIET.items():
+def prepare(path: Path) -> None:
+    """Set what Ray reads when it is imported; let trials import modules that lie beside ``path``, as a script's would."""
+    quiet()
+    for name, value in _RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    folder = str(path.absolute().parent)
+    sys.path.insert(1, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def run_experiments(path: Path, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
+    """Train; returns the exit status: 1 when a trial failed, 130 when the user aborted.
+
+    Raises:
+        ValueError: Ray cannot be started as asked, or lacks the resources that a trial needs.
+    """
     import ray
-    from ray import tune
 
     from rapo_rllib.cli.interrupt import Interruption
-    from rapo_rllib.cli.progress import TrainingReporter
     from rapo_rllib.cli.summary import close_run
 
+    _scheduler(options)
     interruption = Interruption()
     interruption.listen()
-    _start_ray(options)
     try:
-        trials = tune.run_experiments(
-            [_experiment(spec, interruption) for spec in specs],
-            concurrent=True,
-            verbose=2 if options.verbose else 0,
-            raise_on_failed_trial=False,
-            callbacks=[TrainingReporter()],
-        )
-        close_run(path, trials)
+        _start_ray(options)
+        if not _joins_cluster(options):  # a cluster may grow
+            check_resources(needed, ray.cluster_resources())
+        trials: list[Any] = []
+        for spec in specs:  # Tune writes the result files of one experiment at a time
+            if not interruption.requested:
+                trials += _train(spec, interruption, options)
+        close_run(path, trials, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
     finally:
         ray.shutdown()
-    failed = [trial for trial in trials if trial.status != "TERMINATED"]
+    failed = [trial for trial in trials if trial.status == "ERROR"]
     for trial in failed:
         typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
     return 1 if failed else 0
 
 
+def _scheduler(options: RunOptions) -> Any:
+    from ray.tune import create_scheduler
+
+    if options.scheduler is None:
+        return None
+    try:
+        return create_scheduler(options.scheduler, **(options.scheduler_config or {}))
+    except (ValueError, TypeError, AssertionError, ImportError) as error:
+        raise ValueError(f"--scheduler {options.scheduler}: {error}") from error
+
+
 def _start_ray(options: RunOptions) -> None:
+    """Join the cluster that is named, or start a Ray of our own."""
     import ray
 
-    local: dict[str, Any] = {
+    given: dict[str, Any] = {
         "num_cpus": options.ray_num_cpus,
         "num_gpus": options.ray_num_gpus,
         "object_store_memory": options.ray_object_store_memory,
     }
-    given = {key: value for key, value in local.items() if value is not None}
-    if options.ray_address is None:
-        given["include_dashboard"] = False
-    ray.init(address=options.ray_address, ignore_reinit_error=True, logging_level="warning", **given)
+    given = {key: value for key, value in given.items() if value is not None}
+    if _joins_cluster(options):
+        if given:
+            names = ", ".join("--ray-" + key.replace("_", "-") for key in given)
+            raise ValueError(f"{names}: a running cluster has its own; leave them out, or leave out --ray-address")
+        given["address"] = options.ray_address
+    else:
+        hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet"}
+        given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
+    try:
+        ray.init(logging_level=logging.WARNING, **given)
+    except (ValueError, ConnectionError) as error:
+        raise ValueError(f"Ray does not start: {error}") from error
 
 
-def _experiment(spec: ExperimentSpec, interruption: Any) -> Any:
-    from ray.tune import CheckpointConfig
+def _joins_cluster(options: RunOptions) -> bool:
+    return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
+
+
+def _train(spec: ExperimentSpec, interruption: Any, options: RunOptions) -> list[Any]:
+    from ray import tune
     from ray.tune.experiment import Experiment
 
-    from rapo_rllib.cli.interrupt import StopAtCriteria
+    from rapo_rllib.cli.interrupt import TrialStopper, TrialWatch
+    from rapo_rllib.cli.progress import TrainingReporter
 
-    return Experiment(
+    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption)
+    experiment = Experiment(
         name=spec.name,
-        run=spec.run,
+        run=spec.algorithm,
         config=spec.config,
-        stop=StopAtCriteria(spec.stop, interruption),
+        stop=stopper,
         num_samples=spec.num_samples,
-        checkpoint_config=CheckpointConfig(**spec.checkpoint_config),
-        storage_path=str(Path(spec.storage_path).expanduser().absolute()) if spec.storage_path else None,
-        restore=str(Path(spec.restore).absolute()) if spec.restore else None,
+        checkpoint_config=tune.CheckpointConfig(**spec.checkpoint_config),
+        storage_path=_local(spec.storage_path),
+        restore=_local(spec.restore),
         max_failures=spec.max_failures,
     )
+    trials: list[Any] = tune.run_experiments(
+        experiment,
+        scheduler=_scheduler(options),
+        verbose=2 if options.verbose else 0,
+        raise_on_failed_trial=False,
+        callbacks=[TrialWatch(stopper, interruption), TrainingReporter()],
+    )
+    return trials
+
+
+def _local(path: str | None) -> str | None:
+    """Absolute, unless it is the address of a remote storage."""
+    return path if path is None or "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _last_lines(trial: Any, count: int = 3) -> str:
-    file = trial.error_file
-    if not file or not Path(file).exists():
+    file = Path(trial.path) / "error.txt"
+    if not file.exists():
         return "no error file"
-    lines = [line for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])

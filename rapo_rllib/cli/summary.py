@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +13,58 @@ import typer
 SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
 
 
-def summary_of(result: dict[str, Any], checkpoint: str | None) -> dict[str, Any] | None:
-    """The numbers of ``summary.json``; None for algorithms that have none."""
+def summary_of(result: Mapping[str, Any], checkpoint: str | None) -> dict[str, Any] | None:
+    """The numbers of ``summary.json``, null where there is none; None for algorithms that report no accuracy."""
     found = result.get("rapo")
-    if found is None:
+    if not found:
         return None
-    return {**{key: found.get(key) for key in SUMMARY_KEYS}, "checkpoint": checkpoint}
+    return {**{key: _number(found.get(key)) for key in SUMMARY_KEYS}, "checkpoint": checkpoint}
 
 
-def close_run(path: Path, trials: list[Any]) -> None:
-    """Write the summaries and say what can be done next."""
+def _number(value: Any) -> int | float | None:
+    """A plain number, which JSON can hold."""
+    if value is None:
+        return None
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and not isinstance(value, float) else number
+
+
+def close_run(path: Path, trials: list[Any], *, interrupted: bool) -> None:
+    """Write the summaries and say what can be done next with the file ``path`` and the checkpoints."""
     for trial in trials:
-        checkpoint = trial.checkpoint.path if trial.checkpoint else None
-        summary = summary_of(trial.last_result or {}, checkpoint)
-        if summary is not None:
-            file = Path(trial.path) / "summary.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-            _print_summary(str(trial), summary, file)
-    typer.echo("\nYour training finished.")
-    checkpoints = [(trial, trial.checkpoint.path) for trial in trials if trial.checkpoint]
+        _summarize(trial)
+    typer.echo("\nYour training was interrupted." if interrupted else "\nYour training finished.")
+    checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
     if not checkpoints:
         typer.echo("No trial has written a checkpoint.")
         return
     typer.echo("Best available checkpoint for each trial:")
-    for _, checkpoint in checkpoints:
+    for checkpoint in checkpoints:
         typer.echo(f"  {checkpoint}")
-    first = checkpoints[0][1]
-    typer.echo("\nYou can now go on training from any checkpoint, or load it, e.g.:")
-    typer.echo(f"  rllib train file {path} --restore {first}")
+    typer.echo("\nYou can now train on from any checkpoint (with a higher stop criterion), or load it, e.g.:")
+    typer.echo(f"  rllib train file {path} --restore {checkpoints[0]}")
     typer.echo("  from ray.rllib.algorithms.algorithm import Algorithm")
-    typer.echo(f"  algo = Algorithm.from_checkpoint({first!r})")
+    typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
 
 
-def _print_summary(name: str, summary: dict[str, Any], file: Path) -> None:
-    typer.echo(f"\n{name}  ({file})")
+def best_checkpoint(trial: Any) -> str | None:
+    """Path of the best checkpoint by ``checkpoint_score_attribute``; without one, of the latest."""
+    manager = trial.run_metadata.checkpoint_manager
+    scored = manager.checkpoint_config.checkpoint_score_attribute is not None
+    result = manager.best_checkpoint_result if scored else manager.latest_checkpoint_result
+    return str(result.checkpoint.path) if result else None
+
+
+def _summarize(trial: Any) -> None:
+    summary = summary_of(trial.last_result or {}, best_checkpoint(trial))
+    if summary is None:
+        return
+    file = Path(trial.path) / "summary.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    typer.echo(f"\n{trial}  ({file})")
     for key, value in summary.items():
-        shown = f"{value:.3f}" if isinstance(value, float) else value
+        shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
         typer.echo(f"  {key:<20} {shown}")

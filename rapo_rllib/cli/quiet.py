@@ -1,0 +1,32 @@
+"""Keeps lines of Ray off the terminal that a user can do nothing about; every other line stays."""
+
+from __future__ import annotations
+
+import logging
+
+# logger -> what its needless lines contain
+_NEEDLESS = {
+    "ray._common.deprecation": "RLModule(config=[RLModuleConfig object])",  # RLlib's own use
+    "ray.rllib.algorithms.algorithm_config": "on the new API stack!",  # the only one there is here
+    "ray.train._internal.storage": "Checkpoint successfully created at",  # progress.py says it
+    "ray.tune.execution.tune_controller": "Trials did not complete",  # run.py says which and why
+    "ray.tune.tune": "Trials did not complete",
+    "ray.tune.utils.util": "Install gputil",
+}
+
+
+def quiet() -> None:
+    """Filter the loggers of this process; Ray also calls it in every worker that it starts."""
+    for name, text in _NEEDLESS.items():
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, _Without) for known in logger.filters):
+            logger.addFilter(_Without(text))
+
+
+class _Without(logging.Filter):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._text not in record.getMessage()
