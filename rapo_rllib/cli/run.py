@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def _start_ray(options: RunOptions) -> None:
         if given:
             names = ", ".join("--ray-" + key.replace("_", "-") for key in given)
             raise ValueError(f"{names}: a running cluster has its own; leave them out, or leave out --ray-address")
+        _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
         given["address"] = options.ray_address
     else:
         hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet"}
@@ -101,6 +103,17 @@ def _start_ray(options: RunOptions) -> None:
         ray.init(logging_level=logging.WARNING, **given)
     except (ValueError, ConnectionError) as error:
         raise ValueError(f"Ray does not start: {error}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray would try for many minutes to reach a cluster that is not there."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon:  # Ray's own client, or "auto"
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ValueError(f"--ray-address {address}: no Ray cluster there: {error}") from error
 
 
 def _joins_cluster(options: RunOptions) -> bool:

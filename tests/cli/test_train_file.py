@@ -98,9 +98,15 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 from line_env import Line
 
+
+def report(*, result, **kwargs):
+    result["rapo"] = {"accuracy_after": 0.5, "retrievals": 3}
+
+
 config = (
     PPOConfig()
     .environment(Line)
+    .callbacks(on_train_result=report)
     .env_runners(num_env_runners=0)
     .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1, lr=tune.grid_search([1e-3, 1e-4]))
 )
@@ -138,6 +144,12 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(tmp_path: Path) -
     assert sorted(result["config"]["lr"] for result in results(tmp_path)) == [1e-4, 1e-3]
     assert {path.parent.parent.name for path in checkpoints(tmp_path)} == {"line"}
     assert len(checkpoints(tmp_path)) == 2  # at the end, by default
+    for checkpoint in checkpoints(tmp_path):  # results with an accuracy are summarized
+        summary = json.loads((checkpoint.parent / "summary.json").read_text())
+        numbers = {key: value for key, value in summary.items() if value is not None}
+        assert numbers == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint)}
+        assert len(summary) == 7
+    assert done.stdout.count("accuracy_after       0.500") == 2
 
 
 def test_a_failed_trial_is_exit_status_1_with_the_error(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""Mistakes of a user: one clear message that names file, key and fix, exit status 1, and Ray never starts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def own_process_settings(monkeypatch):
+    """What the command sets for its process does not outlive the test."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def refused(path: Path, *options: str) -> str:
+    """What the command says when it refuses ``path``."""
+    import ray
+
+    done = CliRunner().invoke(app, ["train", "file", str(path), *options])
+    assert done.exit_code == 1, done.output
+    assert isinstance(done.exception, SystemExit), done.exception  # no traceback
+    assert not ray.is_initialized()
+    message: str = done.stderr
+    assert message.startswith((f"{path}: ", f"Warning: {path}: "))
+    return message
+
+
+def ppo(config: str = "", rest: str = "", env: str = "CartPole-v1") -> str:
+    return f"cart:\n  run: PPO\n  env: {env}\n  {rest}\n  config: {{{config}}}\n"
+
+
+RAPO = "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_or_path: smollm2-135m-instruct}, %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ["at least one experiment", "run, env, stop, config"]),
+        ("- 1\n", ["at least one experiment"]),
+        ("cart:\n  run: PPO\n  env: [CartPole-v1\n", ["line 4, column 1", "not YAML"]),
+        ("cart:\n  run: PPO\n  run: DQN\n", ["line 3, column 3", "'run' is given twice"]),
+        ("cart: 3\n", ["'cart'", "must be a mapping"]),
+        ("cart:\n  env: CartPole-v1\n", ["'cart'", "run is missing", "run: RAPO"]),
+        ("cart:\n  run: PPOO\n", ["'cart'", "run = 'PPOO'", "did you mean PPO?"]),
+        ("cart:\n  run: xyzzy\n", ["run = 'xyzzy'", "known are", "RAPO"]),
+        ("cart:\n  run: PPO\n", ["env is missing", "env: CartPole-v1"]),
+        (ppo(env="CartPool-v1"), ["env = 'CartPool-v1'", "Did you mean: `CartPole`"]),
+        (ppo(env="no_such_package.Env"), ["env = 'no_such_package.Env'", "No module named 'no_such_package'"]),
+        (ppo(rest="stopp: {training_iteration: 1}"), ["'cart'", "stopp", "did you mean 'stop'"]),
+        (ppo(rest="stop: {training_iteration: many}"), ["stop.training_iteration = 'many'", "must be a number"]),
+        (ppo(rest="stop: 3"), ["stop = 3", "must be a mapping"]),
+        (ppo(rest="num_samples: few"), ["num_samples = 'few'", "whole number"]),
+        (ppo(rest="num_samples: 0"), ["num_samples = 0", "at least 1"]),
+        (ppo(rest="resources_per_trial: {cpu: 1}"), ["resources_per_trial", "num_env_runners"]),
+        (ppo(rest="restore: /no/such/checkpoint"), ["restore = '/no/such/checkpoint'", "no checkpoint folder"]),
+        (ppo(rest="checkpoint_config: {num_to_kep: 1}"), ["checkpoint_config", "num_to_kep", "num_to_keep"]),
+        (ppo(rest="checkpoint_config: {num_to_keep: 0}"), ["num_to_keep"]),
+        (ppo("gama: 0.9"), ["'cart'", "gama", "did you mean", "gamma"]),
+        (ppo("lr: {grid_search: [1, 2]}, entropy_coef: 0.1"), ["entropy_coef", "entropy_coeff"]),
+        (ppo("framework: tf2"), ["config.framework = 'tf2'", "torch only", "remove it"]),
+        (ppo("enable_rl_module_and_learner: false"), ["enable_rl_module_and_learner = false", "remove it"]),
+        (ppo("observation_filter: MeanStdFilter"), ["config.observation_filter", "env_to_module_connector"]),
+        (ppo("exploration_config: {type: EpsilonGreedy}"), ["config.exploration_config", "epsilon"]),
+        (ppo("model: {use_attention: true}"), ["config.model.use_attention", "RLModule"]),
+        (ppo("num_workers: 1, num_env_runners: 2"), ["config.num_workers", "num_env_runners", "remove num_workers"]),
+        (ppo("train_batch_size_per_learner: 32, minibatch_size: 64"), ["minibatch_size", "64", "32"]),
+        (ppo("callbacks: no_such_package.Callbacks"), ["no_such_package"]),
+        (RAPO % "group_sise: 4", ["group_sise", "group_size"]),
+        (RAPO % "group_size: 2, num_hybrid: 4", ["num_hybrid = 4", "group_size = 2", "lower num_hybrid"]),
+        (
+            "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_or_path: ./no/such/folder}}\n",
+            ["model.name_or_path", "no/such/folder"],
+        ),
+    ],
+)
+def test_a_bad_yaml_is_refused(tmp_path: Path, text: str, parts: list[str]) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    message = refused(tmp_path / "bad.yaml")
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("x = 1\n", ["must define `config`"]),
+        ("config = {'lr': 1}\n", ["must define `config`", "AlgorithmConfig"]),
+        ("\nimport no_such_package\n", ["line 2", "No module named 'no_such_package'"]),
+        ("config = (\n", ["line 1", "SyntaxError"]),
+        ("from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()\n", ["env is missing"]),
+        (
+            "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig().environment('CartPole-v1')\nstop = 3\n",
+            ["`stop` = 3", "must be a dict"],
+        ),
+        (
+            "from ray.rllib.algorithms.ppo import PPOConfig\n"
+            "config = PPOConfig().environment('CartPole-v1').api_stack(\n"
+            "    enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)\n",
+            ["old API stack", "remove config.api_stack"],
+        ),
+    ],
+)
+def test_a_bad_python_file_is_refused(tmp_path: Path, text: str, parts: list[str]) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    message = refused(tmp_path / "bad.py")
+    for part in parts:
+        assert part in message
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "no such file" in refused(tmp_path / "gone.yaml")
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    assert "cannot train from a .json: give a .yaml, .yml or .py file" in refused(tmp_path / "job.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--set", "gama=1"], ["gama", "gamma"]),
+        (["--set", "lr.schedule=1"], ["--set lr: its value is 0.001, which has no keys"]),
+        (["--env", "CartPool-v1"], ["env = 'CartPool-v1'"]),
+        (["--restore", "nowhere"], ["restore = 'nowhere'"]),
+        (["--keep-checkpoints-num", "0"], ["num_to_keep"]),
+        (["--stop", '{"training_iteration": "x"}'], ["stop.training_iteration = 'x'"]),
+        (["--ray-address", "127.0.0.1:1"], ["--ray-address 127.0.0.1:1", "no Ray cluster there"]),
+        (["--ray-address", "127.0.0.1:1", "--ray-num-cpus", "2"], ["--ray-num-cpus", "leave them out"]),
+        (["--scheduler", "lifo"], ["--scheduler lifo", "fifo"]),
+    ],
+)
+def test_a_bad_option_is_refused(tmp_path: Path, options: list[str], parts: list[str]) -> None:
+    (tmp_path / "good.yaml").write_text(ppo("lr: 0.001"))
+    message = refused(tmp_path / "good.yaml", *options)
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize("options", [["--stop", "{"], ["--stop", "3"], ["--set", "gamma"], ["--set", "=1"]])
+def test_an_option_that_cannot_be_read_is_a_usage_error(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "good.yaml").write_text(ppo())
+    done = CliRunner().invoke(app, ["train", "file", str(tmp_path / "good.yaml"), *options])
+    assert done.exit_code == 2
+    assert options[0] in done.stderr

@@ -1,0 +1,49 @@
+"""Ctrl-C: the first ends trials after their iteration, the second aborts."""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from rapo_rllib.cli.interrupt import Interruption, TrialStopper, TrialWatch
+
+
+@pytest.fixture
+def interruption(monkeypatch):
+    monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "0")
+    before = signal.getsignal(signal.SIGINT)
+    interruption = Interruption()
+    interruption.listen()
+    yield interruption
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ends_trials_and_the_second_aborts(interruption, capfd) -> None:
+    stopper = TrialStopper({"training_iteration": 9}, None, interruption)
+    assert not stopper("t", {"training_iteration": 1})
+    signal.raise_signal(signal.SIGINT)
+    assert "Press Ctrl-C again to abort" in capfd.readouterr().err
+    assert stopper("t", {"training_iteration": 1})
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ends"),
+    [(["RUNNING", "PENDING"], False), (["PENDING", "TERMINATED"], True), (["TERMINATED"], True), ([], True)],
+)
+def test_waiting_trials_end_once_none_is_running(interruption, statuses: list[str], ends: bool) -> None:
+    stopper = TrialStopper({}, None, interruption)
+    TrialWatch(stopper, interruption).on_step_begin(0, [SimpleNamespace(status=status) for status in statuses])
+    assert not stopper.stop_all()
+    signal.raise_signal(signal.SIGINT)
+    assert stopper.stop_all() == ends
+
+
+def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interruption) -> None:
+    watch, result = TrialWatch(TrialStopper({}, None, interruption), interruption), {}
+    watch.on_trial_result(0, [], None, result)
+    assert result == {}
+    signal.raise_signal(signal.SIGINT)
+    watch.on_trial_result(0, [], None, result)
+    assert result == {"should_checkpoint": True}

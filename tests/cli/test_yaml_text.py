@@ -1,0 +1,52 @@
+"""YAML: numbers as people write them, and errors with their place."""
+
+import pytest
+
+from rapo_rllib.cli.yaml_text import yaml_file, yaml_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-6", 5e-6),
+        ("1e4", 1e4),
+        ("-2E+3", -2e3),
+        ("1.e2", 100.0),
+        ("0.5", 0.5),
+        ("12", 12),
+        ("1e4x", "1e4x"),
+        ("e4", "e4"),
+        ("[1e-3, {a: 2e-3}]", [1e-3, {"a": 2e-3}]),
+        ("'5e-6'", "5e-6"),
+    ],
+)
+def test_values(text: str, value) -> None:
+    assert yaml_value(text) == value
+    assert type(yaml_value(text)) is type(value)
+
+
+def test_a_merge_may_be_overwritten() -> None:
+    assert yaml_value("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}", "line 2, column 11: not YAML: key 'c' is given twice"),
+        ("a:\n\t- 1", "line 2, column 1: not YAML: found character"),
+        ("a: [1", "line 1, column 6: not YAML: expected ',' or ']'"),
+        ("a: !!python/object:os.system x", "line 1, column 4: not YAML: could not determine a constructor"),
+        ("a: *b", "line 1, column 4: not YAML: found undefined alias"),
+        ("a: \x00", "not YAML: "),
+    ],
+)
+def test_errors_have_a_place(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        yaml_value(text)
+    assert message in str(raised.value)
+
+
+def test_an_unreadable_file(tmp_path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\xff")
+    with pytest.raises(ValueError, match="cannot be read: 'utf-8' codec"):
+        yaml_file(tmp_path / "latin.yaml")
