@@ -192,7 +192,7 @@ class RAPOConfig(AlgorithmConfig):
             if "fcnet_hiddens" not in given:
                 self.language_model = dict(given)
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
-        refuse_unknown_keys(translated, known_keys(self))
+        refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
         return super().update_from_dict(config_dict)
 
     @property

@@ -22,7 +22,7 @@ def known_keys(config: Any) -> set[str]:
     """Every key that a dictionary for this ``AlgorithmConfig`` may hold: attributes, properties, and RLlib's special ones."""
     properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
     public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
-    return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack", "__trial_info__"}
+    return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack"}
 
 
 def settings_from(cls: type, values: Mapping[str, Any], where: str) -> Any:
