@@ -23,13 +23,13 @@ def call_episode_callbacks(env_runner: Any, callbacks: Sequence[RLlibCallback], 
     for episode in episodes:
         make_callback(
             "on_episode_end",
-            callbacks_objects=callbacks,
+            callbacks_objects=list(callbacks),
             callbacks_functions=config.callbacks_on_episode_end,
             kwargs={**common, "episode": episode, "env": None, "env_index": 0, "rl_module": None},
         )
     make_callback(
         "on_sample_end",
-        callbacks_objects=callbacks,
+        callbacks_objects=list(callbacks),
         callbacks_functions=config.callbacks_on_sample_end,
         kwargs={**common, "samples": episodes},
     )

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms import algorithm_config
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
@@ -27,6 +28,7 @@ from rapo_rllib.settings import (
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
 
+NotProvided: Any = algorithm_config.NotProvided  # RLlib's sentinel, which stands for a value of any type
 _OBJECTIVE_KEYS = tuple(ObjectiveSettings.__dataclass_fields__)
 _ROLLOUT_KEYS = tuple(RolloutSettings.__dataclass_fields__)
 
@@ -42,6 +44,19 @@ class RAPOConfig(AlgorithmConfig):
         ... )
         >>> algo = config.build_algo()  # doctest: +SKIP
     """
+
+    # for the type checker: hyper-parameters from RolloutSettings, and attributes that RLlib initialises with None
+    num_hybrid: int
+    temperature: float
+    lr: Any
+    grad_clip: Any
+    min_time_s_per_iteration: Any
+    env_runner_cls: Any
+    observation_space: Any
+    action_space: Any
+    merge_env_runner_states: Any
+    custom_evaluation_function: Any
+    train_batch_size_per_learner: Any
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         self.language_model: dict[str, Any] = {}
@@ -104,7 +119,7 @@ class RAPOConfig(AlgorithmConfig):
         self.train_batch_size_per_learner = 1
 
     @override(AlgorithmConfig)
-    def training(
+    def training(  # type: ignore[override]  # RLlib's own keys arrive in kwargs
         self,
         *,
         model: Mapping[str, Any] = NotProvided,

@@ -20,10 +20,11 @@ def episode_view(question: Question, trajectory: Trajectory) -> SingleAgentEpiso
     ended_early = trajectory.end in ("length", "tool_limit", "error")
     infos: list[dict[str, Any]] = [{} for _ in range(num_steps + 1)]
     infos[-1] = {"trajectory": trajectory, "question": question, "correct": trajectory.correct, "end": trajectory.end}
+    rewards: list[Any] = [0.0] * (num_steps - 1) + [trajectory.reward]
     return SingleAgentEpisode(
         observations=observations,
         actions=[step.text for step in trajectory.steps] or [""],
-        rewards=[0.0] * (num_steps - 1) + [trajectory.reward],
+        rewards=rewards,
         infos=infos,
         terminated=not ended_early,
         truncated=ended_early,

@@ -88,5 +88,6 @@ def _env_class(env: Any) -> type | None:
         return env
     if isinstance(env, str) and env in gymnasium.registry:
         entry = gymnasium.spec(env).entry_point
-        return gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        creator: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        return creator if isinstance(creator, type) else None
     return None
