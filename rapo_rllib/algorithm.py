@@ -46,6 +46,9 @@ class RAPO(Algorithm):
     learner_group: Any
     env_runner_group: Any
 
+    def __repr__(self) -> str:
+        return "RAPO"  # Ray puts it before every line on the terminal
+
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> RAPOConfig:
@@ -62,6 +65,8 @@ class RAPO(Algorithm):
         self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
         self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
         self._buffer: Any = None
+        self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
+        self._evaluations = 0
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 
@@ -74,7 +79,9 @@ class RAPO(Algorithm):
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
         group = env_runner_group if env_runner_group is not None else self.env_runner_group
-        return sync_weights(self.learner_group, group, self._canary, self.config.canary_tolerance)
+        report = sync_weights(self.learner_group, group, self._canary, self.config.canary_tolerance)
+        self._version = report.version
+        return report
 
     @override(Algorithm)
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
@@ -88,7 +95,7 @@ class RAPO(Algorithm):
     @override(Algorithm)
     def training_step(self) -> None:
         """Sample groups, update, sync."""
-        with self.metrics.log_time((TIMERS, "rollout")):
+        with self._timed("rollout"):
             result = self._sample()
         steps = result.num_env_steps
         values = {**rollout_metrics(result), "retrieval_prob": float(self._retrieval_prob.get_current_value())}
@@ -105,15 +112,18 @@ class RAPO(Algorithm):
             write_transcripts(path, result.groups)
         batch = TrainingBatch.from_groups(result.groups, self.config.objective_settings, self.config.num_minibatches)
         lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        with self.metrics.log_time((TIMERS, "update")):
+        with self._timed("update"):
             learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
         self.metrics.aggregate(learned, key=LEARNER_RESULTS)
         self._retrieval_prob.update(timestep=int(lifetime))
-        with self.metrics.log_time((TIMERS, "sync")):
+        with self._timed("sync"):
             report = self.sync_engines()
         self.metrics.log_value(("sync", "weight_version"), report.version, window=1)
         self.metrics.log_value(("sync", "canary_mean"), report.mean_difference, window=1)
         self.metrics.log_value(("sync", "canary_max"), report.max_difference, window=1)
+
+    def _timed(self, phase: str) -> Any:
+        return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
 
     def _sample(self) -> SampleResult:
         """A batch of groups; with dynamic sampling, groups without signal are replaced by others."""
@@ -144,32 +154,32 @@ class RAPO(Algorithm):
     def step(self) -> dict[str, Any]:
         """One iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
         if self.config.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
-            self._evaluate("before training")
+            self.evaluate()
+        before = self._evaluations
         results = super().step()
         self.run_summary.end_iteration(self.progress.seconds)
-        evaluated = results.get(EVALUATION_RESULTS, {}).get(ENV_RUNNER_RESULTS)
         budget = self.config.time_budget_s
         if budget is not None and self.run_summary.expected_end_s > budget:
             results["done"] = True
-            if self.test_questions and not evaluated:
-                evaluated = self._evaluate("after training")
-                results[EVALUATION_RESULTS] = {ENV_RUNNER_RESULTS: evaluated}
-        if evaluated:
-            self._take_evaluation(evaluated)
+            if self.test_questions and self._evaluated_version != self._version:
+                results[EVALUATION_RESULTS] = self.evaluate()
+        if self._evaluations == before:
+            results.pop(EVALUATION_RESULTS, None)  # RLlib would report an older one
         results["rapo"] = self.run_summary.as_dict(self.progress.seconds)
         return results
 
-    def _evaluate(self, when: str) -> dict[str, Any]:
-        self.progress.say(f"evaluating {when} on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
+    @override(Algorithm)
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Held-out accuracy of the current weights."""
         before = self.progress.seconds
-        evaluated: dict[str, Any] = self.evaluate()[ENV_RUNNER_RESULTS]
+        self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
+        results: dict[str, Any] = super().evaluate(*args, **kwargs)
         self.run_summary.evaluation_s = self.progress.seconds - before
-        self._take_evaluation(evaluated)
-        return evaluated
-
-    def _take_evaluation(self, evaluated: dict[str, Any]) -> None:
-        self.run_summary.take_evaluation(evaluated)
-        self.progress.say(f"held-out accuracy {float(evaluated['accuracy']):.3f}")
+        self.run_summary.take_evaluation(results[ENV_RUNNER_RESULTS])
+        self._evaluated_version = self._version
+        self._evaluations += 1
+        self.progress.say(f"held-out accuracy {self.run_summary.accuracy_after:.3f}")
+        return results
 
     @classmethod
     @override(Algorithm)

@@ -14,7 +14,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.config_checks import check_rapo_values, known_keys, refuse_unknown_keys, settings_from
+from rapo_rllib.config_checks import check_rapo_values, known_keys, settings_from
 from rapo_rllib.hardware import resolved_dtype
 from rapo_rllib.settings import (
     BufferSettings,
@@ -24,6 +24,7 @@ from rapo_rllib.settings import (
     ProtocolSettings,
     RolloutSettings,
 )
+from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -94,12 +95,12 @@ class RAPOConfig(AlgorithmConfig):
 
     def _set_rllib_defaults(self) -> None:
         from rapo_rllib.env_runner import RAPOEnvRunner
+        from rapo_rllib.envs.text_space import AnyText
         from rapo_rllib.evaluation import evaluate_on_env_runners
-        from rapo_rllib.spaces import text_space
 
         self.env_runner_cls = RAPOEnvRunner
-        self.observation_space = text_space()
-        self.action_space = text_space()
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
         self.num_env_runners = 0
         self.create_local_env_runner = True
         self.add_default_connectors_to_env_to_module_pipeline = False

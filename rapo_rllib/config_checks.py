@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-
-def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: str = "") -> None:
-    """Raise ``ValueError`` naming the first key of ``given`` that is not ``known``, and the nearest that is."""
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {where}{near[0]!r}?" if near else f"valid keys: {', '.join(sorted(known)[:40])}"
-            raise ValueError(f"unknown key {where}{key!r}: {hint}")
+from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 
 def known_keys(config: Any) -> set[str]:

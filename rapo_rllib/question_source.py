@@ -43,11 +43,12 @@ def env_maker(config: Any) -> Callable[[], gymnasium.Env]:
 
 
 def env_options(config: Any) -> dict[str, Any]:
-    """``env_config``, with the tool budget of the rollout for our own environments unless they set one."""
+    """``env_config``; our own environments get the rollout's tool budget and text protocol, unless they set their own."""
     options = dict(config.env_config)
     cls = _env_class(config.env)
     if cls is not None and issubclass(cls, ToolEnv):
         options.setdefault("max_tool_calls", config.max_tool_calls)
+        options.setdefault("protocol", config.protocol_settings)
     return options
 
 

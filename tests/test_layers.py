@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # Where a file stands, by its path inside the package; "*" covers sub-folders too. A new module belongs into this table.
 LAYERS = {
-    0: ("types.py", "errors.py", "settings.py", "_version.py"),
+    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "_version.py"),
     1: ("objective/*", "protocol/*", "tools/*", "hardware.py", "models.py", "weights.py", "trace_files.py"),
     2: ("envs/*", "buffer/*", "batching/*"),
     3: ("rollout/*",),
     4: (
         *("rl_module.py", "learner*.py", "env_runner*.py", "algorithm*.py", "config*.py", "dispatch*.py", "evaluation*.py"),
         *("checkpoint*.py", "callbacks.py", "episodes.py", "metrics*.py", "rollout_metrics.py", "transcripts.py"),
-        *("buffer_setup.py", "preflight.py", "progress.py", "run_summary.py", "question_source.py", "spaces.py"),
+        *("buffer_setup.py", "preflight.py", "progress.py", "run_summary.py", "question_source.py"),
         *("training_loop*.py", "weight_sync.py", "registration.py", "__init__.py"),
     ),
     5: ("cli/*", "evaluate.py", "report.py", "__main__.py"),

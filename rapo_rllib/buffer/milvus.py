@@ -29,10 +29,11 @@ EXACT_LIMIT = 20_000  # rows up to which every query is compared with every row;
 CODE_NOT_CONNECTED, CODE_NOT_LOADED = 2, 101
 FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy
 LITE_RESTART_S = 30.0
-BACKOFF = {
+GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1000,
+    "grpc.keepalive_time_ms": 600_000,  # idle connections that ping more often are cut off by Lite's server
 }
 
 
@@ -270,7 +271,7 @@ def _new_client(address: str, token: str, db_name: str, timeout_s: float) -> Mil
         if undo:
             os.environ.pop("PYTHON_DOTENV_DISABLED", None)
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback for every error that it also raises
-    return MilvusClient(uri=address, token=token, db_name=db_name, timeout=timeout_s, dedicated=True, grpc_options=BACKOFF)
+    return MilvusClient(uri=address, token=token, db_name=db_name, timeout=timeout_s, dedicated=True, grpc_options=GRPC_OPTIONS)
 
 
 def _diagnosis(error: Exception) -> tuple[int | None, bool]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from rapo_rllib.buffer.embedder import BATCH_SIZE, Embedder
-from rapo_rllib.buffer.milvus import MAX_VARCHAR_BYTES, Field, MilvusHandle, index_kind
+from rapo_rllib.buffer.milvus import MAX_VARCHAR_BYTES, Field, MilvusHandle, checked_uri, index_kind
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
@@ -187,6 +187,7 @@ class StepTraceBuffer:
 
 def check_settings(settings: BufferSettings) -> None:
     """Refuse values that could only fail later. Raises ``ValueError`` naming the key."""
+    checked_uri(settings.uri)
     if settings.selection not in SELECTIONS:
         raise ValueError(f"step_trace_buffer.selection must be one of {SELECTIONS}, got {settings.selection!r}")
     if settings.top_k < 1:

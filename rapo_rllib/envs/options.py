@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from rapo_rllib.envs.scoring import SCORERS
 from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 Options = TypeVar("Options")
 
@@ -31,12 +31,9 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str = "en
         ValueError: an unknown key, named with the nearest valid one; or what ``cls`` itself refuses.
     """
     defaults = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    refuse_unknown_keys(values, defaults, where)
     found: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in defaults:
-            near = difflib.get_close_matches(str(key), defaults, n=1, cutoff=0.5)
-            hint = f"did you mean {where}{near[0]!r}?" if near else f"valid keys: {', '.join(sorted(defaults))}"
-            raise ValueError(f"unknown key {where}{key!r}: {hint}")
         nested = defaults[key].default_factory
         if isinstance(nested, type) and is_dataclass(nested) and not isinstance(value, nested):
             if not isinstance(value, Mapping):

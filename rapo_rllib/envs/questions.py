@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rapo_rllib.envs.base import check_split
+from rapo_rllib.envs.calculator_traces import annotated_trajectories
 from rapo_rllib.envs.dataset_files import is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
 from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
@@ -21,6 +22,8 @@ from rapo_rllib.trace_files import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
 
 logger = logging.getLogger(__name__)
+
+ANNOTATIONS = "annotations"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class QuestionsOptions(ToolEnvOptions):
     limit_train: int | None = None  # only the first so many questions
     limit_test: int | None = None
     skip_bad_rows: bool = False  # leave rows without question or answer out, with a warning, instead of refusing the file
-    traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, for the Step-Trace Buffer
+    traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, or "annotations": GSM8K's own, in its answers
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +86,20 @@ class Questions(ToolEnv):
         options = read_options(QuestionsOptions, env_config)
         if options.traces is None:
             require(False, "traces", None, "name a .jsonl[.gz] file of recorded trajectories to build a buffer from")
+        if options.traces == ANNOTATIONS:
+            return _annotated(options)
         return read_trace_file(str(options.traces))
+
+
+def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
+    """Trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
+    name, fields_named = options.dataset, (options.question_field, options.answer_field)
+    rows = read_rows(name, "dataset", options.train_split, options.dataset_config, options.limit_train)
+    pairs = (
+        (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
+        for number, row in enumerate(rows, start=1)
+    )
+    return annotated_trajectories(pairs, options.answer_field or "answer")
 
 
 def _changed_at(name: str) -> int:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# They warn at every call of what is meant here: the learner beside the engine sets the threads of PyTorch, weights are loaded
+# by name, and modules without any receive none.
+_CHATTY_LOGGERS = ("vllm.v1.worker.cpu_worker", "vllm.model_executor.model_loader.reload.layerwise")
+
 
 def _set_environment(settings: EngineSettings) -> None:
     """vLLM reads these when it is imported; what the user has set stays."""
@@ -61,6 +65,8 @@ class VLLMEngine:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
+        for name in _CHATTY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._tokenizer = self._engine.get_tokenizer()
         self.policy_version = 0
         self._scored = 0

@@ -148,7 +148,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ({"dataset": "no file"}, "env_config.dataset = 'no file': neither a file ending in .jsonl"),
         ({"dataset": "a.jsonl", "limit_train": 0}, "env_config.limit_train = 0"),
         ({"dataset": 3}, "env_config.dataset = 3: must be a text"),
-        ({"datset": "a.jsonl"}, r"did you mean env_config.'dataset'\?"),
+        ({"datset": "a.jsonl"}, r"did you mean 'env_config.dataset'\?"),
         ({"dataset": "a.jsonl", "skip_bad_rows": "no"}, "env_config.skip_bad_rows = 'no'"),
     ],
 )

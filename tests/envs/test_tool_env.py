@@ -111,9 +111,9 @@ def test_tags_of_the_protocol() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"max_tool_cals": 3}, r"unknown key env_config.'max_tool_cals': did you mean env_config.'max_tool_calls'\?"),
-        ({"zzz": 3}, "unknown key env_config.'zzz': valid keys: max_tool_calls"),
-        ({"reward": {"corect": 1}}, r"unknown key env_config.reward.'corect': did you mean env_config.reward.'correct'\?"),
+        ({"max_tool_cals": 3}, r"unknown key 'env_config.max_tool_cals': did you mean 'env_config.max_tool_calls'\?"),
+        ({"zzz": 3}, "unknown key 'env_config.zzz': valid keys: max_tool_calls"),
+        ({"reward": {"corect": 1}}, r"unknown key 'env_config.reward.corect': did you mean 'env_config.reward.correct'\?"),
         ({"reward": 1}, "env_config.reward = 1: must be a mapping of correct"),
         ({"reward": {"correct": "x"}}, "env_config.reward.correct = 'x': must be a number"),
         ({"reward": {"strict_format": 1}}, "env_config.reward.strict_format = 1: must be true or false"),

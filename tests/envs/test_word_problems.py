@@ -155,7 +155,7 @@ def test_another_protocol_reaches_the_expert() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"step": [1, 2]}, r"did you mean env_config.'steps'\?"),
+        ({"step": [1, 2]}, r"did you mean 'env_config.steps'\?"),
         ({"steps": [0, 2]}, r"env_config.steps = \(0, 2\): must be \[fewest, most\] in 1..3"),
         ({"steps": [3, 2]}, "env_config.steps"),
         ({"steps": [1, 4]}, "env_config.steps"),

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "rapo_rllib.cli.main"]
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 # seconds of training at most, whatever the test is about
 SMALL_PPO = "train_batch_size_per_learner: 64, minibatch_size: 32, num_epochs: 1, num_env_runners: 0"

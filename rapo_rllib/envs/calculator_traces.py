@@ -1,0 +1,102 @@
+r"""Human step traces out of GSM8K's answers, whose calculations are annotated: ``48/2 = <<48/2=24>>24 clips``.
+
+row -> segments (think, call, result, answer) -> ``trace_files.rendered_steps`` -> ExpertTrajectory
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from rapo_rllib.trace_files import rendered_steps
+from rapo_rllib.types import ExpertTrajectory, Question
+
+logger = logging.getLogger(__name__)
+
+ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>=]+)>>")
+_OPERATORS: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_TOLERANCE = 1e-2  # people round to cents
+
+
+def calculated(expression: str) -> float | None:
+    """The value of an expression of numbers, ``+ - * / // %`` and brackets; None if it is anything else.
+
+    >>> calculated("2*(3+0.5)"), calculated("2*x"), calculated("1/0")
+    (7.0, None, None)
+    """
+    try:
+        return _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, KeyError):
+        return None
+
+
+def _value(node: ast.AST) -> float:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]  # the line above has seen that it is a number
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        return _value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError(f"{type(node).__name__} is no arithmetic")
+
+
+def annotated_segments(answer: str) -> list[dict[str, str]] | None:
+    r"""An annotated answer as segments of a trace file; None if a calculation is wrong or there is no final answer.
+
+    Example: ``"48/2 = <<48/2=24>>24 clips.\n#### 24"`` is think "48/2 = ", call "print(48/2)", result "24", think " clips.",
+    answer "24".
+    """
+    solution, marker, final = answer.rpartition("####")
+    if not marker or not final.strip():
+        return None
+    segments: list[dict[str, str]] = []
+    rest = solution
+    while match := ANNOTATION.search(rest):
+        expression, stated = match[1].strip(), match[2].strip()
+        value, told = calculated(expression), calculated(stated)
+        if value is None or told is None or not math.isclose(value, told, rel_tol=1e-6, abs_tol=_TOLERANCE):
+            return None
+        segments += [
+            {"type": "think", "text": rest[: match.start()]},
+            {"type": "call", "text": f"print({expression})", "tool": "python"},
+            {"type": "result", "text": stated},
+        ]
+        rest = rest[match.end() :].removeprefix(match[2])
+    return [*segments, {"type": "think", "text": rest}, {"type": "answer", "text": final.strip()}]
+
+
+def annotated_trajectories(
+    rows: Iterable[tuple[Question, Mapping[str, Any]]], answer_field: str = "answer"
+) -> Iterator[ExpertTrajectory]:
+    """The trajectories of all rows with right calculations, in their order; how many were left out is logged.
+
+    Raises:
+        ValueError: no row has an annotated answer.
+    """
+    kept = left_out = 0
+    for question, row in rows:
+        answer = row.get(answer_field)
+        segments = annotated_segments(answer) if isinstance(answer, str) and ANNOTATION.search(answer) else None
+        if segments is None:
+            left_out += 1
+        else:
+            kept += 1
+            yield ExpertTrajectory(question, rendered_steps(segments), 1.0, "annotations")
+    if not kept:
+        raise ValueError(
+            "env_config.traces = 'annotations': no answer of the data set has GSM8K's <<3+5=8>>; name a file of trajectories"
+        )
+    if left_out:
+        logger.info("%d of %d annotated answers were left out: no calculation, or a wrong one", left_out, kept + left_out)

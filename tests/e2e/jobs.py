@@ -1,0 +1,99 @@
+"""Short forms of the jobs in ``tuned_examples/``, and what the end-to-end tests share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
+
+# Small steps. At temperature 1 the answers of a group differ in form, so that there is something to learn.
+SHORT: dict[str, Any] = {
+    "questions_per_step": 4,
+    "group_size": 4,
+    "num_hybrid": 2,
+    "retrieval_prob": 1.0,
+    "temperature": 1.0,
+    "evaluation_interval": 2,
+    "evaluation_duration": 4,
+    "time_budget_s": None,
+    "transcripts": True,
+}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes``, dictionaries inside dictionaries merged as well."""
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def example(name: str) -> dict[str, Any]:
+    """The only experiment of a file in ``tuned_examples/``."""
+    experiments = yaml.safe_load((TUNED_EXAMPLES / name).read_text(encoding="utf-8"))
+    (experiment,) = experiments.values()
+    return experiment
+
+
+def short_job(folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, **changes: Any) -> Path:
+    """Write the shortened job of an example as ``folder/job.yaml``."""
+    experiment = example(name)
+    buffer = {"step_trace_buffer": {"uri": str(folder / "step_traces.db"), "max_traces": 40}}
+    tests = {"env_config": {"num_train": 40, "num_test": 4}}
+    config = merged(merged(experiment["config"], SHORT), merged(merged(buffer, tests), changes))
+    short = merged(experiment, {"config": config, "stop": {"training_iteration": iterations}})
+    short["checkpoint_config"] = {"checkpoint_frequency": 1, "checkpoint_at_end": True}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump({"short": short}), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The folder that a trial left behind."""
+
+    folder: Path
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """One result per iteration."""
+        return [json.loads(line) for line in (self.folder / "result.json").read_text().splitlines()]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``."""
+        loaded: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return loaded
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return sorted(self.folder.glob("checkpoint_*"))[-1]
+
+    @property
+    def transcripts(self) -> list[dict[str, Any]]:
+        """Every trajectory of the run."""
+        files = sorted((self.folder / "transcripts").glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def trials(folder: Path) -> list[Trial]:
+    """Every trial below ``folder/results``."""
+    return [Trial(file.parent) for file in sorted((folder / "results").glob("*/*/result.json"))]
+
+
+def at(result: Mapping[str, Any], path: str) -> Any:
+    """``result["a"]["b"]`` for ``"a/b"``; the error names the whole path."""
+    value: Any = result
+    for part in path.split("/"):
+        assert part in value, f"{path}: no {part!r} among {sorted(value)}"
+        value = value[part]
+    return value

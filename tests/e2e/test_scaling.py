@@ -1,0 +1,119 @@
+"""Several processes: learners that act as one, engines that hold what the learners hold, a runner that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import at
+from letters_env import Letters
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+
+
+def small_config() -> Any:
+    """One-step episodes of at most 12 tokens, no retrieval."""
+    from rapo_rllib import RAPOConfig
+
+    return (
+        RAPOConfig()
+        .environment(Letters)
+        .training(
+            model={"name_or_path": "smollm2-135m-instruct"},
+            engine={"enforce_eager": True, "max_num_seqs": 16},
+            questions_per_step=4,
+            group_size=4,
+            num_hybrid=0,
+            num_minibatches=1,
+            max_prompt_tokens=192,
+            max_response_tokens=12,
+            lr=1e-4,
+        )
+    )
+
+
+def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
+    """A user's callback: the view of a trajectory is an episode of texts."""
+    (action,) = episode.get_actions()
+    trajectory = episode.get_infos(-1)["trajectory"]
+    assert isinstance(action, str)
+    assert trajectory.text.startswith(action)
+    assert episode.get_return() == pytest.approx(trajectory.reward)
+    metrics_logger.log_value("episodes_seen", 1, reduce="sum")
+
+
+def weights(learner: Any) -> np.ndarray:
+    """One matrix of a learner's policy."""
+    return learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach().numpy().copy()
+
+
+@pytest.fixture(scope="module")
+def two_learners(ray_session: None) -> Iterator[Any]:
+    config = (
+        small_config()
+        .env_runners(num_env_runners=1)
+        .learners(num_learners=2)
+        .evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_num_env_runners=1)
+        .callbacks(on_episode_end=log_episode)
+    )
+    algorithm = config.build_algo()
+    yield algorithm
+    algorithm.stop()
+
+
+def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
+    def learner_weights() -> list[np.ndarray]:
+        return [result.get() for result in two_learners.learner_group.foreach_learner(weights).result_or_errors]
+
+    before = learner_weights()
+    result = two_learners.train()
+    after = learner_weights()
+    assert len(after) == 2
+    assert np.array_equal(after[0], after[1])
+    assert not np.array_equal(before[0], after[0])
+    assert at(result, "learners/default_policy/num_steps") == 1
+    held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
+    assert held == [1] == [at(result, "sync/weight_version")]
+    assert at(result, "sync/canary_mean") < 0.01
+    assert at(result, "env_runners/episodes_seen") == 16
+    assert at(result, "env_runners/num_episodes") == 16
+
+
+def test_evaluation_on_its_own_env_runner(two_learners: Any) -> None:
+    result = two_learners.train()
+    assert at(result, "evaluation/env_runners/num_episodes") == 4
+    held = two_learners.eval_env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
+    assert held == [at(result, "sync/weight_version")]
+
+
+def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None) -> None:
+    algorithm = small_config().env_runners(num_env_runners=2).build_algo()
+    try:
+        first = algorithm.train()
+        pids = algorithm.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+        assert len(set(pids)) == 2
+        killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
+        killer.start()
+        second = algorithm.train()
+        killer.join()
+        assert at(first, "env_runners/num_episodes") == at(second, "env_runners/num_episodes") == 16
+        assert at(second, "env_runners/num_episodes_lifetime") == 32
+        deadline = time.monotonic() + 120
+        while algorithm.env_runner_group.num_healthy_remote_workers() < 2 and time.monotonic() < deadline:
+            algorithm.restore_env_runners(algorithm.env_runner_group)
+            time.sleep(1)
+        held = algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: (os.getpid(), runner.policy_version), local_env_runner=False
+        )
+        assert [version for _, version in held] == [2, 2]
+        assert pids[0] not in [pid for pid, _ in held]
+        third = algorithm.train()
+        assert at(third, "sync/weight_version") == 3
+    finally:
+        algorithm.stop()
