@@ -26,6 +26,7 @@ from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.config import RAPOConfig
 from rapo_rllib.dispatch import sample_questions
 from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.evaluation import evaluate_with_callbacks
 from rapo_rllib.metrics_log import logged_metrics
 from rapo_rllib.models import load_tokenizer
 from rapo_rllib.objective.advantages import has_signal
@@ -169,11 +170,11 @@ class RAPO(Algorithm):
         return results
 
     @override(Algorithm)
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Held-out accuracy of the current weights."""
+    def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
+        """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
         before = self.progress.seconds
         self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
-        results: dict[str, Any] = super().evaluate(*args, **kwargs)
+        results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before
         self.run_summary.take_evaluation(results[ENV_RUNNER_RESULTS])
         self._evaluated_version = self._version

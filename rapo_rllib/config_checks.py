@@ -71,6 +71,8 @@ def _check_schedule(value: Any) -> None:
 
 
 def _check_together(config: Any) -> None:
+    if config.evaluation_parallel_to_training:
+        raise ValueError("evaluation_parallel_to_training = True: evaluation needs weights that stand still; set it to false")
     if config.num_hybrid > config.group_size:
         raise ValueError(f"num_hybrid = {config.num_hybrid} is more than group_size = {config.group_size}: lower num_hybrid")
     if config.num_minibatches > config.questions_per_step:

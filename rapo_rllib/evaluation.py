@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 
 from rapo_rllib.dispatch import sample_questions
@@ -27,6 +28,29 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
     values = evaluation_metrics(result)
     algorithm.metrics.aggregate([logged_metrics(values)], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     return values, result.num_env_steps, result.num_env_steps
+
+
+def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
+    """``Algorithm.evaluate`` without the weight sync that RLlib puts before it: the confirmed one of this plugin is enough.
+
+    Calls ``on_evaluate_start``, the config's ``custom_evaluation_function`` (``evaluate_on_env_runners`` unless a user set
+    another), and ``on_evaluate_end``.
+    """
+    config, logger = algorithm.config, algorithm.metrics
+
+    def call(name: str, **kwargs: Any) -> None:
+        make_callback(
+            name,
+            callbacks_objects=algorithm.callbacks,
+            callbacks_functions=getattr(config, f"callbacks_{name}"),
+            kwargs={"algorithm": algorithm, "metrics_logger": logger, **kwargs},
+        )
+
+    call("on_evaluate_start")
+    config.custom_evaluation_function(algorithm, algorithm.eval_env_runner_group)
+    results: dict[str, Any] = logger.peek(key=EVALUATION_RESULTS, default={}, latest_merged_only=True)
+    call("on_evaluate_end", evaluation_metrics=results)
+    return results
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:

@@ -100,7 +100,11 @@ class CausalLMRLModule(TorchRLModule):
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
         """
         device = next(self.language_model.parameters()).device
-        rounded = {name: value.to(self.engine_dtype).to(value.dtype) for name, value in self.language_model.named_parameters()}
+        rounded = {
+            name: value.to(self.engine_dtype).to(value.dtype)
+            for name, value in self.language_model.named_parameters()
+            if value.dtype != self.engine_dtype
+        }
         scores = []
         for sequence in sequences:
             ids = torch.tensor([sequence], device=device)

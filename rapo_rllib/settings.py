@@ -27,7 +27,7 @@ class EngineSettings:
     max_num_seqs: int = 64
     max_model_len: int | None = None  # None: prompt budget + response budget
     gpu_memory_utilization: float = 0.85  # CUDA only
-    kv_cache_gib: int = 1  # CPU only
+    kv_cache_gib: float = 1.0  # CPU only
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
     extra: dict = field(default_factory=dict)  # handed to vllm.EngineArgs as it is

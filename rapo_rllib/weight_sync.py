@@ -67,10 +67,10 @@ def sync_weights(learner_group: Any, env_runner_group: Any, sequences: Sequence[
     Raises:
         WeightSyncError: an engine did not confirm, or computes something else than the learner.
     """
+    expected = _first_learner(learner_group, sequences)  # before the copy of the weights: their memory would add up
     state = learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True)
     version = int(state[COMPONENT_LEARNER][WEIGHTS_SEQ_NO])
     weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    expected = _first_learner(learner_group, sequences)
     if env_runner_group.local_env_runner is not None and not env_runner_group.num_remote_env_runners():
         answers = [env_runner_group.local_env_runner.load_policy(weights, version, sequences)]
     else:

@@ -27,7 +27,6 @@ _CHATTY_LOGGERS = ("vllm.v1.worker.cpu_worker", "vllm.model_executor.model_loade
 def _set_environment(settings: EngineSettings) -> None:
     """vLLM reads these when it is imported; what the user has set stays."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.kv_cache_gib))
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     if settings.tensor_parallel_size == 1:
@@ -61,6 +60,7 @@ class VLLMEngine:
         if not torch.cuda.is_available():
             # vLLM's CPU default of 128 leaves most of a short prompt outside the prefix cache, which holds full blocks only
             arguments["block_size"] = 32
+            arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
