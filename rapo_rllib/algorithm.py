@@ -101,7 +101,7 @@ class RAPO(Algorithm):
         steps = result.num_env_steps
         values = {**rollout_metrics(result), "retrieval_prob": float(self._retrieval_prob.get_current_value())}
         episodes = len(result.trajectories)
-        self.metrics.aggregate([logged_metrics(values, steps, episodes)], key=ENV_RUNNER_RESULTS)
+        self.metrics.aggregate([logged_metrics(values, steps, episodes), *result.logged], key=ENV_RUNNER_RESULTS)
         self.run_summary.count(result, values["rollout_s"])
         self.progress.say(
             f"iteration {self.iteration + 1}: sampled {episodes} trajectories in {values['rollout_s']:.1f} s "
@@ -109,8 +109,7 @@ class RAPO(Algorithm):
             f"{values['retrieval/count']:.0f} retrievals); updating"
         )
         if self.config.transcripts:
-            path = Path(self.logdir) / "transcripts" / f"iteration_{self.iteration + 1:05d}.jsonl"
-            write_transcripts(path, result.groups)
+            self._write_transcripts(result)
         batch = TrainingBatch.from_groups(result.groups, self.config.objective_settings, self.config.num_minibatches)
         lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         with self._timed("update"):
@@ -125,6 +124,15 @@ class RAPO(Algorithm):
 
     def _timed(self, phase: str) -> Any:
         return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
+
+    def _write_transcripts(self, result: SampleResult) -> None:
+        """In the trial's folder; Tune's working directory of a trial is not kept."""
+        name = f"iteration_{self.iteration + 1:05d}.jsonl"
+        if self._storage is None:
+            write_transcripts(f"{self.logdir}/transcripts", name, result.groups)
+        else:
+            folder = f"{self._storage.trial_fs_path}/transcripts"
+            write_transcripts(folder, name, result.groups, self._storage.storage_filesystem)
 
     def _sample(self) -> SampleResult:
         """A batch of groups; with dynamic sampling, groups without signal are replaced by others."""
@@ -258,4 +266,4 @@ class RAPO(Algorithm):
 
 
 def _with_signal(result: SampleResult) -> SampleResult:
-    return SampleResult([group for group in result.groups if has_signal(group.rewards)], result.stats)
+    return SampleResult([group for group in result.groups if has_signal(group.rewards)], result.stats, result.logged)

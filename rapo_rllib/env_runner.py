@@ -17,7 +17,7 @@ from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.checkpoints import Checkpointable
-from ray.rllib.utils.metrics import NUM_EPISODES, WEIGHTS_SEQ_NO
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.callbacks import call_episode_callbacks
@@ -122,12 +122,11 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         if self.loop.retriever is not None:
             self.loop.retriever.check_failure_share()
         call_episode_callbacks(self, self._callbacks, groups)
-        self.metrics.log_value(NUM_EPISODES, sum(len(g.trajectories) for g in groups), reduce="sum")
-        return SampleResult(groups, [self.loop.stats])
+        return SampleResult(groups, [self.loop.stats], [self.get_metrics()])
 
     @override(EnvRunner)
     def get_metrics(self) -> Any:
-        """What callbacks logged, and the number of episodes; the driver computes the rest from the groups."""
+        """What callbacks have logged; the driver computes the rest from the groups."""
         return self.metrics.reduce()
 
     @override(EnvRunner)

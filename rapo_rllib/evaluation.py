@@ -26,7 +26,7 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
         group, questions, restore=lambda: algorithm.restore_env_runners(group), explore=False, group_size=1
     )
     values = evaluation_metrics(result)
-    algorithm.metrics.aggregate([logged_metrics(values)], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
+    algorithm.metrics.aggregate([logged_metrics(values), *result.logged], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     return values, result.num_env_steps, result.num_env_steps
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rapo_rllib.objective.advantages import has_signal
 from rapo_rllib.objective.entropy import step_entropy
@@ -15,15 +16,17 @@ from rapo_rllib.types import TokenKind, Trajectory, TrajectoryGroup
 
 @dataclass
 class SampleResult:
-    """What one env runner brings back: whole groups, and what it counted meanwhile."""
+    """What env runners bring back: whole groups, what each counted meanwhile, and what callbacks logged on each."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list)
     stats: list[RolloutStats] = field(default_factory=list)
+    logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
 
     def extend(self, other: SampleResult) -> None:
         """Add another runner's part."""
         self.groups += other.groups
         self.stats += other.stats
+        self.logged += other.logged
 
     @property
     def trajectories(self) -> list[Trajectory]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rapo_rllib.objective.entropy import step_entropy
@@ -40,10 +39,21 @@ def transcript(question: Question, trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def write_transcripts(path: Path, groups: Sequence[TrajectoryGroup]) -> None:
-    """Write one line per trajectory; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_transcripts(folder: str, name: str, groups: Sequence[TrajectoryGroup], filesystem: Any = None) -> None:
+    """Write one line per trajectory to ``folder/name``; the file appears whole or not at all.
+
+    Args:
+        folder: made if it is missing.
+        name: of the file.
+        groups: what was sampled.
+        filesystem: a ``pyarrow.fs.FileSystem``, as Tune stores trials on; None: this machine's.
+    """
+    from pyarrow.fs import LocalFileSystem
+
+    filesystem = filesystem or LocalFileSystem()
+    filesystem.create_dir(folder, recursive=True)
     lines = [json.dumps(transcript(group.question, t), ensure_ascii=False) for group in groups for t in group.trajectories]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    partial.rename(path)
+    path = f"{folder}/{name}"
+    with filesystem.open_output_stream(f"{path}.partial") as file:
+        file.write("".join(line + "\n" for line in lines).encode("utf-8", "backslashreplace"))
+    filesystem.move(f"{path}.partial", path)

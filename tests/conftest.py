@@ -49,6 +49,8 @@ def ray_session() -> Iterator[None]:
     """A local Ray with four logical CPUs, for the tests of the whole session that need one."""
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.WARNING, log_to_driver=False)
+    path = os.pathsep.join(filter(None, [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]))
+    options: dict = {"include_dashboard": False, "logging_level": logging.WARNING, "log_to_driver": False}
+    ray.init(num_cpus=4, runtime_env={"env_vars": {"PYTHONPATH": path}}, **options)
     yield
     ray.shutdown()

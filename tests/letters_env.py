@@ -1,16 +1,18 @@
-"""A user's own text environment: one-step, no questions of its own, a reward that differs between samples of any model."""
+"""A user's own text environment and callback. Remote processes import them from here: test modules are not on their path."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium
+import numpy as np
+import pytest
 
 from rapo_rllib.envs.text_space import AnyText
 
 
 class Letters(gymnasium.Env[str, str]):
-    """Asks for a sentence about a number; the more of its characters are the letter e, the better."""
+    """Asks for a sentence about a number; the reward, the share of the letter e, differs between samples of any model."""
 
     def __init__(self, env_config: dict[str, Any] | None = None) -> None:
         self.observation_space = AnyText()
@@ -22,3 +24,18 @@ class Letters(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "", action.count("e") / max(len(action), 1), True, False, {}
+
+
+def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
+    """A user's callback: the view of a trajectory is an episode of texts."""
+    (action,) = episode.get_actions()
+    trajectory = episode.get_infos(-1)["trajectory"]
+    assert isinstance(action, str)
+    assert trajectory.text.startswith(action)
+    assert episode.get_return() == pytest.approx(trajectory.reward)
+    metrics_logger.log_value("episodes_seen", 1, reduce="sum")
+
+
+def weights(learner: Any) -> np.ndarray:
+    """One matrix of a learner's policy."""
+    return learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach().numpy().copy()

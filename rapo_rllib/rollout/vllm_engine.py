@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # They warn at every call of what is meant here: the learner beside the engine sets the threads of PyTorch, weights are loaded
-# by name, and modules without any receive none.
-_CHATTY_LOGGERS = ("vllm.v1.worker.cpu_worker", "vllm.model_executor.model_loader.reload.layerwise")
+# by name, modules without any receive none, and prompts are tokens already.
+_CHATTY_LOGGERS = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.model_loader.reload.layerwise",
+    "vllm.v1.engine.input_processor",
+    "vllm.utils.torch_utils",
+)
 
 
 def _set_environment(settings: EngineSettings) -> None:
@@ -38,6 +43,8 @@ class VLLMEngine:
 
     def __init__(self, model_path: str, settings: EngineSettings, *, max_model_len: int, seed: int = 0) -> None:
         _set_environment(settings)
+        for name in _CHATTY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
         import torch
         from vllm import EngineArgs, LLMEngine
 
@@ -65,8 +72,6 @@ class VLLMEngine:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
-        for name in _CHATTY_LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
         self._tokenizer = self._engine.get_tokenizer()
         self.policy_version = 0
         self._scored = 0

@@ -13,17 +13,18 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
 
-# Small steps. At temperature 1 the answers of a group differ in form, so that there is something to learn.
+# Small steps. The form of answers is rewarded, so that there is something to learn.
 SHORT: dict[str, Any] = {
     "questions_per_step": 4,
     "group_size": 4,
     "num_hybrid": 2,
     "retrieval_prob": 1.0,
-    "temperature": 1.0,
+    "temperature": 0.7,
     "evaluation_interval": 2,
     "evaluation_duration": 4,
     "time_budget_s": None,
     "transcripts": True,
+    "env_config": {"num_train": 40, "num_test": 4, "reward": {"correct": 1.0, "format": 0.5}},
 }
 
 
@@ -47,8 +48,7 @@ def short_job(folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, *
     """Write the shortened job of an example as ``folder/job.yaml``."""
     experiment = example(name)
     buffer = {"step_trace_buffer": {"uri": str(folder / "step_traces.db"), "max_traces": 40}}
-    tests = {"env_config": {"num_train": 40, "num_test": 4}}
-    config = merged(merged(experiment["config"], SHORT), merged(merged(buffer, tests), changes))
+    config = merged(merged(experiment["config"], SHORT), merged(buffer, changes))
     short = merged(experiment, {"config": config, "stop": {"training_iteration": iterations}})
     short["checkpoint_config"] = {"checkpoint_frequency": 1, "checkpoint_at_end": True}
     path = folder / "job.yaml"

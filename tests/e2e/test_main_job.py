@@ -23,7 +23,17 @@ ROLLOUT = (
     *("tools/calls_per_trajectory", "tools/seconds"),
 )
 LEARNER = (
-    *("ratio", "clipped", "mismatch", "mismatch_max", "gradient_norm", "entropy", "seconds", "tokens_per_s"),
+    *(
+        "ratio",
+        "clipped_low",
+        "clipped_high",
+        "mismatch",
+        "mismatch_max",
+        "gradient_norm",
+        "entropy",
+        "seconds",
+        "tokens_per_s",
+    ),
     "num_groups_without_signal",
 )
 
@@ -52,7 +62,7 @@ def test_summary(job: tuple[Any, Trial]) -> None:
 
 def test_progress_says_what_happens(job: tuple[Any, Trial]) -> None:
     out = job[0].stdout
-    for phrase in ("the Step-Trace Buffer holds 40 step traces", "evaluating before training", "iteration 2: sampled 16 traj"):
+    for phrase in ("the Step-Trace Buffer holds 40 step traces", "evaluating on 4 questions", "iteration 2: sampled 16 traj"):
         assert phrase in out, out[-3000:]
     assert "tokens/s, reward" in out
 
@@ -141,7 +151,7 @@ def test_exported_policy_in_transformers_and_vllm(restored: Any, tmp_path: Path)
         "from vllm import LLM, SamplingParams\n"
         f"llm = LLM({str(folder)!r}, dtype='float32', max_model_len=64, enforce_eager=True)\n"
         "params = SamplingParams(temperature=0, max_tokens=8)\n"
-        "print(llm.generate('The capital of France is', params)[0].outputs[0].token_ids)\n"
+        "print(llm.generate('The capital of France is', params, use_tqdm=False)[0].outputs[0].token_ids)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs import at
-from letters_env import Letters
+from letters_env import Letters, log_episode, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
@@ -36,21 +36,6 @@ def small_config() -> Any:
             lr=1e-4,
         )
     )
-
-
-def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
-    """A user's callback: the view of a trajectory is an episode of texts."""
-    (action,) = episode.get_actions()
-    trajectory = episode.get_infos(-1)["trajectory"]
-    assert isinstance(action, str)
-    assert trajectory.text.startswith(action)
-    assert episode.get_return() == pytest.approx(trajectory.reward)
-    metrics_logger.log_value("episodes_seen", 1, reduce="sum")
-
-
-def weights(learner: Any) -> np.ndarray:
-    """One matrix of a learner's policy."""
-    return learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach().numpy().copy()
 
 
 @pytest.fixture(scope="module")
