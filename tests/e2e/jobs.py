@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from letters_env import Letters
+
+from rapo_rllib import RAPOConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
@@ -83,6 +86,25 @@ class Trial:
         """Every trajectory of the run."""
         files = sorted((self.folder / "transcripts").glob("*.jsonl"))
         return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def small_config() -> RAPOConfig:
+    """A config of one-step episodes of at most 12 tokens, without retrieval."""
+    return (
+        RAPOConfig()
+        .environment(Letters)
+        .training(
+            model={"name_or_path": "smollm2-135m-instruct"},
+            engine={"enforce_eager": True, "max_num_seqs": 16},
+            questions_per_step=4,
+            group_size=4,
+            num_hybrid=0,
+            num_minibatches=1,
+            max_prompt_tokens=192,
+            max_response_tokens=12,
+            lr=1e-4,
+        )
+    )
 
 
 def trials(folder: Path) -> list[Trial]:

@@ -13,31 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jobs import at
-from letters_env import Letters, log_episode, weights
+from jobs import at, small_config
+from letters_env import log_episode, weights
 
-from rapo_rllib import RAPO, RAPOConfig
+from rapo_rllib import RAPO
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
-
-
-def small_config() -> Any:
-    """One-step episodes of at most 12 tokens, no retrieval."""
-    return (
-        RAPOConfig()
-        .environment(Letters)
-        .training(
-            model={"name_or_path": "smollm2-135m-instruct"},
-            engine={"enforce_eager": True, "max_num_seqs": 16},
-            questions_per_step=4,
-            group_size=4,
-            num_hybrid=0,
-            num_minibatches=1,
-            max_prompt_tokens=192,
-            max_response_tokens=12,
-            lr=1e-4,
-        )
-    )
 
 
 @pytest.fixture(scope="module")

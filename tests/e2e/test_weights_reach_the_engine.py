@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from letters_env import Letters
+from jobs import small_config
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.rl_module import LM_HEAD
@@ -19,22 +19,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 @pytest.fixture(scope="module")
 def algorithm(ray_session: None) -> Iterator[Any]:
-    from rapo_rllib import RAPOConfig
-
-    config = (
-        RAPOConfig()
-        .environment(Letters)
-        .training(
-            engine={"enforce_eager": True, "max_num_seqs": 16},
-            questions_per_step=2,
-            group_size=2,
-            num_hybrid=0,
-            num_minibatches=1,
-            max_prompt_tokens=192,
-            max_response_tokens=12,
-        )
-    )
-    algorithm = config.build_algo()
+    algorithm = small_config().build_algo()
     yield algorithm
     algorithm.stop()
 

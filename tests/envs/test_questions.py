@@ -122,7 +122,6 @@ def test_splits(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     folder = tmp_path / "sums"
     folder.mkdir()
     write_jsonl(folder / "train.jsonl", ROWS)
