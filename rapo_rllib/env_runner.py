@@ -21,6 +21,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.callbacks import call_episode_callbacks
+from rapo_rllib.hardware import return_free_memory
 from rapo_rllib.models import load_tokenizer, resolve_model
 from rapo_rllib.question_source import env_maker
 from rapo_rllib.rollout_metrics import SampleResult
@@ -97,6 +98,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     ) -> tuple[int, list[list[float]]]:
         """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences."""
         self.engine.load_weights(unpack_weights(weights), version)
+        return_free_memory()
         return self.policy_version, self.engine.score(sequences)
 
     @override(EnvRunner)

@@ -30,3 +30,16 @@ def _cpu_flags() -> set[str]:
         return set()
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split(":", 1)[1].split()}
+
+
+def return_free_memory() -> None:
+    """Give memory that was freed back to the operating system; a no-op where the C library is not glibc.
+
+    A process whose learner and engine take turns would otherwise hold the holes that each left in the heap: 1 to 2 GB with a
+    model of 135 M parameters. Takes about 0.1 s.
+    """
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

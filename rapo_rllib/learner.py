@@ -32,6 +32,7 @@ from rapo_rllib.batching.packing import PackedRow, pack_rows
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
+from rapo_rllib.hardware import return_free_memory
 from rapo_rllib.learner_metrics import UpdateMetrics
 from rapo_rllib.learner_ranks import Ranks
 from rapo_rllib.learner_state import load_optimizer_state, optimizer_state
@@ -111,6 +112,7 @@ class RAPOTorchLearner(TorchLearner):
         self.before_gradient_based_update(timesteps=timesteps or {})
         training_data.validate()
         training_data.solve_refs()
+        return_free_memory()
         self._weights_seq_no += 1
         metrics, start = UpdateMetrics(), time.perf_counter()
         with _torch_threads(self._num_threads()):
@@ -123,6 +125,7 @@ class RAPOTorchLearner(TorchLearner):
                     self._optimizer_step(rows, metrics)
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
         self.after_gradient_based_update(timesteps=timesteps or {})
+        return_free_memory()
         return self.metrics.reduce()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
