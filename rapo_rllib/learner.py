@@ -262,10 +262,11 @@ class RAPOTorchLearner(TorchLearner):
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
     """Use ``count`` CPU threads inside (Ray grants an actor one), and the previous number again afterwards."""
+    # not torch.set_num_threads: vLLM on CPU puts a function there that does nothing, in every process with an engine
     before = torch.get_num_threads()
     if count is not None:
-        torch.set_num_threads(count)
+        torch._C.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch._C.set_num_threads(before)

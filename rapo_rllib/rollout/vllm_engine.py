@@ -25,7 +25,6 @@ _CHATTY_LOGGERS = (
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.model_loader.reload.layerwise",
     "vllm.v1.engine.input_processor",
-    "vllm.utils.torch_utils",
 )
 
 
@@ -45,9 +44,6 @@ class VLLMEngine:
         _set_environment(settings)
         import torch
         from vllm import EngineArgs, LLMEngine
-
-        for name in _CHATTY_LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
 
         arguments: dict[str, Any] = {
             "model": model_path,
@@ -73,6 +69,8 @@ class VLLMEngine:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
+        for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._tokenizer = self._engine.get_tokenizer()
         self.policy_version = 0
         self._scored = 0

@@ -27,6 +27,8 @@ SHORT: dict[str, Any] = {
     "evaluation_duration": 4,
     "time_budget_s": None,
     "transcripts": True,
+    "model": {"autocast_dtype": "float32"},  # whatever this machine would choose: what is compared is exact then
+    "engine": {"dtype": "float32"},
     "env_config": {"num_train": 40, "num_test": 4, "reward": {"correct": 1.0, "format": 0.5}},
 }
 
@@ -94,8 +96,8 @@ def small_config() -> RAPOConfig:
         RAPOConfig()
         .environment(Letters)
         .training(
-            model={"name_or_path": "smollm2-135m-instruct"},
-            engine={"enforce_eager": True, "max_num_seqs": 16},
+            model={"name_or_path": "smollm2-135m-instruct", "autocast_dtype": "float32"},
+            engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16},
             questions_per_step=4,
             group_size=4,
             num_hybrid=0,
