@@ -3,8 +3,8 @@
 A Lite folder can be open in one process only, so that process is this small server on 127.0.0.1; ``lite_lease.py`` starts it
 and everybody else connects. Files beside the folder: ``.users`` (every user holds a shared flock: its lease), ``.endpoint``
 (JSON; the server holds an exclusive flock on it, so a dead server's file is recognised), ``.lock`` (taken while one is
-started), ``.log``. The kernel drops flocks of killed processes, so neither a lease nor a server can be left behind. Only the
-standard library is imported before the fork, and never ray.
+started), ``.log``. The kernel drops flocks of killed processes, so neither a lease nor a server can be left behind. Neither
+ray nor grpc is imported before the fork.
 """
 
 from __future__ import annotations

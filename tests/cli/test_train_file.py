@@ -69,6 +69,7 @@ def test_the_files_checkpoint_config_is_kept(old_run) -> None:
     assert [path.name for path in checkpoints(folder)] == ["checkpoint_000000", "checkpoint_000001"]
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_checkpoint_loads_with_every_setting(old_run) -> None:
     folder, _ = old_run
     algorithm = loaded(checkpoints(folder)[-1])

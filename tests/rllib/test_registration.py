@@ -11,10 +11,8 @@ RLLIB_FIRST = "import ray.rllib.algorithms.registry\nimport rapo_rllib"
 RAPO_FIRST = "import rapo_rllib"
 CHECK = """
 from ray.tune.registry import get_trainable_cls
-from ray.rllib.algorithms.registry import get_algorithm_class
 from rapo_rllib import RAPO, RAPOConfig
 assert get_trainable_cls("RAPO") is RAPO
-assert get_algorithm_class("RAPO") is RAPO
 assert get_trainable_cls("PPO").__name__ == "PPO"
 assert type(RAPO.get_default_config()) is RAPOConfig
 import gymnasium

@@ -71,7 +71,7 @@ def test_nothing_sampled_is_all_zeros() -> None:
 
 def test_transcripts_are_one_line_a_trajectory(tmp_path: Path) -> None:
     path = tmp_path / "transcripts" / "iteration_00001.jsonl"
-    write_transcripts(path, sample().groups)
+    write_transcripts(str(path.parent), path.name, sample().groups)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["reward"] for row in rows] == [0.0, 1.0]
     assert rows[1]["kinds"] == [0, 0, 1, 2, 2, 2, 0, 0] and rows[1]["retrievals"][0]["trace_id"] == "t"
