@@ -1,0 +1,53 @@
+"""An env runner that is killed: its questions are sampled by the others, and it comes back with the current weights."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from jobs import at, small_config
+
+from rapo_rllib import RAPO
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+
+
+def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None, tmp_path: Path) -> None:
+    algorithm = small_config().env_runners(num_env_runners=2).learners(num_learners=1).build_algo()
+    try:
+        first = algorithm.train()
+        pids = algorithm.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+        assert len(set(pids)) == 2
+        killer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
+        killer.start()
+        second = algorithm.train()
+        killer.join()
+        assert at(first, "env_runners/num_episodes") == at(second, "env_runners/num_episodes") == 16
+        assert at(second, "env_runners/num_episodes_lifetime") == 32
+        deadline = time.monotonic() + 120
+        while algorithm.env_runner_group.num_healthy_remote_workers() < 2 and time.monotonic() < deadline:
+            algorithm.restore_env_runners(algorithm.env_runner_group)
+            time.sleep(1)
+        held = algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: (os.getpid(), runner.policy_version), local_env_runner=False
+        )
+        assert [version for _, version in held] == [2, 2]
+        assert pids[0] not in [pid for pid, _ in held]
+        third = algorithm.train()
+        assert at(third, "sync/weight_version") == 3
+        checkpoint = algorithm.save_to_path(tmp_path / "checkpoint")
+        saved = algorithm.get_module().language_model.state_dict()
+    finally:
+        algorithm.stop()
+    restored = RAPO.from_checkpoint(checkpoint)
+    try:
+        held = restored.get_module().language_model.state_dict()
+        assert all(torch.equal(value, held[name]) for name, value in saved.items())
+        assert at(restored.train(), "sync/weight_version") == 4
+    finally:
+        restored.stop()
