@@ -6,18 +6,16 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from jobs import at, small_config
-
-from rapo_rllib import RAPO
+from letters_env import weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 
-def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None, tmp_path: Path) -> None:
+def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None) -> None:
     algorithm = small_config().env_runners(num_env_runners=2).learners(num_learners=1).build_algo()
     try:
         first = algorithm.train()
@@ -40,14 +38,8 @@ def test_a_killed_env_runner_comes_back_with_current_weights(ray_session: None, 
         assert pids[0] not in [pid for pid, _ in held]
         third = algorithm.train()
         assert at(third, "sync/weight_version") == 3
-        checkpoint = algorithm.save_to_path(tmp_path / "checkpoint")
-        saved = algorithm.get_module().language_model.state_dict()
+        copied = algorithm.get_module().language_model.state_dict()  # of the remote learner's
+        (held,) = (result.get() for result in algorithm.learner_group.foreach_learner(weights).result_or_errors)
+        assert np.array_equal(copied["model.layers.3.mlp.up_proj.weight"].numpy(), held)
     finally:
         algorithm.stop()
-    restored = RAPO.from_checkpoint(checkpoint)
-    try:
-        held = restored.get_module().language_model.state_dict()
-        assert all(torch.equal(value, held[name]) for name, value in saved.items())
-        assert at(restored.train(), "sync/weight_version") == 4
-    finally:
-        restored.stop()
