@@ -67,22 +67,51 @@ class ChatProtocol:
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags)
 
-    def prompt_ids(self, question: str) -> list[int]:
-        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
-        asked = self.settings.question_template.replace("{question}", question)
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens the tokenizer knows."""
+        return len(self.tokenizer)
+
+    @property
+    def end_ids(self) -> list[int]:
+        """The token by which the policy ends its turn; none for a tokenizer that has none."""
+        token = getattr(self.tokenizer, "eos_token_id", None)
+        return [] if token is None else [int(token)]
+
+    def messages(self, question: str) -> list[dict[str, Any]]:
+        """The turns before the policy's: system prompt, worked examples, the question."""
+        template = self.settings.question_template
         messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         for example_question, example_response in self.settings.examples:
-            shown = self.settings.question_template.replace("{question}", example_question)
+            shown = template.replace("{question}", example_question)
             messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": example_response}]
-        messages.append({"role": "user", "content": asked})
+        messages.append({"role": "user", "content": template.replace("{question}", question)})
+        return messages
+
+    def prompt_text(self, question: str) -> str:
+        """The whole prompt for a server that tokenizes by itself, and puts the token of a text's beginning before it."""
+        messages = self.messages(question)
+        if not getattr(self.tokenizer, "chat_template", None):
+            return _plain_prompt(messages)
+        text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        begins = self.tokenizer.encode("x")[:1] == [getattr(self.tokenizer, "bos_token_id", None)]
+        return text.removeprefix(self.tokenizer.bos_token) if begins else text
+
+    def prompt_ids(self, question: str) -> list[int]:
+        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        messages = self.messages(question)
         if not getattr(self.tokenizer, "chat_template", None):
             return list(self.tokenizer.encode(_plain_prompt(messages)))
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return self.encode(text)
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of one piece, encoded alone, without special tokens added."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+        """Tokens of one piece that is appended, encoded alone.
+
+        What a tool or a step trace says is text: a ``<|im_end|>`` in it becomes the tokens of its characters, not the special
+        token, which would end the turn.
+        """
+        return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
     def retrieved_text(self, trace: str) -> str:
         """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""

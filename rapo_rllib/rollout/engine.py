@@ -18,8 +18,9 @@ class GenerationRequest:
     token_ids: Sequence[int]
     max_tokens: int
     stop: tuple[str, ...] = ()
-    temperature: float = 1.0  # 0: greedy
-    record_entropy: bool = True
+    temperature: float = 1.0  # 0: greedy, without entropies
+    seed: int | None = None  # of this request's own sampling: what else runs in the batch does not change what is drawn
+    entropy_top_k: int | None = None  # likeliest tokens that an entropy is made of; None: the full vocabulary
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class Completion:
 
     request_id: str
     token_ids: Sequence[int]  # [N], EOS included
-    logprobs: Sequence[float]  # [N] of the distribution sampled from, nats
-    entropies: Sequence[float]  # [N] full vocabulary, nats; zeros when not recorded
+    logprobs: Sequence[float]  # [N] of the distribution sampled from (greedy: at temperature 1), nats
+    entropies: Sequence[float]  # [N] full vocabulary (or the top k asked for), nats; zeros when greedy
     text: str
     spill: str
     finish: str  # stop (a stop string), eos or length
     policy_version: int
+    cached_tokens: int = 0  # of the request's tokens, found in the prefix cache
 
 
 class Engine(Protocol):
@@ -46,7 +48,7 @@ class Engine(Protocol):
     policy_version: int
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; it joins the running batch."""
+        """Queue a request; it joins the running batch. ``RequestError`` if this one cannot be served."""
 
     def poll(self) -> list[Completion]:
         """Advance every running request by one engine step; return those that finished. ``EngineError`` if it broke."""
@@ -60,6 +62,12 @@ class Engine(Protocol):
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
         """Replace the policy's weights and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
+
+    def load_weights_file(self, path: str, version: int) -> None:
+        """The same for weights in a safetensors file."""
+
+    def confirm_weights(self, version: int) -> None:
+        """The weights are already there, and are of this version; forget every cached prefix."""
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprob of every token but the first of each sequence, nats, at temperature 1."""

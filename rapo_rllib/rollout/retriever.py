@@ -1,17 +1,25 @@
 """When a history may be answered by a step trace, and by which one. ALGORITHM sections 3, 4.
 
-A buffer that does not answer never becomes an empty ``<retrieve>``: it is counted, the trajectory goes on without, and above a
-share of failures training stops.
+A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
+above a share of failures training stops (``retrieval_failures.py``). Weights of sources and what earlier uses of a trace have
+brought may order its candidates. Where nothing suitable is found, ``fallback_text`` may be shown instead (released code), and
+``noise`` puts random traces in the place of found ones (an ablation of the paper).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rapo_rllib.buffer.store import select
+from rapo_rllib.buffer.choices import ranked, select
+from rapo_rllib.buffer.usage import TraceUsage
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.types import HistoryQuery, RetrievedTrace
+from rapo_rllib.types import FALLBACK, HistoryQuery, RetrievedTrace, StepTrace
+
+logger = logging.getLogger(__name__)
 
 
 class TraceSource(Protocol):
@@ -20,31 +28,76 @@ class TraceSource(Protocol):
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
         """For every query its nearest step traces, best first."""
 
+    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
+        """One step trace per generator, drawn with it from all that there are."""
+
 
 class Retriever:
-    """Answers a batch of histories, and keeps count of failures over the whole training."""
+    """Answers a batch of histories, and says when the buffer ceases to answer and when it does again.
 
-    def __init__(self, source: TraceSource, *, selection: str, top_k: int, max_failure_share: float) -> None:
+    Args:
+        source: where step traces are.
+        selection: which of the ``top_k`` is taken.
+        top_k: nearest traces to look at.
+        fallback_text: stands for a trace where nothing suitable was found; empty: nothing is shown.
+        usage_weight: of a trace's mean retrieval reward so far. :attr:`usage` and :attr:`source_weights` are told from outside.
+        noise: chance that a query is answered by a random trace. Coin and draw depend on ``seed`` and the query alone, so
+            neither on timing nor on who asks at the same time.
+        seed: of the noise.
+    """
+
+    def __init__(
+        self,
+        source: TraceSource,
+        *,
+        selection: str,
+        top_k: int,
+        fallback_text: str = "",
+        usage_weight: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         self._source = source
         self._selection = selection
         self._top_k = top_k
-        self._max_failure_share = max_failure_share
-        self.queries = 0
-        self.failures = 0
+        self._fallback = _fallback(fallback_text) if fallback_text else None
+        self._usage_weight = usage_weight
+        self._noise = noise
+        self._seed = seed
+        self.source_weights: Mapping[str, float] = {}  # one that is missing has 1
+        self.usage: Mapping[str, TraceUsage] = {}
+        self._unanswered = 0  # queries since the buffer has last answered
+        self._silent_since = 0.0
 
     def __call__(self, queries: Sequence[HistoryQuery]) -> list[RetrievedTrace | None]:
         """One trace per query, or None where nothing suitable was found. Raises ``RetrievalError``."""
-        self.queries += len(queries)
         try:
-            return [select(hits, self._selection) for hits in self._source.retrieve(queries, self._top_k)]
-        except RetrievalError:
-            self.failures += len(queries)
+            answers = self._answers(queries)
+        except RetrievalError as error:
+            if not self._unanswered:
+                self._silent_since = time.monotonic()
+                logger.warning("the Step-Trace Buffer does not answer; trajectories go on on-policy until it does: %s", error)
+            self._unanswered += len(queries)
             raise
+        if self._unanswered:
+            silent_s = time.monotonic() - self._silent_since
+            logger.warning("the Step-Trace Buffer answers again, after %.0f s and %d lost queries", silent_s, self._unanswered)
+            self._unanswered = 0
+        return answers
 
-    def check_failure_share(self) -> None:
-        """Raise ``RetrievalError`` when too large a share of all queries has failed (and at least 20 were made)."""
-        if self.queries >= 20 and self.failures > self._max_failure_share * self.queries:
-            raise RetrievalError(
-                f"{self.failures} of {self.queries} retrievals failed, more than max_retrieval_failure_share = "
-                f"{self._max_failure_share}: is the Milvus server of step_trace_buffer.uri still running?"
-            )
+    def _answers(self, queries: Sequence[HistoryQuery]) -> list[RetrievedTrace | None]:
+        rngs = [random.Random(f"{self._seed}/{q.asker}/{q.question_id}/{q.history}") for q in queries]
+        noisy = [rng.random() < self._noise for rng in rngs]
+        wanted = [query for query, is_noisy in zip(queries, noisy, strict=True) if not is_noisy]
+        found = iter(self._source.retrieve(wanted, self._top_k) if wanted else [])
+        drawing = [rng for rng, is_noisy in zip(rngs, noisy, strict=True) if is_noisy]
+        drawn = iter(self._source.random_traces(drawing) if drawing else [])
+        return [RetrievedTrace(next(drawn), 0.0, noisy=True) if is_noisy else self._chosen(next(found)) for is_noisy in noisy]
+
+    def _chosen(self, hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
+        candidates = ranked(hits, self.source_weights, self.usage, self._usage_weight)
+        return select(candidates, self._selection) or self._fallback
+
+
+def _fallback(text: str) -> RetrievedTrace:
+    return RetrievedTrace(StepTrace(FALLBACK, question="", history="", text=text, reward=0.0, source=FALLBACK), similarity=0.0)

@@ -5,12 +5,14 @@ reset -> generate -> env step -> (observation, maybe a step trace) -> generate -
 
 from __future__ import annotations
 
+import copy
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from rapo_rllib.errors import EnvError
 from rapo_rllib.protocol.chat import ChatProtocol, without_spill
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -41,7 +43,8 @@ class EnvResult:
 class Session:
     """The state of one trajectory, without threads or engines."""
 
-    name: str
+    name: str  # unique in the run
+    path: str  # within its group; coins and sampling seeds depend on it
     question: Question
     trajectory: Trajectory
     chat: ChatProtocol
@@ -55,6 +58,9 @@ class Session:
     completion: Completion | None = None
     started: float = field(default_factory=time.monotonic)
     env_started: float | None = None  # when the env step that is running began; None: none runs
+    opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
+    retrieval_asked: float | None = None  # when it began to wait for a step trace
+    retrieval_wait_s: float = 0.0
     num_requests: int = 0
     retrieval_skipped: int = 0
 
@@ -63,7 +69,41 @@ class Session:
         """Response tokens left in the budget."""
         return self.settings.max_response_tokens - len(self.trajectory.token_ids)
 
-    def request(self, temperature: float) -> GenerationRequest:
+    def fork(self, name: str, path: str, member: int, rng: random.Random) -> Session:
+        """A session that shares everything so far, environment included, and goes its own way from here."""
+        return replace(
+            self,
+            name=name,
+            path=path,
+            rng=rng,
+            trajectory=self.trajectory.fork(member),
+            env=copy.deepcopy(self.env),
+            completion=None,
+            started=time.monotonic(),
+            num_requests=0,
+            retrieval_skipped=0,
+            retrieval_wait_s=0.0,
+        )
+
+    def take_question(self, text: str) -> None:
+        """Make the prompt. Raises ``EnvError`` if it is over the budget."""
+        self.question_text = self.trajectory.question_text = text
+        self.trajectory.prompt_ids = self.chat.prompt_ids(text)
+        length, limit = len(self.trajectory.prompt_ids), self.settings.max_prompt_tokens
+        if length > limit:
+            raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
+
+    def start(self) -> Next:
+        """What a fresh session waits for: the policy, or a whole trajectory of another one."""
+        return self._next(self.settings.retrieval_level == "trajectory")
+
+    def _next(self, may_retrieve: bool) -> Next:
+        if may_retrieve and self.trajectory.hybrid and self.rng.random() < self.retrieval_prob:
+            self.retrieval_asked = time.monotonic()
+            return Next.RETRIEVE
+        return Next.GENERATE
+
+    def request(self, temperature: float, seeded: bool = False) -> GenerationRequest:
         """The next generation: everything so far, continued by one step."""
         self.num_requests += 1
         limit = min(self.room, self.settings.max_step_tokens or self.room)
@@ -73,17 +113,19 @@ class Session:
             max_tokens=limit,
             stop=self.stop,
             temperature=temperature,
-            record_entropy=temperature > 0,
+            entropy_top_k=self.settings.entropy_top_k,
+            seed=self.rng.getrandbits(31) if seeded and temperature > 0 else None,
         )
 
     def query(self) -> HistoryQuery:
         """What this trajectory asks the Step-Trace Buffer now."""
-        return HistoryQuery(self.question_text, self.history.strip(), self.question.id)
+        version = self.trajectory.policy_version
+        return HistoryQuery(self.question_text, self.history.strip(), self.question.id, self.name, version)
 
     def take_completion(self, completion: Completion) -> None:
         """Append a generated step."""
         step = self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
-        step.text = completion.text
+        step.text, step.text_start = completion.text, len(self.trajectory.text)
         self.trajectory.text += completion.text + completion.spill
         self.history += completion.text
         self.completion = completion
@@ -98,13 +140,16 @@ class Session:
         if result.terminated or result.truncated:
             self._take_outcome(result.info)
             return self.end(result.info.get("end") or self._natural_end())
-        if self.completion.finish == "length":
+        out_of_steps = self.settings.max_steps is not None and len(self.trajectory.steps) >= self.settings.max_steps
+        if self.completion.finish == "length" or out_of_steps:
             return self.end("length")
         return self._append_observation(result.observation)
 
     def _take_outcome(self, info: dict[str, Any]) -> None:
         self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
         self.trajectory.format_ok = bool(info.get("format_ok", True))
+        self.trajectory.reward_terms = dict(info.get("reward_terms", {}))
+        self.trajectory.score_failure = str(info.get("score_failure", ""))
 
     def _natural_end(self) -> str:
         assert self.completion is not None
@@ -123,17 +168,29 @@ class Session:
             return self.end("length")
         self.trajectory.append_observation(token_ids)
         self.trajectory.text += text
-        wants = self.trajectory.hybrid and self.rng.random() < self.retrieval_prob
-        return Next.RETRIEVE if wants else Next.GENERATE
+        return self._next(self.settings.retrieval_level == "step")
+
+    def take_nothing(self) -> Next:
+        """The buffer had nothing to say, or did not answer: go on without."""
+        self._stop_waiting()
+        return Next.GENERATE
+
+    def _stop_waiting(self) -> None:
+        if self.retrieval_asked is not None:
+            self.retrieval_wait_s += time.monotonic() - self.retrieval_asked
+            self.retrieval_asked = None
 
     def take_retrieved(self, retrieved: RetrievedTrace) -> Next:
         """Append a step trace, unless it would pass the response budget; the policy always writes the next step."""
+        self._stop_waiting()
         text = self.chat.retrieved_text(retrieved.trace.text)
         token_ids = self.chat.encode(text)
-        if len(token_ids) >= self.room:
+        counted = len(self.trajectory.prompt_ids) if self.settings.retrieval_budget == "prompt_and_response" else 0
+        if counted + len(token_ids) >= self.room:
             self.retrieval_skipped += 1
         else:
             self.trajectory.append_retrieved(token_ids, retrieved)
+            self.trajectory.retrievals[-1].text_start = len(self.trajectory.text)
             self.trajectory.text += text
         return Next.GENERATE
 

@@ -14,7 +14,13 @@ class RolloutStats:
     retrieval_s: float = 0.0
     tool_s: float = 0.0
     idle_s: float = 0.0  # the engine had nothing to do: everyone waited for a tool or for retrieval
+    retrieval_wait_s: float = 0.0  # summed over trajectories: from asking for a step trace to having an answer
+    trajectory_s: float = 0.0  # summed over trajectories: from their start to their end
     prompt_tokens: int = 0
+    requested_tokens: int = 0  # that the engine was asked to continue, over all requests
+    cached_tokens: int = 0  # of these, found in its prefix cache
+    forks: int = 0  # trajectories that branched off another one
+    refilled: int = 0  # trajectories started because all others of their group had ended within the budget
     retrieval_queries: int = 0
     retrieval_failures: int = 0  # the buffer did not answer; those trajectories went on without
     retrieval_empty: int = 0  # nothing suitable was found

@@ -1,6 +1,6 @@
 """The vLLM engine of one env runner, driven by our own loop. DESIGN section 4.
 
-Together with ``vllm_entropy`` and ``vllm_worker`` the only code that imports vLLM.
+Together with ``vllm_recorder`` and ``vllm_worker`` the only code that imports vLLM.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.errors import EngineError, WeightSyncError
+from rapo_rllib.errors import EngineError, RequestError, WeightSyncError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.settings import EngineSettings
+from rapo_rllib.settings import EngineSettings, ModelSettings
+from rapo_rllib.shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+
+    from rapo_rllib.rollout.vllm_recorder import TokenRecord
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +36,25 @@ def _set_environment(settings: EngineSettings) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if settings.tensor_parallel_size == 1:
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    if settings.multiprocess:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # also after an engine of this process that had none
 
 
 class VLLMEngine:
     """``Engine`` on vLLM's ``LLMEngine``: continuous batching, prefix cache, exact entropies, confirmed weights."""
 
-    def __init__(self, model_path: str, settings: EngineSettings, *, max_model_len: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        settings: EngineSettings,
+        *,
+        max_model_len: int,
+        seed: int = 0,
+        weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
+        trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
+    ) -> None:
         _set_environment(settings)
         import torch
         from vllm import EngineArgs, LLMEngine
@@ -53,9 +67,10 @@ class VLLMEngine:
             "gpu_memory_utilization": settings.gpu_memory_utilization,
             "tensor_parallel_size": settings.tensor_parallel_size,
             "enforce_eager": settings.enforce_eager,
+            "enable_sleep_mode": settings.sleep,
             "enable_prefix_caching": True,
-            "logprobs_mode": "processed_logprobs",  # of the distribution sampled from, temperature included
-            "logits_processors": ["rapo_rllib.rollout.vllm_entropy:EntropyRecorder"],
+            "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
+            "logits_processors": ["rapo_rllib.rollout.vllm_recorder:TokenRecorder"],
             "worker_extension_cls": "rapo_rllib.rollout.vllm_worker.PolicyWorker",
             "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
             "seed": seed,
@@ -65,15 +80,28 @@ class VLLMEngine:
             # vLLM's CPU default of 128 leaves most of a short prompt outside the prefix cache, which holds full blocks only
             arguments["block_size"] = 32
             arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+        if weight_transfer is not None:
+            arguments["weight_transfer_config"] = {"backend": weight_transfer}
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
+        self._start_recording()
+        if trained is not None and trained.lora is not None:
+            self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
             logging.getLogger(name).setLevel(logging.ERROR)
+        self._in_process = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0" and settings.tensor_parallel_size == 1
         self._tokenizer = self._engine.get_tokenizer()
         self.policy_version = 0
+        self._asleep = False
         self._scored = 0
+
+    def _start_recording(self) -> None:
+        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "")
+        if missing:
+            self.close()
+            raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
 
     @property
     def num_unfinished(self) -> int:
@@ -81,51 +109,104 @@ class VLLMEngine:
         return self._engine.get_num_unfinished_requests()
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; it joins the running batch."""
+        """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
+        from vllm.exceptions import VLLMClientError
+
         prompt = {"prompt_token_ids": list(request.token_ids)}
-        self._engine.add_request(request.request_id, prompt, _sampling_params(request))
+        try:
+            self._engine.add_request(request.request_id, prompt, _sampling_params(request))
+        except (VLLMClientError, ValueError) as error:
+            raise RequestError(f"vLLM refused a request of {len(request.token_ids)} tokens: {error}") from error
+        except Exception as error:
+            raise EngineError(f"vLLM could not take request {request.request_id}: {error}") from error
 
     def poll(self) -> list[Completion]:
         """One engine step; returns the requests that finished in it."""
         try:
             finished = [output for output in self._engine.step() if output.finished]
-            return [self._completion(output, *recorded) for output, recorded in self._with_entropies(finished)]
+            return [self._completion(output, record) for output, record in self._with_records(finished)]
         except Exception as error:
             raise EngineError(f"vLLM failed in a step with {self.num_unfinished} requests: {error}") from error
 
-    def _with_entropies(self, outputs: list[RequestOutput]) -> list[tuple[RequestOutput, tuple[dict[int, float]]]]:
+    def _with_records(self, outputs: list[RequestOutput]) -> list[tuple[RequestOutput, dict[int, TokenRecord]]]:
         if not outputs:
             return []
-        recorded = self._engine.collective_rpc("take_entropies", args=([o.request_id for o in outputs],))[0]
-        return [(output, (entropies,)) for output, entropies in zip(outputs, recorded, strict=True)]
+        records = self._engine.collective_rpc("take_records", args=([o.request_id for o in outputs],))[0]
+        return list(zip(outputs, records, strict=True))
 
-    def _completion(self, output: RequestOutput, recorded: dict[int, float]) -> Completion:
+    def _completion(self, output: RequestOutput, record: dict[int, TokenRecord]) -> Completion:
         generated = output.outputs[0]
         token_ids = list(generated.token_ids)
-        logprobs = [step[token].logprob for token, step in zip(token_ids, generated.logprobs or [], strict=True)]
-        if recorded and not all(position in recorded for position in range(len(token_ids))):
-            raise EngineError(f"{len(recorded)} entropies for the {len(token_ids)} tokens of request {output.request_id}")
+        if generated.logprobs is None:
+            entropies, logprobs = _recorded_values(record, len(token_ids), output.request_id)
+        else:
+            logprobs = [step[token].logprob for token, step in zip(token_ids, generated.logprobs, strict=True)]
+            entropies = [0.0] * len(token_ids)
         finish = str(generated.finish_reason)
         if finish == "stop" and generated.stop_reason is None:
             finish = "eos"
         whole = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         spill = whole[len(generated.text) :] if finish == "stop" and whole.startswith(generated.text) else ""
-        entropies = [recorded.get(position, 0.0) for position in range(len(token_ids))]
-        return Completion(output.request_id, token_ids, logprobs, entropies, generated.text, spill, finish, self.policy_version)
+        return Completion(
+            output.request_id,
+            token_ids,
+            logprobs,
+            entropies,
+            generated.text,
+            spill,
+            finish,
+            self.policy_version,
+            cached_tokens=output.num_cached_tokens or 0,
+        )
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
         self._engine.abort_request(list(request_ids))
-        self._engine.collective_rpc("take_entropies", args=(list(request_ids),))
+        self._engine.collective_rpc("take_records", args=(list(request_ids),))
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace the policy's weights (checkpoint name -> tensor) and forget every cached prefix."""
-        for missing in self._engine.collective_rpc("load_policy_weights", args=(dict(weights),)):
+        """Replace the policy's weights (checkpoint name -> tensor), or adapters, and forget every cached prefix."""
+        if self._in_process:
+            self._confirm(self._engine.collective_rpc("load_policy_weights", args=(dict(weights),)), version)
+            return
+        unshared = _unshared(weights)
+        shared = SharedWeights(unshared)
+        shared.write(unshared.items())
+        self.load_weights_file(shared.path, version)
+        shared.close()
+
+    def load_weights_file(self, path: str, version: int) -> None:
+        """The same for weights in a safetensors file, which every worker maps."""
+        self._confirm(self._engine.collective_rpc("load_policy_weights_file", args=(path,)), version)
+
+    def _confirm(self, missing_by_worker: list[list[str]], version: int) -> None:
+        for missing in missing_by_worker:
             if missing:
                 shown = ", ".join(missing[:3])
                 raise WeightSyncError(
                     f"weight version {version}: {len(missing)} parameters of the engine received nothing ({shown}, ...)"
                 )
+        self.confirm_weights(version)
+
+    def sleep(self) -> None:
+        """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
+        if not self._asleep:
+            self._engine.sleep(level=2)  # weights are not kept: new ones come before the next request
+            self._asleep = True
+
+    def wake(self) -> None:
+        """Take the memory again. The weights are undefined until they are loaded."""
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
+
+    def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Call one of vLLM's own methods on every worker, as its weight transfer needs (``vllm_transfer.py``)."""
+        self._engine.collective_rpc(method, kwargs=dict(arguments))
+
+    def confirm_weights(self, version: int) -> None:
+        """Say that the weights the workers hold are ``version``: every cached prefix is one of the version before."""
+        self._engine.collective_rpc("settle_weights")
         self._engine.reset_prefix_cache()
         self.policy_version = version
 
@@ -153,19 +234,39 @@ class VLLMEngine:
         self._engine.engine_core.shutdown()
 
 
+def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Tied tensors named once: the engine ties them itself."""
+    seen: dict[int, str] = {}
+    for name, tensor in weights.items():
+        seen.setdefault(tensor.data_ptr(), name)
+    return {name: weights[name] for name in seen.values()}
+
+
 def _sampling_params(request: GenerationRequest) -> SamplingParams:
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
-    from rapo_rllib.rollout.vllm_entropy import EXTRA_ARG
+    from rapo_rllib.rollout.vllm_recorder import recording_args
 
+    sampled = request.temperature > 0
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         stop=list(request.stop),
         include_stop_str_in_output=True,
-        logprobs=0,  # the sampled token's only
-        extra_args={EXTRA_ARG: request.request_id} if request.record_entropy else None,
+        logprobs=None if sampled else 0,  # 0: the chosen token's only; of sampled ones the recorder's
+        output_kind=RequestOutputKind.FINAL_ONLY,  # nobody reads a step before it is whole
+        extra_args=recording_args(request.request_id, request.entropy_top_k, request.seed) if sampled else None,
     )
+
+
+def _recorded_values(record: dict[int, TokenRecord], num_tokens: int, request_id: str) -> tuple[list[float], list[float]]:
+    """Entropies and logprobs ``[num_tokens]`` of a sampled response, nats."""
+    missing = [position for position in range(num_tokens) if position not in record]
+    if missing:
+        raise EngineError(f"no entropy and logprob of token {missing[0]} of {num_tokens} of request {request_id} was recorded")
+    values = [record[position] for position in range(num_tokens)]
+    return [entropy for entropy, _ in values], [logprob for _, logprob in values]
 
 
 def _prompt_logprobs(output: RequestOutput) -> list[float]:

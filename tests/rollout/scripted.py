@@ -16,14 +16,17 @@ class ByteTokenizer:
 
     chat_template = None
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def __len__(self) -> int:
+        return 256
+
+    def encode(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return bytes(token_ids).decode(errors="replace")
 
 
-Script = Callable[[str], str]  # everything so far -> the next step
+Script = Callable[[str], str]  # everything so far -> the next step; "\udcff" writes the byte ff
 
 
 class ScriptedEngine:
@@ -66,7 +69,8 @@ class ScriptedEngine:
             end = wanted.find(stop)
             if end >= 0:
                 wanted, spill, finish = wanted[: end + len(stop)], wanted[end + len(stop) :], "stop"
-        token_ids = list((wanted + spill).encode())
+        token_ids = list((wanted + spill).encode("utf-8", "surrogateescape"))
+        wanted = wanted.encode("utf-8", "surrogateescape").decode(errors="replace")
         if len(token_ids) > request.max_tokens:
             token_ids, finish, spill = token_ids[: request.max_tokens], "length", ""
             wanted = bytes(token_ids).decode(errors="replace")

@@ -54,10 +54,11 @@ def make_loop(
     source: Any = None,
     make_env: Callable[[], Any] = CalculatorEnv,
     latency: Callable[[Any], int] = lambda request: 1,
+    seed: int | None = 0,
     **settings: Any,
 ) -> RolloutLoop:
     defaults = {"group_size": 4, "num_hybrid": 2, "max_response_tokens": 400, "max_prompt_tokens": 400}
-    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1, max_failure_share=0.5)
+    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1)
     protocol = ProtocolSettings(system_prompt="")
     return RolloutLoop(
         ScriptedEngine(script, latency),
@@ -65,6 +66,7 @@ def make_loop(
         EnvPool(make_env, protocol.answer_tag),
         RolloutSettings(**{**defaults, **settings}),
         retriever,
+        seed,
     )
 
 
@@ -81,6 +83,8 @@ def test_token_kinds_partition_the_response() -> None:
         for t in group.trajectories:
             assert sum(t.num_tokens(kind) for kind in TokenKind) == len(t.token_ids) == len(t.logprobs) == len(t.entropies)
             assert bytes(t.token_ids).decode() == t.text
+            for part in (*t.steps, *t.retrievals):  # one byte a token: places in the text are places in the tokens
+                assert t.text[part.text_start :].encode() == bytes(t.token_ids[part.start :])
             assert all(lp == 0.0 for lp, kind in zip(t.logprobs, t.kinds, strict=True) if kind != TokenKind.POLICY)
 
 
@@ -123,11 +127,11 @@ def test_retrieval_prob_bounds(prob: float, expected: int) -> None:
     assert sum(len(t.retrievals) for g in groups for t in g.trajectories) == expected
 
 
-def test_greedy_never_retrieves_and_records_no_entropy() -> None:
+def test_greedy_never_retrieves() -> None:
     loop = make_loop(source=OneTrace())
     groups = loop.run(QUESTIONS, retrieval_prob=1.0, greedy=True, group_size=1)
     assert all(not t.retrievals and not t.hybrid for g in groups for t in g.trajectories)
-    assert all(request.temperature == 0.0 and not request.record_entropy for request in loop.engine.requests)
+    assert all(request.temperature == 0.0 for request in loop.engine.requests)
 
 
 def test_the_spill_of_a_tag_is_left_out_of_the_observation() -> None:
@@ -161,14 +165,6 @@ def test_a_lost_buffer_is_counted_and_the_trajectories_go_on() -> None:
     assert group.rewards == [1.0] * 4
     assert loop.stats.retrieval_failures == 2
     assert not any("<retrieve>" in t.text for t in group.trajectories)
-
-
-def test_too_many_lost_retrievals_are_an_error() -> None:
-    loop = make_loop(source=Broken(), group_size=24, num_hybrid=24)
-    loop.run(QUESTIONS[:1], retrieval_prob=1.0)
-    assert loop.retriever is not None
-    with pytest.raises(RetrievalError, match=r"24 of 24 retrievals failed.*max_retrieval_failure_share"):
-        loop.retriever.check_failure_share()
 
 
 def test_an_env_that_raises_costs_its_trajectory_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from rapo_rllib.errors import WeightSyncError
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.errors import EngineError, WeightSyncError
+from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.settings import EngineSettings
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.transcripts import write_transcripts
+from rapo_rllib.types import Question
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
@@ -44,10 +52,16 @@ def generate(engine: Any, prompts: list[list[int]], **options: Any) -> list[Comp
     """Continue every prompt; completions in the order of the prompts."""
     for index, prompt in enumerate(prompts):
         engine.submit(GenerationRequest(f"test-{index}", prompt, **{"max_tokens": 20, **options}))
+    done = finish(engine)
+    return [done[f"test-{index}"] for index in range(len(prompts))]
+
+
+def finish(engine: Any) -> dict[str, Completion]:
+    """Completions of all that runs, by request."""
     done: dict[str, Completion] = {}
     while engine.num_unfinished:
         done |= {completion.request_id: completion for completion in engine.poll()}
-    return [done[f"test-{index}"] for index in range(len(prompts))]
+    return done
 
 
 @torch.no_grad()
@@ -68,11 +82,77 @@ def test_logprobs_and_entropies_equal_a_forward_pass(engine: Any, model: Any, to
         assert torch.tensor(completion.entropies).double() == pytest.approx(entropies, abs=2e-3)
 
 
+def test_entropies_of_the_likeliest_tokens_beside_full_ones_in_one_batch(engine: Any, model: Any, tokenizer: Any) -> None:
+    prompt = tokenizer.encode(PROMPTS[0])
+    for top_k in (None, 10, 1):
+        engine.submit(GenerationRequest(f"top-{top_k}", prompt, max_tokens=8, temperature=0.8, entropy_top_k=top_k))
+    done = finish(engine)
+    for top_k in (None, 10, 1):
+        completion = done[f"top-{top_k}"]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1].double() / 0.8
+        p = torch.softmax(logits, -1).sort(dim=-1, descending=True).values[:, :top_k]
+        assert torch.tensor(completion.entropies).double() == pytest.approx(-(p * p.log()).sum(-1), abs=2e-3)
+        logprobs, _ = scored(model, prompt, list(completion.token_ids), 0.8)
+        assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs, abs=2e-3)
+
+
 def test_greedy_tokens_are_the_argmax(engine: Any, model: Any, tokenizer: Any) -> None:
     prompt = tokenizer.encode(PROMPTS[0])
-    (completion,) = generate(engine, [prompt], temperature=0.0, record_entropy=False)
+    (completion,) = generate(engine, [prompt], temperature=0.0)
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0, len(prompt) :]
     assert list(completion.token_ids) == expected.tolist()
+    assert completion.entropies == [0.0] * len(completion.token_ids)
+
+
+def test_greedy_and_sampled_requests_of_several_temperatures_in_one_batch(engine: Any, model: Any, tokenizer: Any) -> None:
+    """The greedy one has no entropies and the logprobs of temperature 1; it comes and goes between the others."""
+    prompt = tokenizer.encode(PROMPTS[1])
+    lengths = {0.6: 20, 0.0: 9, 1.3: 14}
+    for temperature, length in lengths.items():
+        engine.submit(GenerationRequest(f"mixed-{temperature}", prompt, max_tokens=length, temperature=temperature))
+    done = finish(engine)
+    for temperature, length in lengths.items():
+        completion = done[f"mixed-{temperature}"]
+        logprobs, entropies = scored(model, prompt, list(completion.token_ids), temperature or 1.0)
+        assert 0 < len(completion.token_ids) <= length
+        assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs, abs=2e-3)
+        assert torch.tensor(completion.entropies).double() == pytest.approx(entropies * bool(temperature), abs=2e-3)
+
+
+def recorder_of(engine: Any) -> Any:
+    """The recorder inside the engine's only worker, which runs in this process."""
+    return engine._engine.collective_rpc(lambda worker: worker._recorder)[0]
+
+
+def test_an_aborted_request_leaves_nothing_behind(engine: Any, tokenizer: Any) -> None:
+    recorder = recorder_of(engine)
+    for name in ("kept", "aborted"):
+        engine.submit(GenerationRequest(name, tokenizer.encode(PROMPTS[0]), max_tokens=8))
+    for _ in range(4):
+        assert engine.poll() == []
+    assert recorder._pending
+    engine.abort(["aborted"])
+    assert not recorder._pending and set(recorder._records) == {"kept"}
+    assert set(finish(engine)) == {"kept"}
+    assert not recorder._pending and not recorder._records
+
+
+def test_a_token_without_a_record_is_an_error(engine: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = recorder_of(engine)
+    take = recorder.take
+    monkeypatch.setattr(recorder, "take", lambda keys: [{p: v for p, v in r.items() if p != 2} for r in take(keys)])
+    with pytest.raises(EngineError, match="no entropy and logprob of token 2 of 4 of request test-0 was recorded"):
+        generate(engine, [tokenizer.encode(PROMPTS[0])], max_tokens=4)
+
+
+def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(engine, "close", lambda: closed.append(True))
+    monkeypatch.setattr("rapo_rllib.rollout.vllm_worker.SAMPLING_MODULE", "top_everything_sampler")
+    with pytest.raises(EngineError, match=r"this version of vLLM: it has no \w+ModelRunner\.sampler\.top_everything_sampler"):
+        engine._start_recording()
+    assert closed == [True]
 
 
 def test_a_stop_string_is_kept_and_what_its_token_carries_beyond_is_told(engine: Any, tokenizer: Any) -> None:
@@ -102,3 +182,151 @@ def test_an_incomplete_set_of_weights_is_refused(engine: Any, model: Any) -> Non
         engine.load_weights(weights, version=1)
     engine.load_weights(model.state_dict(), version=2)
     assert engine.policy_version == 2
+
+
+def test_a_tied_head_follows_the_embedding_even_if_only_that_is_sent(engine: Any, model: Any, tokenizer: Any) -> None:
+    sequence = tokenizer.encode(PROMPTS[0])
+    before = engine.score([sequence])[0]
+    weights = {name: value.clone() for name, value in model.named_parameters()}  # tied weights come once
+    weights["model.embed_tokens.weight"] *= 0.9
+    engine.load_weights(weights, version=3)
+    moved = copy.deepcopy(model)
+    moved.load_state_dict(weights, strict=False)
+    expected, _ = scored(moved, sequence[:1], sequence[1:], 1.0)
+    assert engine.score([sequence])[0] == pytest.approx(expected.tolist(), abs=2e-3)
+    assert before != pytest.approx(expected.tolist(), abs=2e-2)
+    engine.load_weights(model.state_dict(), version=4)
+
+
+def test_weights_follow_an_engine_that_slept(engine: Any, model: Any, tokenizer: Any) -> None:
+    """On a CPU vLLM ignores the sleep; the calls are those that a GPU sees."""
+    sequence = tokenizer.encode(PROMPTS[0])
+    for _ in range(2):
+        engine.sleep()
+        engine.wake()
+        engine.load_weights(model.state_dict(), version=5)
+        expected, _ = scored(model, sequence[:1], sequence[1:], 1.0)
+        assert engine.score([sequence])[0] == pytest.approx(expected.tolist(), abs=2e-3)
+
+
+def test_a_seeded_request_samples_the_same_whatever_runs_beside_it(engine: Any, tokenizer: Any) -> None:
+    prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    alone = [list(generate(engine, [prompt], seed=11)[0].token_ids) for prompt in prompts]
+    together = [list(completion.token_ids) for completion in generate(engine, prompts * 2, seed=11)]
+    assert together == alone * 2
+    assert [list(c.token_ids) for c in generate(engine, prompts, seed=12)] != alone
+    assert all(len(set(tokens)) > 3 for tokens in alone)
+
+
+def test_seeded_requests_survive_a_prompt_that_is_prefilled_in_parts(engine: Any, tokenizer: Any) -> None:
+    """More prompt tokens than one step of the engine takes (2,048): some rows are computed in part, their token discarded."""
+    prompts = [tokenizer.encode(f"{index} " * 100)[:230] for index in range(16)]
+    together = [list(completion.token_ids) for completion in generate(engine, prompts, seed=5, max_tokens=6)]
+    alone = [list(generate(engine, [prompt], seed=5, max_tokens=6)[0].token_ids) for prompt in prompts]
+    assert together == alone
+
+
+def test_seeds_of_a_requests_tokens_differ() -> None:
+    from rapo_rllib.rollout.vllm_recorder import token_seed
+
+    seeds = {token_seed(seed, position) for seed in (0, 1, 2**31 - 1) for position in range(10_000)}
+    assert len(seeds) > 29_990 and max(seeds) < 2**32
+
+
+def test_what_the_prefix_cache_held_is_told(engine: Any, tokenizer: Any) -> None:
+    prompt = tokenizer.encode("one two three four five six seven eight nine ten " * 8)
+    first, second = (generate(engine, [prompt], max_tokens=2)[0].cached_tokens for _ in range(2))
+    assert first == 0 and 0 < second < len(prompt)
+
+
+@pytest.fixture
+def adapters(engine: Any, model: Any) -> Iterator[Any]:
+    """Adapters of a copy of the model, far from zero; the engine expects such in place of weights until the test is over."""
+    from rapo_rllib.learner_lora import Adapters
+    from rapo_rllib.settings import LoraSettings
+
+    settings = LoraSettings(rank=8)
+    adapted = Adapters(copy.deepcopy(model), settings)
+    for tensor in adapted.tensors().values():
+        torch.nn.init.normal_(tensor, std=0.05)
+    engine._engine.collective_rpc("merge_adapters", args=(settings.scaling, "float32"))
+    yield adapted
+    engine._engine.collective_rpc(lambda worker: worker.worker.__dict__.pop("_merge"))
+    engine.load_weights(model.state_dict(), version=30)
+
+
+def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, tokenizer: Any, adapters: Any) -> None:
+    """Twice in a row, as base weights that were changed in place would show; and no cached prefix survives."""
+    prompt = tokenizer.encode("one two three four five six seven eight nine ten " * 5)
+    generate(engine, [prompt], max_tokens=2)
+    for version in (20, 21):
+        with torch.no_grad():
+            for tensor in adapters.tensors().values():
+                tensor += 0.01
+        engine.load_weights(adapters.tensors(), version)
+        (first,), (second,) = (generate(engine, [prompt], temperature=0.7, seed=3) for _ in range(2))
+        assert (first.cached_tokens, second.policy_version) == (0, version) and second.cached_tokens > 0
+        for completion in (first, second):
+            logprobs, entropies = scored(adapters._model, prompt, list(completion.token_ids), 0.7)
+            assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs, abs=2e-3)
+            assert torch.tensor(completion.entropies).double() == pytest.approx(entropies, abs=2e-3)
+        base, _ = scored(model, prompt, list(first.token_ids), 0.7)
+        assert float((torch.tensor(first.logprobs) - base).abs().mean()) > 0.1
+
+
+def test_an_adapter_for_no_weight_on_disk_is_refused(engine: Any, adapters: Any) -> None:
+    renamed = {name.replace("q_proj", "query"): tensor for name, tensor in adapters.tensors().items()}
+    with pytest.raises(WeightSyncError, match=r"30 adapters belong to no weight of the model on disk"):
+        engine.load_weights(renamed, version=22)
+
+
+def make_loop(engine: Any, tokenizer: Any, **settings: Any) -> RolloutLoop:
+    chat = ChatProtocol(tokenizer, ProtocolSettings(system_prompt=""), ("python",))
+    defaults = {"group_size": 2, "num_hybrid": 0, "max_response_tokens": 48, "step_timeout_s": 60.0}
+    return RolloutLoop(engine, chat, EnvPool(ToolEnv, "answer"), RolloutSettings(**{**defaults, **settings}))
+
+
+def test_a_prompt_over_the_models_length_costs_its_trajectories(engine: Any, tokenizer: Any) -> None:
+    """``max_prompt_tokens`` would let it pass; the engine, whose ``max_model_len`` is 256, refuses it."""
+    loop = make_loop(engine, tokenizer, max_prompt_tokens=4096)
+    long = Question("long", "What is " + "1 + " * 300 + "1?", "301")
+    groups = loop.run([long, Question("short", "What is 1 + 1?", "2")])
+    assert [trajectory.end == "error" for group in groups for trajectory in group.trajectories] == [True, True, False, False]
+    assert "maximum context length is 256 tokens" in groups[0].trajectories[0].error
+    assert loop.stats.ends["error"] == 2
+    assert engine.num_unfinished == 0
+    loop.close()
+
+
+def test_noise_is_kept_token_by_token(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """The hottest sampling that vLLM takes: broken UTF-8, special tokens, whatever the vocabulary holds."""
+    loop = make_loop(engine, tokenizer, group_size=32, temperature=2.0, max_prompt_tokens=128)
+    (group,) = loop.run([Question("noise", "What is 1 + 1?", "2")])
+    assert not [t.error for t in group.trajectories if t.error]
+    assert any("�" in t.text for t in group.trajectories)
+    assert all(len(t.token_ids) == len(t.logprobs) == len(t.entropies) > 0 for t in group.trajectories)
+    write_transcripts(str(tmp_path), "noise.jsonl", [group])
+    written = [json.loads(line) for line in (tmp_path / "noise.jsonl").read_text("utf-8").splitlines()]
+    assert [(t["token_ids"], t["text"]) for t in written] == [(t.token_ids, t.text) for t in group.trajectories]
+    loop.close()
+
+
+def test_an_engine_that_broke_can_be_used_again(engine: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = make_loop(engine, tokenizer, max_prompt_tokens=128)
+    question = Question("q", "What is 1 + 1?", "2")
+    steps = iter(range(100))
+    step = engine._engine.step
+
+    def broken_step() -> Any:
+        if next(steps) == 5:
+            raise RuntimeError("an illegal memory access")
+        return step()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._engine, "step", broken_step)
+        with pytest.raises(EngineError, match=r"vLLM failed in a step with \d requests: an illegal memory access"):
+            loop.run([question])
+    assert engine.num_unfinished == 0
+    (group,) = loop.run([question])
+    assert [t.end == "error" for t in group.trajectories] == [False, False]
+    loop.close()

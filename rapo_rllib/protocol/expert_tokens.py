@@ -1,0 +1,66 @@
+r"""What another agent wrote, as a trajectory to train on: tokens of its steps, observations apart. ALGORITHM section 11.
+
+ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
+
+Pieces are encoded as in a rollout: each alone, what was written up to the closing tag, then the observation; the last step ends
+with the token of the end of a turn, so that it is learned too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import EXPERT, ExpertTrajectory, Trajectory
+
+
+def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
+    r"""Cut a step behind its tool call, where the rendered result begins.
+
+    >>> split_observation("<python>3 + 5</python>\n<result>\n8\n</result>\n", ProtocolSettings())
+    ('<python>3 + 5</python>', '\n<result>\n8\n</result>\n')
+
+    Args:
+        step: text of one step in the text protocol.
+        settings: the protocol's tags.
+
+    Returns:
+        What the agent wrote and what the tool answered; the latter empty for a step without a result.
+    """
+    tag = re.escape(settings.result_tag)
+    # the first one behind a closing tag: whatever a tool printed, results quoted in it included, is never taken for written
+    found = re.search(rf"(?<=>)\s*<{tag}>.*</{tag}>\s*\Z", step, flags=re.DOTALL)
+    return (step, "") if found is None else (step[: found.start()], step[found.start() :])
+
+
+def expert_tokens(
+    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: ChatProtocol, policy_version: int = 0
+) -> Trajectory:
+    """A trajectory of origin ``expert``: its tokens are trained, its observations are not.
+
+    Args:
+        expert: texts of its steps, and its reward.
+        prompt_ids: ``[P]`` of the group that it joins.
+        chat: encodes.
+        policy_version: of the group.
+    """
+    result = Trajectory(
+        expert.question.id,
+        list(prompt_ids),
+        policy_version=policy_version,
+        origin=EXPERT,
+        text="".join(expert.steps),
+        reward=expert.reward,
+        correct=expert.reward > 0,
+        format_ok=True,
+        end="answer",
+    )
+    for index, text in enumerate(expert.steps):
+        written, observation = split_observation(text, chat.settings)
+        last = index == len(expert.steps) - 1 and not observation
+        step = result.append_expert([*chat.encode(written), *(chat.end_ids if last else [])], written)
+        step.observation = observation
+        result.append_observation(chat.encode(observation))
+    return result

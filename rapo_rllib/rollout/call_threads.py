@@ -1,0 +1,112 @@
+"""Threads for calls that may never return: one that hangs is replaced, and none keeps the process alive.
+
+``concurrent.futures.ThreadPoolExecutor`` has neither property: a hung call takes a worker for ever, and the interpreter waits
+for all workers when it exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_GRACE_S = 5.0  # running calls may clear up after themselves: processes, files
+
+
+class _Call(Future[Any]):
+    """A call, its result, the thread it runs on, and whether nobody waits for it any more."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = arguments
+        self.thread: threading.Thread | None = None
+        self.written_off = False
+
+
+class CallThreads:
+    """At most ``count`` calls at a time that somebody waits for, in the order in which they came.
+
+    Args:
+        count: threads; they start when they are needed.
+        name: beginning of the threads' names.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._queue: SimpleQueue[_Call | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()  # without those whose call was written off
+        self._open = True
+        atexit.register(self.shutdown)
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Call ``function(*arguments)`` on the next free thread."""
+        call = _Call(function, arguments)
+        with self._lock:
+            if not self._open:
+                raise RuntimeError("submit() after shutdown()")
+            if len(self._threads) < self._count:
+                self._start_thread()
+        self._queue.put(call)
+        return call
+
+    def write_off(self, future: Future[Any]) -> None:
+        """Nobody waits for this call any more: if it has not begun it never will, and if it runs its thread is replaced."""
+        assert isinstance(future, _Call)
+        with self._lock:
+            if not future.cancel() and future.running() and self._open:
+                assert future.thread is not None
+                future.written_off = True
+                self._threads.discard(future.thread)
+                self._start_thread()
+
+    def shutdown(self, grace_s: float = _GRACE_S) -> None:
+        """Forget what has not begun; wait ``grace_s`` at most for what runs. A thread that hangs is left behind."""
+        atexit.unregister(self.shutdown)
+        with self._lock:
+            self._open = False
+            threads = list(self._threads)
+        while True:
+            try:
+                call = self._queue.get_nowait()
+            except Empty:
+                break
+            if call is not None:
+                call.cancel()
+        for _ in threads:
+            self._queue.put(None)
+        deadline = time.monotonic() + grace_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (call := self._queue.get()) is not None:
+            call.thread = threading.current_thread()
+            if call.set_running_or_notify_cancel():
+                _carry_out(call)
+            with self._lock:
+                if call.written_off:
+                    return
+            del call  # not to hold its result while waiting
+
+
+def _carry_out(call: _Call) -> None:
+    try:
+        result = call.function(*call.arguments)
+    except BaseException as error:  # it is the waiting thread's to judge
+        call.set_exception(error)
+    else:
+        call.set_result(result)

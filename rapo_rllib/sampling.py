@@ -1,0 +1,38 @@
+"""One batch of groups for a training step. Flow: ``algorithm.py`` -> here -> ``dispatch.py`` -> env runners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.rollout_metrics import SampleResult
+from rapo_rllib.types import Question
+
+RollOut = Callable[[list[Question]], SampleResult]
+
+
+def sample_batch(roll_out: RollOut, cursor: QuestionCursor, config: Any) -> SampleResult:
+    """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
+
+    Where no group of any round has signal, the first round is returned, for its metrics.
+    """
+    wanted = config.questions_per_step
+    total = roll_out(cursor.take(wanted))
+    if not config.dynamic_sampling:
+        return total
+    kept, dropped = _with_signal(total), len(total.groups)
+    for _ in range(config.max_sampling_rounds - 1):
+        if len(kept.groups) >= wanted:
+            break
+        more = roll_out(cursor.take(wanted - len(kept.groups)))
+        dropped += len(more.groups)
+        kept.extend(_with_signal(more))
+    found = kept if kept.groups else total
+    found.groups_dropped = dropped - len(kept.groups)
+    return found
+
+
+def _with_signal(result: SampleResult) -> SampleResult:
+    return SampleResult([group for group in result.groups if has_signal(group.member_rewards)], result.stats, result.logged)

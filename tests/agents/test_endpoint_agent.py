@@ -1,0 +1,215 @@
+"""An endpoint as agent, over real HTTP: what it is sent, what becomes of its answers, and its failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from local_service import Reply, local_service
+from sums import Solver, write_sums
+
+from rapo_rllib.agents.attempts import AnsweredQuestion
+from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions, WrittenStep, written_step
+from rapo_rllib.agents.endpoint_agent import EndpointAgent
+from rapo_rllib.envs.questions import Questions
+from rapo_rllib.errors import AgentError, ServiceError
+from rapo_rllib.models import load_tokenizer
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.settings import ModelSettings, ProtocolSettings, RolloutSettings
+
+STOP = ("</python>", "</answer>")
+
+
+@pytest.fixture(scope="module")
+def chat(small_model) -> ChatProtocol:
+    settings = ProtocolSettings(examples=(("1 + 1?", "<answer>\\boxed{2}</answer>"),))
+    return ChatProtocol(load_tokenizer(ModelSettings(small_model)), settings, ("python",))
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory) -> dict[str, Any]:
+    """``env_config`` of six sums."""
+    return {"dataset": str(write_sums(tmp_path_factory.mktemp("sums"), 6)), "tools": ["python"], "max_tool_calls": 2}
+
+
+def options(url: str, **changes: Any) -> EndpointOptions:
+    return EndpointOptions(f"{url}/v1", "solver", **({"timeout_s": 5.0} | changes))
+
+
+def solved(url: str, chat: ChatProtocol, env_config: dict[str, Any], number: int = 6, **changes: Any) -> list[AnsweredQuestion]:
+    """What an agent makes of the first questions, four attempts each."""
+    settings = RolloutSettings(group_size=4, max_response_tokens=changes.pop("max_response_tokens", 128), temperature=0.7)
+    endpoint = AgentEndpoint(options(url, **changes), chat)
+    agent = EndpointAgent(endpoint, chat, EnvPool(lambda: Questions(env_config), "answer"), settings, concurrency=6, seed=1)
+    ended: list[int] = []
+    try:
+        found = list(agent.answers(Questions.questions(env_config, "train")[:number], lambda: ended.append(1)))
+    finally:
+        agent.close()
+    assert len(ended) == 4 * number
+    return sorted(found, key=lambda answered: answered.question.id)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_questions_are_solved_with_tools_in_the_protocol(chat, sums, api):
+    solver = Solver()
+    with local_service(solver) as server:
+        found = solved(server.url, chat, sums, api=api)
+    assert [answered.question.id for answered in found] == [f"sums-{i}" for i in range(1, 7)]
+    for index, answered in enumerate(found):
+        for attempt in answered.attempts:
+            call, answer = attempt.steps
+            pattern = r"<think>Way \d+\.</think><python>print\({0} \+ {1}\)</python>\n<result>\n{2}\n</result>\n"
+            assert re.fullmatch(pattern.format(index, index + 3, 2 * index + 3), call.replace("{", "").replace("}", ""))
+            right = answer == f"<answer>\\boxed{{{2 * index + 3}}}</answer>"
+            assert (attempt.reward > 0) == right and attempt.end == "answer" and attempt.num_tokens == 24
+    assert 0 < sum(attempt.reward > 0 for answered in found for attempt in answered.attempts) < 24
+    assert solver.asked == {f"sums-{i}": 4 for i in range(1, 7)} and len(server.requests) == 48
+
+
+def test_what_an_endpoint_is_sent(chat, sums, monkeypatch):
+    monkeypatch.setenv("AGENT_API_KEY", "very-secret")
+    with local_service(Solver()) as server:
+        solved(server.url, chat, sums, number=1, extra={"top_p": 0.9, "stop": None})
+    first = next(request for request in server.requests if len(request.json["messages"]) == 4)
+    second = next(request for request in server.requests if len(request.json["messages"]) == 6)
+    assert first.headers["authorization"] == "Bearer very-secret"
+    body = first.json
+    assert (body["model"], body["temperature"], body["max_tokens"], body["top_p"]) == ("solver", 0.7, 128, 0.9)
+    assert "stop" not in body
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    assert body["messages"][-1]["content"] == "What is 0 + 3?"
+    assert second.json["messages"][-1] == {"role": "user", "content": "<result>\n3\n</result>"}
+    assert second.json["messages"][-2]["content"].endswith("<python>print(0 + 3)</python>")
+    assert second.json["max_tokens"] < 128  # what is left of the budget
+    assert len({request.json["seed"] for request in server.requests}) == 8
+
+
+def test_completions_go_on_with_the_prompt_of_training(chat):
+    with local_service(lambda _: Reply({"choices": [{"text": "x", "finish_reason": "stop"}]})) as server:
+        endpoint = AgentEndpoint(options(server.url, api="completions"), chat)
+        endpoint.write(
+            "What is 1 + 2?", [("<python>1</python>", "\n<result>\n1\n</result>\n")], STOP, max_tokens=5, temperature=1
+        )
+        endpoint.close()
+    body = server.requests[0].json
+    assert body["prompt"] == chat.prompt_text("What is 1 + 2?") + "<python>1</python>\n<result>\n1\n</result>\n"
+    assert body["stop"] == list(STOP)
+    assert chat.tokenizer.encode(chat.prompt_text("What is 1 + 2?")) == chat.prompt_ids("What is 1 + 2?")
+
+
+def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}, "finish_reason": finish, **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "finish"),
+    [
+        (choice("<python>1"), "<python>1</python>", "stop"),
+        (choice("<think>a</think><answer>2"), "<think>a</think><answer>2</answer>", "stop"),
+        (choice("<python>1</python>"), "<python>1</python>", "stop"),  # it was told to keep the string
+        (choice("<python>1</python>\n<result>9</result><answer>9</answer>"), "<python>1</python>", "stop"),  # it went on
+        (choice("<answer>5 <python>"), "<answer>5 <python></python>", "stop"),
+        (choice("<python>1", "length"), "<python>1", "length"),
+        (choice("I give up."), "I give up.", "eos"),
+        (choice("<python>1", stop_reason=None), "<python>1", "eos"),  # vLLM says that the turn ended
+        (choice("<python>1", stop_reason=151645), "<python>1", "eos"),
+        (choice("<python>1", stop_reason="</python>"), "<python>1</python>", "stop"),
+        ({"choices": [{"text": "<answer>2", "finish_reason": "stop"}]}, "<answer>2</answer>", "stop"),
+        ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "", "eos"),
+        (choice("a\ud800b"), "a?b", "eos"),
+    ],
+)
+def test_where_a_step_ends(reply, text, finish):
+    assert written_step(reply, STOP) == WrittenStep(text, finish, None)
+    assert written_step(reply | {"usage": {"completion_tokens": 7}}, STOP).num_tokens == 7
+
+
+@pytest.mark.parametrize("reply", [[], {}, {"choices": []}, {"choices": [{"finish_reason": "stop"}]}, {"error": "overloaded"}])
+def test_an_answer_that_is_no_completion(reply):
+    with pytest.raises(ServiceError, match="no completion"):
+        written_step(reply, STOP)
+
+
+def in_turn(*replies: Reply) -> Solver:
+    """These replies first, then right ones."""
+    return Solver(lambda number: replies[number - 1] if number <= len(replies) else None)
+
+
+def test_what_passes_costs_nothing(chat, sums):
+    passing = (
+        Reply(status=429, headers={"retry-after": "0"}),
+        Reply(status=500),
+        Reply(b"<html>"),
+        Reply(b'{"choices": [', headers={"content-length": "999"}),  # the connection is cut
+        Reply({}, delay_s=3.0),
+    )
+    with local_service(in_turn(*passing)) as server:
+        found = solved(server.url, chat, sums, number=2, timeout_s=2.0)
+    assert all(attempt.end == "answer" for answered in found for attempt in answered.attempts)
+    assert len(server.requests) == 16 + len(passing)
+
+
+def test_a_refused_request_costs_its_trajectory(chat, sums):
+    with local_service(in_turn(Reply({"error": "too long"}, 400), Reply({"error": "who?"}))) as server:
+        (answered,) = solved(server.url, chat, sums, number=1)
+    failed = [attempt for attempt in answered.attempts if attempt.end == "error"]
+    assert sorted(attempt.error for attempt in failed) == [
+        "agent answers with something that is no completion",
+        'agent answers with status 400: {"error": "too long"}',
+    ]
+    assert all(attempt.agent_failed for attempt in failed) and len(answered.attempts) == 4
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_is_hopeless_ends_the_build_and_shows_no_key(chat, sums, monkeypatch, status):
+    monkeypatch.setenv("AGENT_API_KEY", "very-secret")
+    reply = Reply({"error": "wrong key very-secret"}, status)
+    with local_service(lambda _: reply) as server, pytest.raises(AgentError, match=r"status \d+.*wrong key \*\*\*") as caught:
+        solved(server.url, chat, sums)
+    assert "very-secret" not in repr(caught.value) and "AGENT_API_KEY" in str(caught.value)
+
+
+def test_nobody_there(chat, sums):
+    (answered,) = solved("http://127.0.0.1:1", chat, sums, number=1, attempts=1)
+    assert {attempt.error for attempt in answered.attempts} == {"agent does not answer (ConnectError)"}
+
+
+def test_budgets(chat, sums):
+    long = {"choices": [{"message": {"content": "word " * 40 + "<python>1"}, "finish_reason": "stop"}]}
+    with local_service(lambda _: Reply(long)) as server:
+        (answered,) = solved(server.url, chat, sums, number=1, max_response_tokens=64)
+        assert {(attempt.end, len(attempt.steps)) for attempt in answered.attempts} == {("length", 2)}
+        (answered,) = solved(server.url, chat, sums, number=1, max_response_tokens=1000)
+    assert {(attempt.end, len(attempt.steps)) for attempt in answered.attempts} == {("tool_limit", 3)}
+
+
+class Sleepy(Questions):
+    """Its tools never return."""
+
+    def step(self, action: str) -> Any:
+        import time
+
+        time.sleep(3.0)
+        return super().step(action)
+
+
+@pytest.fixture
+def sleepy_pool(sums) -> Iterator[EnvPool]:
+    pool = EnvPool(lambda: Sleepy(sums), "answer")
+    yield pool
+    pool.close()
+
+
+def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool):
+    with local_service(Solver()) as server:
+        settings = RolloutSettings(group_size=2, step_timeout_s=0.3)
+        agent = EndpointAgent(AgentEndpoint(options(server.url), chat), chat, sleepy_pool, settings)
+        (answered,) = agent.answers(Questions.questions(sums, "train")[:1], lambda: None)
+        agent.close()
+    assert {attempt.error for attempt in answered.attempts} == {
+        "the environment has not returned in time (step_timeout_s = 0.3)"
+    }

@@ -1,0 +1,74 @@
+r"""An expert's trajectory as tokens: what it wrote is trained, what its tools answered is not."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.expert_tokens import expert_tokens, split_observation
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import ExpertTrajectory, Question, TokenKind
+
+RESULT = "\n<result>\n8\n</result>\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "written"),
+    [
+        (f"<python>3 + 5</python>{RESULT}", "<python>3 + 5</python>"),
+        (f"<think>add</think><search>x</search>{RESULT}", "<think>add</think><search>x</search>"),
+        ("<answer>8</answer>", "<answer>8</answer>"),
+        # a tool that prints tags: all of its output is an observation
+        ("<python>f()</python>\n<result>\na\n<result>\n8\n</result>\n</result>\n", "<python>f()</python>"),
+        ("<python>f()</python>\n<result>\n<b></b>\n<result>\n8\n</result>\n", "<python>f()</python>"),
+        # what is only mentioned is no result
+        (f"<think>a <result> comes</think><python>1</python>{RESULT}", "<think>a <result> comes</think><python>1</python>"),
+        (
+            r"<think>I saw <result>.</think><answer>\boxed{8}</answer>",
+            r"<think>I saw <result>.</think><answer>\boxed{8}</answer>",
+        ),
+    ],
+)
+def test_a_step_is_cut_behind_its_call(step: str, written: str) -> None:
+    assert split_observation(step, ProtocolSettings()) == (written, step[len(written) :])
+
+
+def test_other_tags() -> None:
+    settings = ProtocolSettings(result_tag="output")
+    step = "<python>1</python>\n<output>\n1\n</output>\n"
+    assert split_observation(step, settings)[1] == "\n<output>\n1\n</output>\n"
+    assert split_observation(step, ProtocolSettings()) == (step, "")
+
+
+def chat_tokenizer() -> PreTrainedTokenizerFast:
+    """A token per byte, and one that ends a turn."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+
+
+def test_tokens_of_a_real_expert() -> None:
+    tokenizer = chat_tokenizer()
+    chat = ChatProtocol(tokenizer, ProtocolSettings(), ("python",))
+    expert = next(iter(WordProblems.expert_trajectories({"steps": [2, 2]})))
+    result = expert_tokens(expert, [1, 2, 3], chat, policy_version=7)
+    assert (result.origin, result.off_policy, result.policy_version, result.prompt_ids) == ("expert", True, 7, [1, 2, 3])
+    assert (result.reward, result.correct, result.end) == (1.0, True, "answer")
+    assert tokenizer.decode(result.token_ids) == "".join(expert.steps) + "<|im_end|>" == result.text + "<|im_end|>"
+    parts = {kind: [t for t, k in zip(result.token_ids, result.kinds, strict=True) if k == kind] for kind in TokenKind}
+    calls = [split_observation(step, chat.settings) for step in expert.steps]
+    assert tokenizer.decode(parts[TokenKind.EXPERT]) == "".join(call for call, _ in calls) + "<|im_end|>"
+    assert tokenizer.decode(parts[TokenKind.OBSERVATION]) == "".join(seen for _, seen in calls)
+    assert parts[TokenKind.POLICY] == parts[TokenKind.RETRIEVED] == []
+    assert result.num_trained == len(parts[TokenKind.EXPERT]) and set(result.logprobs) == {0.0}
+    assert [result.token_ids[s.start : s.stop] for s in result.steps[:2]] == [chat.encode(call) for call, _ in calls[:2]]
+
+
+def test_a_trajectory_that_stops_at_a_result_has_no_end_of_turn() -> None:
+    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    cut = ExpertTrajectory(Question("q", "?"), (f"<python>3 + 5</python>{RESULT}",), 1.0, "x")
+    assert chat.end_ids[0] not in expert_tokens(cut, [1], chat).token_ids

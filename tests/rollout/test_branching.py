@@ -1,0 +1,174 @@
+"""ARPO's adaptive rollout against a scripted engine: who forks, what branches share, and that the budget is kept."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from test_loop import QUESTIONS, OneTrace, solve
+
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.types import TokenKind, Trajectory
+
+Entropy = Callable[[str], float]  # everything so far -> entropy of the next step
+
+
+class MoodyEngine(ScriptedEngine):
+    """Writes what the script says, as sure of it as ``entropy`` says."""
+
+    def __init__(self, script: Callable[[str], str], entropy: Entropy) -> None:
+        super().__init__(script)
+        self.entropy = entropy
+
+    def _complete(self, request: GenerationRequest) -> Completion:
+        done = super()._complete(request)
+        entropies = [self.entropy(bytes(request.token_ids).decode())] * len(done.token_ids)
+        return Completion(**{**vars(done), "entropies": entropies})
+
+
+def unsure_after_a_result(so_far: str) -> float:
+    return 2.0 if "<result>" in so_far.rsplit("What is", 1)[1] else 1.0
+
+
+def surer_after_a_result(so_far: str) -> float:
+    return 3.0 - unsure_after_a_result(so_far)
+
+
+def two_calls(so_far: str) -> str:
+    """Two tool calls, then the answer."""
+    asked = so_far.rsplit("What is ", 1)[1]
+    return f"<python>{asked.split('?')[0]}</python>" if asked.count("<result>") < 2 else solve(so_far)
+
+
+def make_loop(
+    entropy: Entropy, script: Callable[[str], str] = solve, source: Any = None, branching: Any = None, **settings: Any
+) -> RolloutLoop:
+    defaults = {"group_size": 8, "num_hybrid": 0, "max_response_tokens": 400, "max_prompt_tokens": 400}
+    protocol = ProtocolSettings(system_prompt="")
+    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1)
+    return RolloutLoop(
+        MoodyEngine(script, entropy),
+        ChatProtocol(ByteTokenizer(), protocol),
+        EnvPool(CalculatorEnv, protocol.answer_tag),
+        RolloutSettings(**{**defaults, "branching": BranchingSettings(**(branching or {})), **settings}),
+        retriever,
+    )
+
+
+def origins(trajectories: Sequence[Trajectory]) -> Counter[int]:
+    """How many trajectories have how many segments."""
+    return Counter(len(t.segments) for t in trajectories)
+
+
+def test_a_rise_of_the_entropy_after_a_tool_result_forks_until_the_budget_is_spent() -> None:
+    loop = make_loop(unsure_after_a_result, num_hybrid=0)
+    group = loop.run(QUESTIONS[:1])[0]
+    assert len(group.trajectories) == 8 and group.rewards == [1.0] * 8
+    assert origins(group.trajectories) == {1: 4, 2: 4}  # four from the start, a branch of each
+    assert (loop.stats.forks, loop.stats.refilled) == (4, 0)
+
+
+def test_a_branch_shares_the_tokens_up_to_the_tool_result_and_no_more() -> None:
+    group = make_loop(unsure_after_a_result).run(QUESTIONS[:1])[0]
+    for branch in group.trajectories[4:]:
+        (_, origin), (start, own) = branch.segments
+        root = group.trajectories[origin]
+        assert group.trajectories[own] is branch and start == branch.own_start > 0
+        for name in ("token_ids", "kinds", "logprobs", "entropies"):
+            assert getattr(branch, name)[:start] == getattr(root, name)[:start]
+        shared = "<python>0 + 1</python>\n<result>\n1\n</result>\n"
+        assert bytes(branch.token_ids[:start]).decode() == shared and branch.text.startswith(shared)
+        assert root.kinds[start - 1] == TokenKind.OBSERVATION and root.kinds[start] == TokenKind.POLICY
+        assert branch.num_generated == root.num_tokens(TokenKind.POLICY) - root.steps[0].stop
+
+
+def test_a_fall_of_the_entropy_forks_nobody_and_fresh_trajectories_fill_the_budget() -> None:
+    loop = make_loop(surer_after_a_result)
+    group = loop.run(QUESTIONS[:1])[0]
+    assert origins(group.trajectories) == {1: 8}
+    assert (loop.stats.forks, loop.stats.refilled) == (0, 4)
+    assert {t.end for t in group.trajectories} == {"answer"}
+
+
+def test_the_threshold_is_compared_with_alpha_plus_beta_times_the_normalised_change() -> None:
+    # entropies 1 -> 2 nats, V = 256: dH = 1 / log 256 = 0.1803, P = 0.5 + 0.2 * 0.1803 = 0.53607
+    for threshold, forks in [(0.536, 4), (0.5361, 0)]:
+        loop = make_loop(unsure_after_a_result, branching={"threshold": threshold})
+        loop.run(QUESTIONS[:1])
+        assert loop.stats.forks == forks
+    assert 0.5 + 0.2 / math.log(256) == pytest.approx(0.53607, abs=1e-5)
+
+
+def test_the_coin_forks_with_probability_p() -> None:
+    forks = {}
+    for base in (0.0, 0.5, 1.0):
+        loop = make_loop(lambda so_far: 1.0, group_size=200, branching={"rule": "coin", "base_prob": base, "initial": 100})
+        loop.run(QUESTIONS[:1])
+        forks[base] = loop.stats.forks
+    assert forks[0.0] == 0 and forks[1.0] == 100 and 30 < forks[0.5] < 70
+
+
+def test_branches_fork_again_and_a_fork_may_go_more_than_two_ways() -> None:
+    loop = make_loop(
+        lambda so_far: 1.0 + so_far.rsplit("What is", 1)[1].count("<result>"),
+        two_calls,
+        branching={"initial": 1, "branches": 3},
+        group_size=9,
+    )
+    group = loop.run(QUESTIONS[:1])[0]
+    assert len(group.trajectories) == 9 and loop.stats.forks == 8
+    assert origins(group.trajectories)[1] == 1 and origins(group.trajectories)[3] >= 1
+    assert group.rewards == [1.0] * 9
+
+
+def test_every_call_and_token_is_counted_once() -> None:
+    loop = make_loop(unsure_after_a_result)
+    group = loop.run(QUESTIONS[:1])[0]
+    assert loop.stats.tool_calls == {"python": 4}
+    generated = sum(t.num_generated for t in group.trajectories)
+    assert generated == sum(
+        len(r) for r in ([t.kinds[i] for i in range(t.own_start, len(t.kinds)) if t.kinds[i] == 0] for t in group.trajectories)
+    )
+    assert generated < sum(t.num_tokens(TokenKind.POLICY) for t in group.trajectories)
+
+
+def test_retrieved_traces_are_inherited_and_counted_once() -> None:
+    source = OneTrace()
+    loop = make_loop(unsure_after_a_result, source=source, num_hybrid=8)
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert [len(t.retrievals) for t in group.trajectories] == [1] * 8
+    assert [len(t.own_retrievals) for t in group.trajectories] == [1] * 4 + [0] * 4
+    assert loop.stats.retrieval_queries == 4
+    assert all(t.retrieved_share > 0 for t in group.trajectories)
+
+
+def test_half_of_those_that_start_together_are_hybrid() -> None:
+    loop = make_loop(surer_after_a_result, source=OneTrace(), num_hybrid=4)
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert [t.hybrid for t in group.trajectories] == [False, False, True, True] * 2
+
+
+def test_evaluation_does_not_branch() -> None:
+    loop = make_loop(unsure_after_a_result)
+    group = loop.run(QUESTIONS[:1], greedy=True, group_size=1)[0]
+    assert len(group.trajectories) == 1 and loop.stats.forks == 0
+
+
+def test_an_environment_that_cannot_be_copied_costs_the_branch_only() -> None:
+    class Uncopied(CalculatorEnv):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("a socket cannot be copied")
+
+    loop = make_loop(unsure_after_a_result)
+    loop.envs = EnvPool(Uncopied, "answer")
+    group = loop.run(QUESTIONS[:1])[0]
+    assert group.rewards == [1.0] * 8 and loop.stats.forks == 0 and loop.stats.refilled == 4

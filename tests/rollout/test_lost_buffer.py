@@ -1,0 +1,94 @@
+"""A rollout whose Milvus server is killed in its middle ends on-policy and says so; once it is back, retrieval goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from milvus_server import MilvusServer
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.retrieval_failures import RetrievalFailures
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import BufferSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace
+
+QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(2)]
+TRACES = [StepTrace(f"t{i}", question.text, "", "<think>Once more.</think>", 1.0) for i, question in enumerate(QUESTIONS)]
+NUM_HYBRID, NUM_CALLS = 3, 3  # of 4 in a group; tool calls of a trajectory, after each of which it asks for a trace
+
+
+def three_calls(so_far: str) -> str:
+    question = so_far.rsplit("What is ", 1)[1]
+    if question.count("<result>") < NUM_CALLS:
+        return f"<python>{question.split('?')[0]}</python>"
+    return f"<answer>{question.rsplit('<result>', 1)[1].split('</result>')[0].strip()}</answer>"
+
+
+class Interrupted:
+    """The buffer; before the search number ``at`` something happens."""
+
+    def __init__(self, buffer: StepTraceBuffer, at: int, happens: Callable[[], None]) -> None:
+        self.buffer, self._at, self._happens = buffer, at, happens
+        self.sizes: list[int] = []
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+        self.sizes.append(len(queries))
+        if len(self.sizes) == self._at:
+            self._happens()
+        return self.buffer.retrieve(queries, top_k)
+
+
+def make_loop(source: Interrupted) -> RolloutLoop:
+    protocol = ProtocolSettings(system_prompt="")
+    return RolloutLoop(
+        ScriptedEngine(three_calls),
+        ChatProtocol(ByteTokenizer(), protocol),
+        EnvPool(CalculatorEnv, protocol.answer_tag),
+        RolloutSettings(
+            group_size=4, num_hybrid=NUM_HYBRID, max_tool_calls=NUM_CALLS, max_response_tokens=2000, max_prompt_tokens=400
+        ),
+        Retriever(source, selection="nearest", top_k=1),
+    )
+
+
+@pytest.mark.milvus
+def test_a_server_killed_in_a_rollout(milvus_server: MilvusServer, caplog: pytest.LogCaptureFixture) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=milvus_server.uri, collection="rollout", timeout_s=2.0))
+    buffer.create()
+    buffer.insert(TRACES)
+    buffer.prepare()
+    source = Interrupted(buffer, 2, milvus_server.kill)
+    loop = make_loop(source)
+    num_queries = len(QUESTIONS) * NUM_HYBRID * NUM_CALLS
+
+    groups = loop.run(QUESTIONS, retrieval_prob=1.0)
+    assert all(group.rewards == [1.0] * 4 for group in groups)
+    assert {t.end for group in groups for t in group.trajectories} == {"answer"}
+    answered = source.sizes[0]
+    assert loop.stats.retrieval_queries == sum(source.sizes) == num_queries
+    assert loop.stats.retrieval_failures == num_queries - answered > 0
+    retrievals = [retrieval for group in groups for t in group.trajectories for retrieval in t.retrievals]
+    assert len(retrievals) == answered and {retrieval.trace_id for retrieval in retrievals} <= {"t0", "t1"}
+    (said,) = [record.message for record in caplog.records]  # once, however many searches failed
+    assert said.startswith("the Step-Trace Buffer does not answer; trajectories go on on-policy until it does: Milvus at http")
+    failures = RetrievalFailures(0.4, buffer.uri)
+    with pytest.raises(RetrievalError, match=rf"of {num_queries + 18} retrievals failed, .*= 0\.4: .*{buffer.uri}' answers"):
+        failures.add([loop.stats, loop.stats])
+
+    milvus_server.restart()
+    deadline = time.monotonic() + 60
+    loop.run(QUESTIONS, retrieval_prob=1.0)
+    while loop.stats.retrieval_failures and time.monotonic() < deadline:
+        groups = loop.run(QUESTIONS, retrieval_prob=1.0)
+    assert loop.stats.retrieval_failures == 0 and loop.stats.retrieval_queries == num_queries
+    assert "the Step-Trace Buffer answers again, after" in caplog.records[-1].message and len(caplog.records) == 2
+    loop.close()
+    buffer.drop()
+    buffer.close()

@@ -1,0 +1,115 @@
+"""When things happen and what they depend on: seeds, lockstep, whole trajectories retrieved first, budgets of steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scripted import CalculatorEnv
+from test_loop import QUESTIONS, OneTrace, make_loop
+
+from rapo_rllib.types import TokenKind, Trajectory, TrajectoryGroup
+
+
+def seeds_by_trajectory(seed: int | None, latency: Callable[[Any], int]) -> dict[str, int | None]:
+    loop = make_loop(source=OneTrace(), latency=latency, seed=seed)
+    loop.run(QUESTIONS, retrieval_prob=0.5)
+    return {request.request_id: request.seed for request in loop.engine.requests}
+
+
+def test_what_a_request_samples_depends_on_its_place_alone() -> None:
+    even, uneven = seeds_by_trajectory(7, lambda r: 1), seeds_by_trajectory(7, lambda r: 1 + len(r.request_id) % 5)
+    assert even == uneven and None not in even.values()
+    assert len(set(even.values())) == len(even)  # all different
+    assert seeds_by_trajectory(8, lambda r: 1) != even
+
+
+def test_without_a_seed_requests_have_none_and_coins_differ() -> None:
+    assert set(seeds_by_trajectory(None, lambda r: 1).values()) == {None}
+
+    def retrieved() -> list[bool]:
+        groups = make_loop(source=OneTrace(), group_size=16, num_hybrid=16, seed=None).run(QUESTIONS, retrieval_prob=0.5)
+        return [bool(t.retrievals) for g in groups for t in g.trajectories]
+
+    assert retrieved() != retrieved()
+
+
+def test_a_question_may_come_twice_in_a_batch() -> None:
+    groups = make_loop().run([QUESTIONS[0], QUESTIONS[0]])
+    assert [g.question.id for g in groups] == ["q0", "q0"]
+    assert all(len(g.trajectories) == 4 for g in groups)
+
+
+def same_tokens(a: list[TrajectoryGroup], b: list[TrajectoryGroup]) -> bool:
+    return [t.token_ids for g in a for t in g.trajectories] == [t.token_ids for g in b for t in g.trajectories]
+
+
+def test_lockstep_gives_the_same_trajectories() -> None:
+    options: dict[str, Any] = {"source": OneTrace(), "latency": lambda r: 1 + len(r.token_ids) % 3}
+    continuous = make_loop(**options).run(QUESTIONS, retrieval_prob=0.5)
+    lockstep = make_loop(**options, rollout_schedule="lockstep").run(QUESTIONS, retrieval_prob=0.5)
+    assert same_tokens(continuous, lockstep)
+
+
+def test_in_lockstep_tools_wait_for_the_slowest_step_and_steps_for_the_slowest_tool() -> None:
+    events: list[str] = []
+    calls = iter(range(100))
+
+    def on_call(text: str) -> None:
+        if next(calls) == 0:
+            time.sleep(0.3)
+        events.append("tool")
+
+    loop = make_loop(
+        make_env=lambda: CalculatorEnv(on_call), latency=lambda r: 1 + r.request_id.count("/1"), rollout_schedule="lockstep"
+    )
+    submit = loop.engine.submit
+    loop.engine.submit = lambda request: (events.append("write"), submit(request))
+    loop.run(QUESTIONS)
+    assert events == ["write"] * 12 + ["tool"] * 12 + ["write"] * 12 + ["tool"] * 12
+
+
+def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
+    source = OneTrace()
+    loop = make_loop(source=source, retrieval_level="trajectory")
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert {(query.question, query.history) for batch in source.batches for query in batch} == {("What is 0 + 1?", "")}
+    hybrid: list[Trajectory] = group.trajectories[2:]
+    assert [len(t.retrievals) for t in group.trajectories] == [0, 0, 1, 1]
+    for t in hybrid:
+        assert t.retrievals[0].after_step == -1 and t.retrievals[0].start == 0
+        assert t.kinds[0] == TokenKind.RETRIEVED and t.steps[0].start == t.retrievals[0].stop
+        assert t.end == "answer" and len(t.steps) == 2
+
+
+@pytest.mark.parametrize(("budget", "retrieved"), [("response", 2), ("prompt_and_response", 0)])
+def test_what_a_trace_must_fit_into(budget: str, retrieved: int) -> None:
+    # prompt: 38 bytes; response with the trace: 44 + 87 of 150 bytes
+    loop = make_loop(source=OneTrace(), retrieval_budget=budget, max_response_tokens=150)
+    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
+    assert sum(len(t.retrievals) for t in group.trajectories) == retrieved
+    assert loop.stats.retrieval_skipped == 2 - retrieved
+
+
+def test_a_budget_of_steps_ends_what_would_go_on_for_ever() -> None:
+    loop = make_loop(lambda so_far: "<python>1</python>", max_steps=3, max_response_tokens=2000)
+    group = loop.run(QUESTIONS[:1])[0]
+    assert {(t.end, len(t.steps), t.reward) for t in group.trajectories} == {("length", 3, 0.0)}
+    assert loop.stats.ends == {"length": 4} and loop.stats.tool_calls == {"python": 12}
+
+
+def test_waiting_for_retrieval_is_counted_per_trajectory() -> None:
+    class Slow(OneTrace):
+        def retrieve(self, queries: Any, top_k: int | None = None) -> Any:
+            time.sleep(0.2)
+            return super().retrieve(queries, top_k)
+
+    loop = make_loop(source=Slow(), group_size=4, num_hybrid=2)
+    loop.run(QUESTIONS[:1], retrieval_prob=1.0)
+    assert 0.4 <= loop.stats.retrieval_wait_s <= loop.stats.trajectory_s
+
+    without = make_loop()
+    without.run(QUESTIONS[:1])
+    assert without.stats.retrieval_wait_s == 0.0 < without.stats.trajectory_s
