@@ -26,7 +26,7 @@ def read_rows(dataset: str, key: str, split: str, config: str | None = None, lim
 
     Args:
         dataset: path of a file or folder, or a Hugging Face id.
-        key: of ``env_config`` that named it, for messages.
+        key: what named it, for messages: ``env_config.dataset``, say.
         split: which split of a folder or Hugging Face data set; a file is one split.
         config: configuration of a folder or Hugging Face data set.
         limit: rows to read.
@@ -38,12 +38,12 @@ def read_rows(dataset: str, key: str, split: str, config: str | None = None, lim
     suffix = _suffix(path)
     if suffix is not None:
         if not path.is_file():
-            raise ValueError(f"env_config.{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
+            raise ValueError(f"{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
         return _rows_of_file(path, suffix, key, limit)
     if path.is_dir() or (_HUB_ID.fullmatch(dataset) and not path.exists()):
         return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit)
     kinds = ", ".join(_READERS)
-    raise ValueError(f"env_config.{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
+    raise ValueError(f"{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
 
 
 def _rows_of_file(path: Path, suffix: str, key: str, limit: int | None) -> list[Row]:
@@ -54,7 +54,7 @@ def _rows_of_file(path: Path, suffix: str, key: str, limit: int | None) -> list[
                 raise ValueError(f"{path}: row {len(rows) + 1} is {type(row).__name__}, not an object with fields")
             rows.append(row)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise ValueError(f"env_config.{key} = {str(path)!r}: cannot be read after row {len(rows)}: {error}") from error
+        raise ValueError(f"{key} = {str(path)!r}: cannot be read after row {len(rows)}: {error}") from error
     return rows
 
 
@@ -117,10 +117,10 @@ def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int
     try:
         import datasets
     except ImportError as error:
-        raise ValueError(f"env_config.{key} = {name!r}: a Hugging Face data set needs `pip install datasets`") from error
+        raise ValueError(f"{key} = {name!r}: a Hugging Face data set needs `pip install datasets`") from error
     try:
         found = datasets.load_dataset(name, config, split=split)
     except (OSError, ValueError) as error:
         what = f"{name!r}, configuration {config!r}, split {split!r}"
-        raise ValueError(f"env_config.{key} = {name!r}: cannot load {what}: {error}") from error
+        raise ValueError(f"{key} = {name!r}: cannot load {what}: {error}") from error
     return [dict(row) for row in islice(found, limit)]

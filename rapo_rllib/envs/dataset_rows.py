@@ -27,18 +27,24 @@ def question_from_row(
     Raises:
         ValueError: no question or no answer; names file, row and field.
     """
-    text = _first(row, (question_field,) if question_field else _QUESTION_FIELDS)
-    if text is None and question_field is None:
-        text = _last_user_message(row)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
+    text = question_text(row, where, question_field)
     answers = _texts(_first(row, (answer_field,) if answer_field else _ANSWER_FIELDS))
     if not answers:
         raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
     aliases = tuple(dict.fromkeys([*answers[1:], *_texts(row.get("aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
-    return Question(id=id, text=text.strip(), answer=answers[0], aliases=aliases, source=source)
+    return Question(id=id, text=text, answer=answers[0], aliases=aliases, source=source)
+
+
+def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:
+    """The question of one row, whether it has an answer or not. Arguments and errors as of :func:`question_from_row`."""
+    text = _first(row, (question_field,) if question_field else _QUESTION_FIELDS)
+    if text is None and question_field is None:
+        text = _last_user_message(row)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
+    return text.strip()
 
 
 def field_value(row: Any, dotted: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rapo_rllib.envs.base import check_split
+from rapo_rllib.envs.benchmarks import benchmark_questions, split_name
 from rapo_rllib.envs.calculator_traces import annotated_trajectories
 from rapo_rllib.envs.dataset_files import is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
@@ -30,16 +31,17 @@ ANNOTATIONS = "annotations"
 class QuestionsOptions(ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
 
-    scorer: str = "auto"
-    dataset: str = ""  # .jsonl, .jsonl.gz, .json, .parquet or .csv file, a folder, or a Hugging Face id
+    scorer: Any = "auto"  # by the question's source, or any that the other environments know
+    # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
+    dataset: str = ""  # .jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)
     dataset_config: str | None = None  # of a Hugging Face data set, for example "main"
     test_dataset: str | None = None  # where the test questions are; None: in `dataset` (not for a file, which is one split)
-    train_split: str = "train"
-    test_split: str = "test"
+    train_split: str = "train"  # of a Hugging Face data set or a folder
+    test_split: str = "test"  # of the same
     question_field: str | None = None  # dotted; None: known formats
-    answer_field: str | None = None
+    answer_field: str | None = None  # the same of the accepted answer
     limit_train: int | None = None  # only the first so many questions
-    limit_test: int | None = None
+    limit_test: int | None = None  # the same of the test questions
     skip_bad_rows: bool = False  # leave rows without question or answer out, with a warning, instead of refusing the file
     traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, or "annotations": GSM8K's own, in its answers
 
@@ -66,19 +68,21 @@ class Questions(ToolEnv):
         """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
         check_split(split)
         options = read_options(QuestionsOptions, env_config)
-        key, name = "dataset", options.dataset
+        key, name = "env_config.dataset", options.dataset
         if split == "test":
             if options.test_dataset is None and is_file_name(options.dataset):
                 rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
                 require(False, "test_dataset", None, rule)
             if options.test_dataset is not None:
-                key, name = "test_dataset", options.test_dataset
-        split_name, limit = {
+                key, name = "env_config.test_dataset", options.test_dataset
+        upstream_split, limit = {
             "train": (options.train_split, options.limit_train),
             "test": (options.test_split, options.limit_test),
         }[split]
+        if split_name(name) is not None:
+            return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit)
         wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-        return _load(name, key, split_name, _changed_at(name), *wanted)
+        return _load(name, key, upstream_split, _changed_at(name), *wanted)
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
@@ -93,8 +97,11 @@ class Questions(ToolEnv):
 
 def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     """Trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
-    name, fields_named = options.dataset, (options.question_field, options.answer_field)
-    rows = read_rows(name, "dataset", options.train_split, options.dataset_config, options.limit_train)
+    name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
+    if (named := split_name(name)) is not None:
+        benchmark, path = named
+        name, config = path or benchmark.hub_id or name, None if path else benchmark.config
+    rows = read_rows(name, "env_config.dataset", options.train_split, config, options.limit_train)
     pairs = (
         (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
         for number, row in enumerate(rows, start=1)
@@ -105,6 +112,14 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
 def _changed_at(name: str) -> int:
     path = Path(name).expanduser()
     return path.stat().st_mtime_ns if path.exists() else 0
+
+
+@lru_cache(maxsize=8)
+def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None) -> tuple[Question, ...]:
+    """As :func:`_load`, of a benchmark."""
+    named = split_name(name)
+    assert named is not None
+    return benchmark_questions(*named, split=split, limit=limit)
 
 
 @lru_cache(maxsize=8)

@@ -7,16 +7,18 @@ An environment is used for many episodes, one at a time, and holds nothing betwe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
-from rapo_rllib.envs.scoring import Score, scorer_for
 from rapo_rllib.envs.text_space import AnyText
-from rapo_rllib.protocol.steps import boxed_answer, format_ok, parse_step
-from rapo_rllib.tools import Tool, make_tool
+from rapo_rllib.protocol.steps import boxed_answer, parse_step
+from rapo_rllib.rewards import Episode, EpisodeStep, reward_terms, shared_scorer
+from rapo_rllib.rewards.formats import well_formed
+from rapo_rllib.tools import shared_tool
+from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
 from rapo_rllib.types import Question
 
 
@@ -38,10 +40,12 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.env_config = {**(env_config or {}), **kwargs}
         self.observation_space = AnyText()
         self.action_space = AnyText()
-        self._tools = {tool.tag: tool for tool in map(_made_tool, self.options.tools)}
+        self._tools = _by_tag([shared_tool(entry) for entry in self.options.tools])
+        self._scorer = shared_scorer(self.options.scorer)
+        self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._question: Question | None = None
+        self._steps: list[EpisodeStep] = []
         self._num_calls = 0
-        self._called: set[str] = set()
 
     @property
     def tool_tags(self) -> tuple[str, ...]:
@@ -55,8 +59,9 @@ class ToolEnv(gymnasium.Env[str, str]):
             The question's text, and an empty info.
         """
         super().reset(seed=seed)
+        self.end_sessions()
         question = (options or {}).get("question") or self._random_question()
-        self._question, self._num_calls, self._called = question, 0, set()
+        self._question, self._num_calls, self._steps = question, 0, []
         return question.text, {}
 
     def _random_question(self) -> Question:
@@ -70,8 +75,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Take the text of one generated step.
 
         A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``.
-        Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted`` and the ``reward_terms`` that add up
-        to the reward. One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
+        Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
+        to the reward, and ``score_failure`` if the scorer could not judge. One call too many truncates it, scored as
+        unanswered, with ``end = "tool_limit"``.
         """
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
@@ -85,33 +91,41 @@ class ToolEnv(gymnasium.Env[str, str]):
             reward, info = self._outcome(None, action)
             return "", reward, False, True, {**info, "end": "tool_limit"}
         tool = self._tools[parsed.tool_tag]
-        self._called.add(tool.tag)
-        result = tool.run(parsed.tool_input or "")
+        session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session())
+        result = session.run(parsed.tool_input or "")
+        self._steps.append(EpisodeStep(action, tool.tag, result.text, result.error))
         info = {"tool": tool.name, "tool_error": result.error, "tool_seconds": result.seconds}
         return result.text, 0.0, False, False, info
+
+    def end_sessions(self) -> None:
+        """Let go of what tools keep for the present episode; also for an episode that is given up half-way."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.end_sessions()
 
     def _outcome(self, predicted: str | None, text: str) -> tuple[float, dict[str, Any]]:
         """Score the end of an episode; ``predicted`` is None if there was no answer."""
         assert self._question is not None
-        settings, weights = self.options.protocol, self.options.reward
-        well_formed = predicted is not None and format_ok(text, settings, require_boxed=self.options.require_boxed)
-        scorer = scorer_for(self.options.scorer, self._question)
-        score = Score(0.0, False) if predicted is None else scorer(predicted, self._question)
-        counts = well_formed or not weights.strict_format
-        terms = {
-            "correct": weights.correct * score.value if counts else 0.0,
-            "format": weights.format if well_formed else 0.0,
-            "bad_format": 0.0 if well_formed else weights.bad_format,
-            "all_tools": weights.all_tools if counts and score.correct and self._called == set(self._tools) != set() else 0.0,
-        }
+        options, episode = self.options, Episode((*self._steps, EpisodeStep(text)), self.options.protocol)
+        check = options.reward.format_check
+        format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
+        score = self._scorer(predicted, self._question, episode)
+        all_tools = {step.tool for step in self._steps} == set(self._tools) != set()
+        terms = reward_terms(score, options.reward, format_ok=format_ok, all_tools=all_tools, tool_errors=episode.tool_errors)
         self._question = None
-        info = {"correct": score.correct, "format_ok": well_formed, "reward_terms": terms, "predicted": predicted or ""}
-        return sum(terms.values()), info
+        self.end_sessions()
+        info = {"correct": score.correct, "format_ok": format_ok, "reward_terms": terms, "predicted": predicted or ""}
+        return sum(terms.values()), info | ({"score_failure": score.failure} if score.failure else {})
 
 
-def _made_tool(entry: Any) -> Tool:
-    if isinstance(entry, str):
-        return make_tool(entry)
-    if isinstance(entry, Mapping) and "name" in entry and set(entry) <= {"name", "options"}:
-        return make_tool(entry["name"], **(entry.get("options") or {}))
-    raise ValueError(f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}")
+def _by_tag(tools: Sequence[BoundedTool]) -> dict[str, BoundedTool]:
+    for index, tool in enumerate(tools):
+        for other in tools[:index]:
+            if other.tag == tool.tag:
+                names = f"{other.name!r} and {tool.name!r}"
+                raise ValueError(f"env_config.tools: {names} are both called by <{tool.tag}>: leave one of them out")
+    return {tool.tag: tool for tool in tools}

@@ -32,9 +32,9 @@ class WordProblemsOptions(ToolEnvOptions):
     steps: tuple[int, ...] = (1, 3)  # fewest and most arithmetic operations of a solution
     max_number: int = 20  # of the numbers in a story; results reach ten times as far
     distractor_prob: float = 0.0  # chance of an irrelevant fact with a number of its own
-    num_train: int = 10_000
-    num_test: int = 500
-    seed: int = 0
+    num_train: int = 10_000  # training questions
+    num_test: int = 500  # test questions
+    seed: int = 0  # other numbers, other problems; no problem is in both splits of any seed
     expert_style: str = "steps"  # steps: one python call per operation; single: one call with the whole expression
 
     def __post_init__(self) -> None:

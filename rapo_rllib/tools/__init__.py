@@ -1,5 +1,7 @@
-"""Layer 1: tools that a policy may call. ``make_tool`` builds one from its name in ``env_config.tools``."""
+"""Layer 1: tools that a policy may call, named in ``env_config.tools``."""
 
-from rapo_rllib.tools.base import Tool, ToolResult, make_tool
+from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+from rapo_rllib.tools.bounded import shared_tool
+from rapo_rllib.tools.make import make_tool
 
-__all__ = ["Tool", "ToolResult", "make_tool"]
+__all__ = ["Tool", "ToolLimits", "ToolResult", "make_tool", "shared_tool"]

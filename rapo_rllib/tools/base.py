@@ -1,15 +1,9 @@
-"""What a tool is, and how ``env_config.tools`` becomes tools. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult."""
+"""What a tool is. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult -> observation."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
-
-# Import paths, so that a tool's packages are loaded only by those who use it.
-TOOLS = {"python": "rapo_rllib.tools.python:PythonTool"}
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -21,57 +15,66 @@ class ToolResult:
 
     text: str
     error: str | None = None
-    seconds: float = 0.0  # wall clock of the call
+    seconds: float = 0.0  # wall clock of the call; 0: measured by whoever calls
+
+
+@dataclass(frozen=True)
+class ToolLimits:
+    """What one call may take. Held from outside, whatever the tool itself does (``bounded.py``).
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
+
+    timeout_s: float = 30.0  # wall clock; a call that takes longer is given up and its trajectory goes on
+    max_output_chars: int = 8000  # longer outputs are cut
+    max_concurrent: int | None = None  # calls at a time in one process; None: as many as there are trajectories
+
+    def __post_init__(self) -> None:
+        for key in ("timeout_s", "max_output_chars", "max_concurrent"):
+            value = getattr(self, key)
+            if key == "max_concurrent" and value is None:
+                continue
+            whole = key == "timeout_s" or isinstance(value, int)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not whole or not value > 0:
+                kind = "number" if key == "timeout_s" else "whole number"
+                raise ValueError(f"env_config.tools: limits.{key} = {value!r}: must be a positive {kind}")
 
 
 @runtime_checkable
 class Tool(Protocol):
     """Something a policy may call between ``<tag>`` and ``</tag>``. Calls come from several threads at once.
 
+    One object serves all trajectories of a process. What belongs to one trajectory lives in a session (:class:`KeepsState`).
+
     A bad call (failing code, a query without hits, a timeout) is a ``ToolResult`` with ``error``. ``run`` raises ``ToolError``
-    only if the tool itself is broken.
+    only if the tool itself is broken. A method ``close()``, if there is one, is called when the tool is no longer used.
     """
 
     name: str
     tag: str
+    limits: ToolLimits
 
     def run(self, input: str) -> ToolResult:
         """Run the tool on the text between its tags."""
 
 
-def make_tool(name_or_import_path: str, **options: Any) -> Tool:
-    """One tool from its short name (``python``) or an import path (``package.module:Class``).
+class ToolSession(Protocol):
+    """The state of a tool in one trajectory."""
 
-    Raises:
-        ValueError: unknown name, import path that leads nowhere, unknown option, or no tool at the end of the path.
-    """
-    cls = _tool_class(name_or_import_path)
-    _check_options(cls, name_or_import_path, options)
-    tool = cls(**options)
-    if not isinstance(tool, Tool):
-        raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it needs name, tag and run(input)")
-    return tool
+    def run(self, input: str) -> ToolResult:
+        """As ``Tool.run``, after the earlier calls of this session."""
 
+    def fork(self) -> ToolSession:
+        """A session of its own in the same state, for a trajectory that branches."""
 
-def _tool_class(name: str) -> Any:
-    path = TOOLS.get(name, name)
-    module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
-    if not module:
-        near = difflib.get_close_matches(name, TOOLS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(TOOLS)}, or package.module:Class"
-        raise ValueError(f"env_config.tools: unknown tool {name!r}: {hint}")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env_config.tools: cannot import {name!r}: {error}") from error
+    def close(self) -> None:
+        """The trajectory ended; may be called twice."""
 
 
-def _check_options(cls: Any, name: str, options: dict[str, Any]) -> None:
-    parameters = inspect.signature(cls).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for key in options:
-        if key not in parameters:
-            near = difflib.get_close_matches(key, parameters, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid options: {', '.join(parameters)}"
-            raise ValueError(f"env_config.tools: tool {name!r} has no option {key!r}: {hint}")
+@runtime_checkable
+class KeepsState(Protocol):
+    """A tool that gives every trajectory a session, opened at its first call."""
+
+    def session(self) -> ToolSession | None:
+        """A fresh session; None: this tool is set up to keep nothing between calls."""

@@ -1,3 +1,5 @@
+import copy
+
 import gymnasium
 import pytest
 
@@ -6,7 +8,7 @@ from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems import WordProblems
-from rapo_rllib.tools import ToolResult
+from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 
 QUESTION = Question("q", "Tom has 3 apples and buys 5. How many?", "8")
@@ -16,6 +18,7 @@ RIGHT = "<answer>\\boxed{8}</answer>"
 class Echo:
     name = "echo"
     tag = "echo"
+    limits = ToolLimits()
 
     def run(self, input: str) -> ToolResult:
         return ToolResult(f"{input}!", "odd" if input == "x" else None, 0.5)
@@ -37,7 +40,7 @@ def test_an_episode() -> None:
     assert env.step("<echo>x</echo>")[4]["tool_error"] == "odd"
     observation, reward, terminated, truncated, info = env.step(RIGHT)
     assert (observation, reward, terminated, truncated) == ("", 1.0, True, False)
-    terms = {"correct": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0}
+    terms = {"correct": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0, "tool_error": 0.0}
     assert info == {"correct": True, "format_ok": True, "reward_terms": terms, "predicted": "8"}
     with pytest.raises(gymnasium.error.ResetNeeded, match="after the end"):
         env.step(RIGHT)
@@ -77,17 +80,41 @@ def test_without_required_box() -> None:
     assert started(require_boxed=False).step("<answer>8</answer>")[4]["format_ok"]
 
 
-def test_the_reward_of_the_released_code() -> None:
-    # token F1 of the boxed answer; +0.1 if correct and all tools were used; -1 for bad format, whatever the answer
-    keys = {"scorer": "qa", "reward": {"bad_format": -1, "all_tools": 0.1, "strict_format": True}}
-    env = started(**keys)
-    assert env.step(RIGHT)[1] == 1.0
-    env.reset(options={"question": QUESTION})
-    env.step("<echo>a</echo>")
-    assert env.step(RIGHT)[1] == pytest.approx(1.1)
-    env.reset(options={"question": QUESTION})
-    env.step("<echo>a</echo>")
-    assert env.step("<answer>8</answer>")[1] == -1.0
+RELEASED = "<think>Add.</think>"
+
+
+@pytest.mark.parametrize("reward", ["released_code", {"preset": "released_code"}])
+def test_the_reward_of_the_released_code(reward: object) -> None:
+    env = started(reward=reward)
+
+    def episode(*steps: str) -> float:
+        env.reset(options={"question": Question("q", "?", "New York")})
+        return [env.step(step)[1] for step in steps][-1]
+
+    right, half = "<answer>\\boxed{New York}</answer>", "<answer>\\boxed{York}</answer>"
+    assert episode(RELEASED + right) == 1.0
+    assert episode(RELEASED + half) == pytest.approx(2 / 3)  # token F1
+    assert episode(f"{RELEASED}<echo>a</echo>", RELEASED + right) == pytest.approx(1.1)
+    assert episode(f"{RELEASED}<echo>a</echo>", RELEASED + half) == pytest.approx(2 / 3 + 0.1)  # the bonus is for any F1
+    assert episode(f"{RELEASED}<echo>a</echo>", f"{RELEASED}<answer>\\boxed{{Paris}}</answer>") == 0.0
+    assert episode(right) == -1.0  # without a thought
+    assert episode(f"{RELEASED}<echo>a</echo>", f"{RELEASED}<answer>New York</answer>") == -1.0
+    assert episode(f"{RELEASED}No answer") == -1.0
+
+
+def test_a_preset_lies_beneath_what_is_given() -> None:
+    env = started(reward={"preset": "released_code", "bad_format": -0.5, "format": 0.25}, scorer="math")
+    assert env.options.reward.all_tools == 0.1 and env.options.scorer == "math"
+    assert env.step("<answer>8</answer>")[1] == -0.5
+    assert started(reward={"preset": None}).options == ToolEnv({"tools": [ECHO]}).options
+
+
+def test_failed_calls_cost() -> None:
+    env = started(reward={"tool_error": -0.1}, max_tool_calls=2)
+    for call in ("x", "a"):  # the first one fails
+        env.step(f"<echo>{call}</echo>")
+    _, reward, _, _, info = env.step(RIGHT)
+    assert reward == pytest.approx(0.9) and info["reward_terms"]["tool_error"] == -0.1
 
 
 def test_no_bonus_for_using_all_of_no_tools() -> None:
@@ -114,16 +141,29 @@ def test_tags_of_the_protocol() -> None:
         ({"max_tool_cals": 3}, r"unknown key 'env_config.max_tool_cals': did you mean 'env_config.max_tool_calls'\?"),
         ({"zzz": 3}, "unknown key 'env_config.zzz': valid keys: max_tool_calls"),
         ({"reward": {"corect": 1}}, r"unknown key 'env_config.reward.corect': did you mean 'env_config.reward.correct'\?"),
-        ({"reward": 1}, "env_config.reward = 1: must be a mapping of correct"),
+        ({"reward": 1}, "env_config.reward = 1: must be a mapping of preset, correct"),
+        ({"reward": "released"}, "env_config.reward.preset = 'released': must be one of released_code, or null"),
+        ({"reward": {"preset": ["x"]}}, "env_config.reward.preset = .*must be one of released_code"),
+        ({"reward": {"all_tools_for": "all"}}, "env_config.reward.all_tools_for = 'all': must be one of correct, partial"),
+        ({"reward": {"format_check": "x"}}, "env_config.reward.format_check = 'x': must be one of final_step, whole_text"),
+        ({"reward": {"format": float("nan")}}, "env_config.reward.format = nan: must be a number"),
         ({"reward": {"correct": "x"}}, "env_config.reward.correct = 'x': must be a number"),
         ({"reward": {"strict_format": 1}}, "env_config.reward.strict_format = 1: must be true or false"),
         ({"max_tool_calls": -1}, "env_config.max_tool_calls = -1: must be a whole number"),
         ({"max_tool_calls": 2.5}, "env_config.max_tool_calls = 2.5"),
-        ({"scorer": "maths"}, "env_config.scorer = 'maths': must be one of math, qa"),
+        ({"scorer": "maths"}, "env_config.scorer = 'maths': must be one of math, qa.*; did you mean 'math'"),
+        ({"scorer": 3}, "env_config.scorer = 3: must be a name, or {name: judge"),
+        ({"scorer": {"name": "math", "option": {}}}, "unknown key 'env_config.scorer.option': did you mean"),
+        ({"scorer": {"name": "math", "options": {"timeout": 1}}}, "did you mean 'env_config.scorer.options.timeout_s'"),
+        ({"scorer": {"name": "math", "options": {"timeout_s": 0}}}, "env_config.scorer.options.timeout_s = 0: must be"),
+        ({"scorer": {"name": "math", "options": 1}}, "env_config.scorer.options = 1: must be a mapping"),
+        ({"scorer": {"name": "qa", "options": {"x": 1}}}, "unknown key 'env_config.scorer.options.x'"),
         ({"require_boxed": "no"}, "env_config.require_boxed = 'no'"),
         ({"tools": "python"}, "env_config.tools = 'python': must be a list"),
         ({"tools": ["pythn"]}, r"unknown tool 'pythn': did you mean 'python'\?"),
-        ({"tools": [{"name": "python", "timeout": 1}]}, "env_config.tools: .*each entry is a name or"),
+        ({"tools": [{"name": "python", "timeout": 1}]}, r"unknown key 'env_config.tools: timeout'"),
+        ({"tools": ["python", "python"]}, "'python' and 'python' are both called by <python>: leave one of them out"),
+        ({"tools": [{"options": {}}]}, "env_config.tools: .*each entry is a name or"),
         ({"tools": [{"name": "python", "options": {"timeout": 1}}]}, "did you mean 'timeout_s'"),
     ],
 )
@@ -178,3 +218,16 @@ def test_seed_questions() -> None:
 def test_protocols() -> None:
     assert issubclass(WordProblems, AsksQuestions) and issubclass(WordProblems, HasExpert)
     assert not issubclass(ToolEnv, AsksQuestions)
+
+
+def test_a_copy_goes_on_from_the_same_state_and_alone() -> None:
+    """What a trajectory that branches needs."""
+    env = gymnasium.make("rapo/word_problems", disable_env_checker=True, env_config={"max_tool_calls": 2})
+    env.reset(options={"question": Question("q", "What is 1 + 1?", "2")})
+    env.step("<python>1 + 1</python>")
+    branch = copy.deepcopy(env)
+    assert branch.step("<python>2</python>")[0] == "2"
+    assert branch.step("<python>3</python>")[4]["end"] == "tool_limit"  # its third call
+    observation, _, terminated, truncated, _ = env.step("<python>4</python>")  # the second of this one
+    assert (observation, terminated, truncated) == ("4", False, False)
+    assert env.step("<answer>\\boxed{2}</answer>")[1] == 1.0

@@ -1,12 +1,13 @@
 import pytest
 
-from rapo_rllib.tools import Tool, ToolResult, make_tool
+from rapo_rllib.tools import Tool, ToolLimits, ToolResult, make_tool
 from rapo_rllib.tools.python import PythonTool
 
 
 class Echo:
     name = "echo"
     tag = "say"
+    limits = ToolLimits()
 
     def __init__(self, times: int = 1) -> None:
         self.times = times
@@ -35,10 +36,10 @@ def test_by_import_path(path: str) -> None:
     ("name", "options", "message"),
     [
         ("pyton", {}, r"env_config.tools: unknown tool 'pyton': did you mean 'python'\?"),
-        ("zzz", {}, "unknown tool 'zzz': use one of python"),
+        ("zzz", {}, "unknown tool 'zzz': use one of python, search, web_search"),
         ("no.such.module:Tool", {}, "cannot import 'no.such.module:Tool'"),
         (f"{__name__}:Gone", {}, "cannot import"),
-        (f"{__name__}:NoTool", {}, "is no tool: it needs name, tag and run"),
+        (f"{__name__}:NoTool", {}, "is no tool: it lacks name, tag, limits, run"),
         ("python", {"timeout": 3}, r"tool 'python' has no option 'timeout': did you mean 'timeout_s'\?"),
         ("python", {"timeout_s": 0}, "timeout_s = 0: must be a positive number"),
         ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a positive number"),

@@ -1,0 +1,252 @@
+"""Passages in one Milvus collection: stored by ``build.py``, found by ``search_tool.py``.
+
+    queries -> embedding -> nearest keys ----+
+    queries -> words -> BM25 of Milvus ------+-- ``ranking.fused`` -> ids -> rows -> Hit
+
+Of a Lite path keys and passages are in memory (``milvus/live_keys.py``). What the collection was made with is kept beside it in
+notes, so that whoever searches need not name the embedder again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
+from rapo_rllib.corpus.ranking import FUSION_DEPTH, chosen_mode, fused
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.index import index_kind, search_effort
+from rapo_rllib.milvus.live_keys import LiveKeys
+from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.milvus.schema import Field
+from rapo_rllib.text_encoder import TextEncoder, resolve_embedder
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DEFAULT_EMBEDDER = "all-minilm-l6-v2"
+NOTE = "corpus"
+WORDS = "passage"  # title, newline, text: one column, because BM25 reads one
+FIELDS = (Field("id", max_bytes=64), Field("source_id", max_bytes=MAX_SOURCE_ID_BYTES), Field("title"), Field(WORDS))
+NAMES = tuple(field.name for field in FIELDS)
+
+
+@dataclass(frozen=True)
+class CorpusPlace:
+    """Where a corpus is. ``prefix`` stands before the names of these fields where the user writes them, for messages."""
+
+    uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
+    collection: str = "passages"
+    token: str = ""
+    db_name: str = ""
+    timeout_s: float = 10.0  # of one request
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that was found. ``score``: cosine (dense), BM25's, or the fusion's; comparable within one answer only."""
+
+    passage: Passage
+    score: float
+
+
+class PassageCollection:
+    """Cheap to construct; connects on first use. Safe to read from several threads and processes.
+
+    Args:
+        place: where it is.
+        embedder: of passages and queries; None: the one it was made with, or the default one for a new collection.
+        device: that the embedder runs on.
+
+    Raises:
+        ValueError: a URI, collection name or embedder that cannot be.
+    """
+
+    def __init__(self, place: CorpusPlace, embedder: str | None = None, device: str = "cpu") -> None:
+        if not place.collection.isidentifier():
+            raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
+        self.place, self._device = place, device
+        self.milvus = MilvusHandle(place.uri, place.token, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
+        self._notes = Notes(self.milvus, place.collection)
+        self._live_keys = LiveKeys(self.milvus, place.collection)
+        self._encoder = None if embedder is None else self._make_encoder(embedder)
+        self._facts: dict[str, Any] | None = None
+
+    @property
+    def where(self) -> str:
+        """The collection in words."""
+        return f"collection {self.place.collection!r} at {self.milvus.uri}"
+
+    def exists(self) -> bool:
+        """Whether the collection exists."""
+        return self.milvus.exists(self.place.collection)
+
+    def facts(self) -> dict[str, Any]:
+        """``embedder``, ``fingerprint``, ``bm25``, ``files``, ``complete``: what it was made with, and whether it is ready.
+
+        Raises:
+            ValueError: there is no such collection, or it is no corpus.
+            RetrievalError: Milvus does not answer.
+        """
+        if not self.exists():
+            raise ValueError(
+                f"{self.place.prefix}uri, {self.place.prefix}collection: there is no {self.where}. Make it: "
+                f"rllib corpus build FILE --uri {self.place.uri} --collection {self.place.collection}"
+            )
+        found = self._notes.get(NOTE)
+        if found is None:
+            raise ValueError(f"{self.place.prefix}collection: {self.where} is no corpus of this package; name another")
+        return found
+
+    def create(self) -> dict[str, Any]:
+        """Create the collection unless it exists; returns its facts.
+
+        Raises:
+            ValueError: it exists and was made with another embedder.
+            RetrievalError: Milvus does not answer.
+        """
+        if not self.exists():
+            self._notes.drop()  # of a collection that was dropped halfway
+            encoder = self._encoder = self._encoder or self._make_encoder(DEFAULT_EMBEDDER)
+            words = self.milvus.makes_terms()
+            made_by = {"embedder": _lasting_name(encoder.name), "fingerprint": _fingerprint(encoder)}
+            self.set_facts({**made_by, "bm25": words, "files": [], "complete": False})
+            self.milvus.create(self.place.collection, FIELDS, encoder.dim, words_of=WORDS if words else None)
+        self._open()
+        return self.facts()
+
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Replace what :meth:`facts` says."""
+        self._notes.set(NOTE, facts)
+
+    def missing(self, passages: Sequence[Passage]) -> list[Passage]:
+        """Those of ``passages`` that are not stored yet, each once."""
+        unique = {passage.id: passage for passage in passages}
+        present = {row["id"] for row in self.milvus.get(self.place.collection, list(unique), ["id"])}
+        return [passage for key, passage in unique.items() if key not in present]
+
+    def insert(self, passages: Sequence[Passage]) -> None:
+        """Embed and store passages."""
+        vectors = self.encoder.encode([_words(passage) for passage in passages], role="document")
+        rows = [
+            {"id": passage.id, "source_id": passage.source_id, "title": passage.title, WORDS: _words(passage)}
+            for passage in passages
+        ]
+        self.milvus.upsert(self.place.collection, rows, vectors)
+
+    def settle(self) -> None:
+        """After the last insert: have the rows in their final form, the right index, and the keys in memory (Lite)."""
+        self.milvus.flush(self.place.collection)
+        self._live_keys.mark_changed()
+        in_memory = self._live_keys.current(self.encoder.dim) is not None
+        self.milvus.set_index(self.place.collection, "FLAT" if in_memory else index_kind(self.count()))
+
+    def prepare(self) -> None:
+        """Do what the first search would wait for: load the embedder, and have the keys in memory (Lite).
+
+        Raises:
+            ValueError, RetrievalError: see :meth:`search`.
+        """
+        self._live_keys.current(self.encoder.dim)
+
+    def search(self, queries: Sequence[str], top_k: int, mode: str = "auto") -> list[list[Hit]]:
+        """For each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
+
+        All queries are embedded as one batch and searched by one request per ranking.
+
+        Raises:
+            ValueError: there is no such collection, it was made with another embedder, or cannot be searched in this mode.
+            RetrievalError: Milvus does not answer.
+        """
+        if not queries:
+            return []
+        mode = chosen_mode(mode, self._open()["bm25"], self.where)
+        depth = max(FUSION_DEPTH, top_k) if mode == "hybrid" else top_k
+        near = [] if mode == "bm25" else self._dense(queries, depth)
+        worded = [] if mode == "dense" else self._by_words(queries, depth)
+        if mode == "hybrid":
+            pairs = zip(near, worded, strict=True)
+            ranked = [fused([[row["id"] for row in one] for one in pair], top_k) for pair in pairs]
+        else:
+            ranked = [[(row["id"], row["similarity"]) for row in rows] for rows in near or worded]
+        return self._hits(ranked, {row["id"]: row for rows in near for row in rows if WORDS in row})
+
+    def count(self) -> int:
+        """Number of passages."""
+        return self.milvus.count(self.place.collection)
+
+    def drop(self) -> None:
+        """Delete the passages and the notes about them."""
+        self._facts = None
+        self._live_keys.forget()
+        self._notes.drop()
+        self.milvus.drop(self.place.collection)
+
+    def close(self) -> None:
+        """Disconnect. The next call connects again."""
+        self._live_keys.forget()
+        self.milvus.close()
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The embedder, once it is known."""
+        self._open()
+        assert self._encoder is not None
+        return self._encoder
+
+    def _dense(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
+        """The nearest rows: whole ones from memory, or their ids."""
+        vectors: np.ndarray = self.encoder.encode(queries, role="query")
+        snapshot = self._live_keys.current(self.encoder.dim)
+        if snapshot is not None:
+            return snapshot.found(vectors, top_k)
+        return self.milvus.search(self.place.collection, vectors, top_k, ["id"], search_effort("auto", top_k))
+
+    def _by_words(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
+        return self.milvus.search_words(self.place.collection, queries, top_k, ["id"])
+
+    def _hits(self, ranked: list[list[tuple[str, float]]], known: dict[str, dict[str, Any]]) -> list[list[Hit]]:
+        """The passages of the ids; what is not ``known`` is read."""
+        ids = sorted({key for ranking in ranked for key, _ in ranking} - known.keys())
+        rows = known | {row["id"]: row for row in self.milvus.get(self.place.collection, ids, NAMES, latest=False)}
+        return [[Hit(_passage(rows[key]), score) for key, score in ranking if key in rows] for ranking in ranked]
+
+    def _open(self) -> dict[str, Any]:
+        """The facts, once the embedder was found to be the one that the passages were embedded with."""
+        if self._facts is not None:
+            return self._facts
+        facts = self.facts()
+        encoder = self._encoder or self._make_encoder(facts["embedder"])
+        if (ours := _fingerprint(encoder)) != facts["fingerprint"]:
+            raise ValueError(
+                f"{self.place.prefix}embedder: {self.where} was embedded by {facts['embedder']!r} ({facts['fingerprint']}), "
+                f"which is not {encoder.name!r} as it is here ({ours}). Name that embedder, or another collection."
+            )
+        self._encoder, self._facts = encoder, facts
+        return facts
+
+    def _make_encoder(self, name: str) -> TextEncoder:
+        return TextEncoder(name, key=f"{self.place.prefix}embedder", device=self._device)
+
+
+def _fingerprint(encoder: TextEncoder) -> str:
+    facts = {**encoder.facts, "text": "title + newline + text", "max_tokens": encoder.max_tokens}
+    return json.dumps({**facts, **({"prompts": encoder.prompts} if encoder.prompts else {})}, sort_keys=True)
+
+
+def _lasting_name(name: str) -> str:
+    """A folder's name as it is found from anywhere; other names as they are."""
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() and resolve_embedder(name, "embedder") == str(folder) else name
+
+
+def _words(passage: Passage) -> str:
+    return f"{passage.title}\n{passage.text}"
+
+
+def _passage(row: dict[str, Any]) -> Passage:
+    return Passage(row["id"], row["title"], row[WORDS][len(row["title"]) + 1 :], row["source_id"])

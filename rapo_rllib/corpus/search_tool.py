@@ -1,0 +1,125 @@
+"""The search tool: a query between ``<search>`` and ``</search>``, passages of a corpus as the observation.
+
+    env_config.tools: [{name: search, options: {uri: ./corpus.db, top_k: 3}}]
+
+All trajectories of a process share one object; queries that come at the same time are embedded and searched together.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from rapo_rllib.corpus.batched import Batched
+from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
+from rapo_rllib.corpus.ranking import chosen_mode
+from rapo_rllib.errors import RetrievalError, ToolError
+from rapo_rllib.milvus.connection import LITE_RESTART_S
+from rapo_rllib.tools.base import ToolLimits, ToolResult
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "env_config.tools: search option "
+MAX_QUERY_CHARS = 1000  # what follows is not read
+MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts as gone
+
+
+class CorpusSearch:
+    """Searches a collection that ``rllib corpus build`` made.
+
+    Args:
+        uri: a Milvus Lite path ending in .db, or http(s)://host:port.
+        collection: name of the Milvus collection.
+        top_k: passages of one answer.
+        mode: ``dense``, ``bm25``, ``hybrid``, or ``auto``: hybrid where the collection has BM25, else dense.
+        max_chars: of a passage's text; the rest is cut.
+        embedder: None: the one that the collection was made with.
+        token: of a server.
+        db_name: database of a server.
+        timeout_s: of one request to Milvus.
+
+    Raises:
+        ValueError: a value that cannot be; there is no such collection, it is not complete, or it was made with another
+            embedder; Milvus does not answer.
+    """
+
+    name = "search"
+    tag = "search"
+
+    def __init__(
+        self,
+        uri: str = "./corpus.db",
+        collection: str = "passages",
+        top_k: int = 3,
+        mode: str = "auto",
+        max_chars: int = 1000,
+        embedder: str | None = None,
+        token: str = "",
+        db_name: str = "",
+        timeout_s: float = 10.0,
+    ) -> None:
+        for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more")
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or timeout_s <= 0:
+            raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number")
+        place = CorpusPlace(uri, collection, token, db_name, timeout_s, prefix=PREFIX)
+        self.collection = PassageCollection(place, embedder)
+        self._top_k, self._max_chars = top_k, max_chars
+        self._mode = self._checked_mode(mode)
+        if embedder is not None:
+            self.collection.prepare()  # refuses another embedder than the collection's now, not in the first call
+        self._search = Batched(self._search_all)
+        self._failures = 0
+        self._lock = threading.Lock()
+        # its own limits come first: a batch that waits for the one before it, while Lite's server starts again
+        self.limits = ToolLimits(2 * max(timeout_s, LITE_RESTART_S) + timeout_s, top_k * (max_chars + 1000))
+
+    def run(self, input: str) -> ToolResult:
+        """The best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""
+        query = " ".join(input.encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS].strip()
+        if not query:
+            return ToolResult("(no query)", "empty")
+        try:
+            hits = self._search(query)
+        except RetrievalError as error:
+            return self._unavailable(error)
+        self._failures = 0
+        if not hits:
+            return ToolResult("(no results)", "no_results")
+        return ToolResult("\n\n".join(self._shown(number, hit) for number, hit in enumerate(hits, start=1)))
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.collection.close()
+
+    def _checked_mode(self, mode: str) -> str:
+        try:
+            facts = self.collection.facts()
+        except RetrievalError as error:
+            raise ValueError(f"{PREFIX}uri = {self.collection.place.uri!r}: {error}") from error
+        if not facts["complete"]:
+            raise ValueError(f"{PREFIX}collection: {self.collection.where} is not complete; run `rllib corpus build` again")
+        try:
+            return chosen_mode(mode, facts["bm25"], self.collection.where)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}{error}") from None
+
+    def _search_all(self, queries: list[str]) -> Sequence[list[Hit]]:
+        return self.collection.search(queries, self._top_k, self._mode)
+
+    def _unavailable(self, error: RetrievalError) -> ToolResult:
+        with self._lock:
+            self._failures += 1
+            failures = self._failures
+        if failures >= MAX_FAILURES:
+            raise ToolError(f"tool search: {failures} calls in a row were not answered: {error}") from error
+        logger.warning("tool search: %s", error)
+        return ToolResult("SearchError: the search service failed", "service")
+
+    def _shown(self, number: int, hit: Hit) -> str:
+        title, text = hit.passage.title, hit.passage.text
+        if len(text) > self._max_chars:
+            text = text[: self._max_chars].rstrip() + " ..."
+        return f"[{number}] {title}\n{text}" if title else f"[{number}] {text}"

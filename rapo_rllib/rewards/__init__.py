@@ -1,0 +1,18 @@
+"""Layer 1: what an episode is worth. Pure functions of answer, question and episode; environments route to them."""
+
+from rapo_rllib.rewards.presets import with_reward_preset
+from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
+from rapo_rllib.rewards.scorers import check_scorer, shared_scorer
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms
+
+__all__ = [
+    "Episode",
+    "EpisodeStep",
+    "RewardOptions",
+    "Score",
+    "Scorer",
+    "check_scorer",
+    "reward_terms",
+    "shared_scorer",
+    "with_reward_preset",
+]

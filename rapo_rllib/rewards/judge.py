@@ -1,0 +1,142 @@
+"""A language model as judge, behind any endpoint that speaks OpenAI's chat completions.
+
+answer -> equal as text to an accepted one? -> verdict known? -> prompt -> ``JsonService`` -> verdict -> Score
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rapo_rllib.env_config import is_int, is_number
+from rapo_rllib.errors import ServiceError
+from rapo_rllib.json_service import JsonService
+from rapo_rllib.rewards.once import Once
+from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, golds
+from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
+from rapo_rllib.types import Question
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """Keys of ``env_config.scorer.options`` of a judge."""
+
+    base_url: str = ""  # with its version, for example http://127.0.0.1:8000/v1
+    model: str = ""  # as the endpoint calls it
+    api_key_env: str | None = None  # environment variable that holds the key; None: none is sent
+    prompt: str = DEFAULT_PROMPT  # with {answer}, and {question}, {accepted} and {fence} as needed
+    temperature: float = 0.0  # of the judge's sampling; 0: greedy
+    max_tokens: int = 512  # of the reply, thoughts included
+    timeout_s: float = 30.0  # of one try
+    attempts: int = 3  # tries of one request, while the endpoint is busy or does not answer
+    max_concurrent: int = 8  # requests at a time in one process
+    on_failure: str = "error"  # error: the trajectory ends with an error; wrong; or the name of a scorer that takes over
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request
+
+    def __post_init__(self) -> None:
+        for key in ("base_url", "model"):
+            value = getattr(self, key)
+            _require(isinstance(value, str) and bool(value), key, value, "must be given")
+        _require(self.base_url.startswith(("http://", "https://")), "base_url", self.base_url, "must begin with http(s)://")
+        _require(isinstance(self.prompt, str) and "{answer}" in self.prompt, "prompt", self.prompt, "must contain {answer}")
+        _require(is_number(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be 0 or more")
+        _require(is_number(self.timeout_s) and self.timeout_s > 0, "timeout_s", self.timeout_s, "must be a positive number")
+        for key in ("max_tokens", "attempts", "max_concurrent"):
+            _require(is_int(getattr(self, key), 1), key, getattr(self, key), "must be a whole number, 1 or more")
+        _require(isinstance(self.extra, Mapping), "extra", self.extra, "must be a mapping")
+        if self.api_key_env is not None:
+            known = isinstance(self.api_key_env, str) and bool(os.environ.get(self.api_key_env))
+            _require(known, "api_key_env", self.api_key_env, "there is no such environment variable, or it is empty")
+
+
+def _require(condition: bool, key: str, value: object, rule: str) -> None:
+    if not condition:
+        raise ValueError(f"env_config.scorer.options.{key} = {value!r}: {rule}")
+
+
+class LLMJudge:
+    """Scores 1 or 0 by a model's verdict. Thread-safe; equal questions with equal answers are asked once.
+
+    Args:
+        options: where and what to ask.
+        fallback: scores where the judge failed; None: the failure is raised.
+    """
+
+    def __init__(self, options: JudgeOptions, fallback: Scorer | None = None) -> None:
+        self._prompt, self._fallback = options.prompt, fallback
+        endpoint = _Endpoint(options)
+        self._verdict = Once(endpoint.verdict)
+        weakref.finalize(self, endpoint.service.close)
+
+    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
+        """1 if the judge finds the answer correct.
+
+        Raises:
+            ServiceError: it did not answer, or not with a verdict, and there is no fallback.
+        """
+        if answer is None or not answer.strip():
+            return WRONG
+        accepted = [gold for gold in golds(question) if gold]
+        if answer.strip() in accepted:
+            return Score(1.0, True)
+        try:
+            correct = self._verdict(filled(self._prompt, question.text, accepted, answer.strip()))
+        except ServiceError as error:
+            if self._fallback is None:
+                raise
+            score = self._fallback(answer, question, episode)
+            return Score(score.value, score.correct, score.terms, failure=f"judge/{_kind(error)}")
+        return Score(float(correct), correct)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LLMJudge:
+        return self  # a trajectory that branches copies its environment; scorers are shared
+
+
+class _Endpoint:
+    """Where the model is, and how it is asked."""
+
+    def __init__(self, options: JudgeOptions) -> None:
+        self._options = options
+        self.service = JsonService("judge", options.timeout_s, options.attempts, 2 * options.timeout_s)
+        self._slots = threading.BoundedSemaphore(options.max_concurrent)
+
+    def verdict(self, prompt: str) -> bool:
+        """What the model says to ``prompt``. Raises ``ServiceError``."""
+        options = self._options
+        body = {
+            "model": options.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": options.temperature,
+            "max_tokens": options.max_tokens,
+            **options.extra,
+        }
+        # read anew for every request: the key is kept nowhere
+        key = os.environ.get(options.api_key_env, "") if options.api_key_env else ""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        url = options.base_url.rstrip("/") + "/chat/completions"
+        with self._slots:
+            reply = _content(self.service.request("POST", url, json=body, headers=headers))
+        found = verdict(reply)
+        if found is None:
+            raise ServiceError(f"judge gives no verdict: it ends with {reply[-200:]!r}", 200)
+        return found
+
+
+def _content(reply: Any) -> str:
+    """The text of a chat completion."""
+    try:
+        content = reply["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        raise ServiceError("judge answers with something that is no chat completion", 200) from None
+    return content if isinstance(content, str) else ""
+
+
+def _kind(error: ServiceError) -> str:
+    """In one word what was wrong, for counting."""
+    if error.status is None:
+        return "unreachable"
+    return "unreadable" if error.status < 400 else f"status_{error.status}"

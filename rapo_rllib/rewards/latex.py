@@ -1,0 +1,98 @@
+r"""One way of writing for what LaTeX, and models, write in many: ``\dfrac34`` is ``\frac{3}{4}``, ``{,}`` is a comma."""
+
+from __future__ import annotations
+
+import re
+
+_REPLACED = {
+    **dict.fromkeys(("\\left.", "\\right.", "\\left", "\\right", "\\displaystyle", "{}"), ""),
+    **dict.fromkeys(("\\,", "\\;", "\\:", "\\ ", "~", "\\quad", "\\qquad", "\u00a0"), " "),
+    **dict.fromkeys(("\\dfrac", "\\tfrac", "\\cfrac"), "\\frac"),
+    **dict.fromkeys(("\\mbox", "\\textrm", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\operatorname"), "\\text"),
+    **dict.fromkeys(("\\leqslant", "\\leq", "≤", "⩽"), "\\le"),
+    **dict.fromkeys(("\\geqslant", "\\geq", "≥", "⩾"), "\\ge"),
+    **dict.fromkeys(("bmatrix", "Bmatrix"), "pmatrix"),
+    "\\\\": "\\\\",  # a new row, no escaped blank
+    "\\lbrace": "\\{",
+    "\\rbrace": "\\}",
+    "\\degree": "^\\circ",
+    "{,}": ",",
+    "\\%": "%",
+    "＜": "<",
+    "＞": ">",
+    "，": ",",
+    "−": "-",
+    "–": "-",
+    "π": "\\pi",
+    "∞": "\\infty",
+    "∪": "\\cup",
+    "±": "\\pm",
+    "×": "\\times",
+    "÷": "\\div",
+}
+# longest first, and a command only where its name ends
+_REPLACE = re.compile(
+    "|".join(
+        re.escape(name) + ("(?![a-zA-Z])" if re.fullmatch(r"\\[a-zA-Z]+", name) else "")
+        for name in sorted(_REPLACED, key=len, reverse=True)
+    )
+)
+_ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[a-zA-Z])|\(([^()]*)\))")
+_WRAPPED = tuple((re.escape(a), re.escape(b)) for a, b in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")))
+_MONEY = "\ue000"  # stands for an escaped dollar sign
+_ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
+_GROUP = r"\s*(\{[^{}]*\})"
+_EMPTY_TEXT = re.compile(r"\\text\{\s*\}")
+_LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
+_SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"(?<=\d)\s*(\\text\{{)?\s*({'|'.join(_SCALES)}|dozen)s?\b\s*(\}})?")
+
+
+def tidied(text: str) -> str:
+    r"""The answer without what changes its looks only.
+
+    >>> tidied("$\\left( 3,\\ \\dfrac12 \\right)$.")
+    '( 3, \\frac{1}{2} )'
+    """
+    text = _unwrapped(re.sub(r"\\!\s*", "", text).strip().rstrip(".,;").strip())
+    text = _REPLACE.sub(lambda match: _REPLACED[match[0]], text)
+    text = _EMPTY_TEXT.sub("", text)
+    text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text)
+    text = re.sub(rf"\\sqrt{_ONE}", r"\\sqrt{\1}", text)
+    text = re.sub(rf"\\frac{_ONE}(?=\s*[\\{{\da-zA-Z])", r"\\frac{\1}", text)
+    text = re.sub(rf"\\frac{_GROUP}{_ONE}", r"\\frac\1{\2}", text)
+    text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
+    text = _SCALE.sub(_scaled, text)
+    text = _SET_BUILDER.sub(r"\2", text)
+    return re.sub(r"\s+", " ", text).strip().rstrip(".,;").strip()
+
+
+def _scaled(match: re.Match[str]) -> str:
+    r"""``5 million`` is a number, and ``2 dozen`` a product."""
+    name = match[2]
+    factor = f"10^{{{_SCALES[name]}}}" if name in _SCALES else "12"
+    opened = "" if match[1] is None else "\\text{"
+    return f" \\times {factor} {opened}{match[3] or ''}".replace("\\text{}", "")
+
+
+def one_list(text: str) -> str:
+    """``5 or 6`` and ``5, and 6`` as ``5, 6``."""
+    return _LIST_WORD.sub(", ", text)
+
+
+def without_blanks(text: str) -> str:
+    """For comparison as text."""
+    return re.sub(r"\s", "", text)
+
+
+def _unwrapped(text: str) -> str:
+    """Without the signs that begin and end mathematics; a dollar sign that does neither is money, as is an escaped one."""
+    text = text.replace("\\$", _MONEY)
+    for begin, end in _WRAPPED:
+        match = re.fullmatch(rf"{begin}((?:(?!{begin}|{end}).)*){end}", text, flags=re.DOTALL)
+        if match is not None:
+            text = match[1].strip()
+            break
+    text = re.sub(r"\$([^$]+)\$", r"\1", text)
+    return text.replace(_MONEY, "$").replace("\\(", "").replace("\\)", "")

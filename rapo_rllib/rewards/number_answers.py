@@ -1,0 +1,119 @@
+r"""Answers that are plain numbers: ``1,200``, ``3/4``, ``1\frac{4}{5}``, ``50%``, ``6.72 \times 10^{-5}``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
+_NUMBER = re.compile(
+    rf"(?P<sign>[+-]?)\s*(?:"
+    rf"(?:(?P<mixed>\d+)\s*)?\\frac\{{\s*(?P<above>[+-]?\d+)\s*\}}\{{\s*(?P<below>[+-]?\d+)\s*\}}"
+    rf"|(?:(?P<mixed2>\d+)\s+)?(?P<above2>\d+)\s*/\s*(?P<below2>[+-]?\d+)"
+    rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?\d{{1,3}})|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power2>[+-]?\d{{1,3}})\s*\}}?)?"
+    rf")\s*(?P<percent>%|percent|\\text\{{\s*percent\s*\}})?"
+)
+_UNEVALUATED = re.compile(r"[\d)]\s*(?:[-+*/]|\\times|\\cdot|\\div)\s*[\d(]")
+_LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_WORD = re.compile(r"[a-zA-Z]{2,}")
+_ANY_NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
+_FRACTION = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*\}|(?<=\d)\s*/\s*(?=\d)")
+_MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
+_MAX_DIGITS = 12  # of floating point numbers, before their noise
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as it was written."""
+
+    value: Fraction
+    percent: bool = False
+    is_ratio: bool = False  # written as a fraction
+    digits: int | None = None  # significant digits of a decimal with a point; None: it has none
+
+    @property
+    def unevaluated(self) -> bool:
+        """A division that gives a whole number, but was not carried out: 8/2."""
+        return self.is_ratio and self.value.denominator == 1
+
+
+def parsed_number(text: str) -> Number | None:
+    """The number that a tidied text is, and nothing else; None if it is none."""
+    match = _NUMBER.fullmatch(_without_thousands(text))
+    if match is None:
+        return None
+    sign = -1 if match["sign"] == "-" else 1
+    percent = match["percent"] is not None
+    if match["decimal"] is not None:
+        power = int(match["power"] or match["power2"] or 0)
+        digits = len(match["decimal"].replace(".", "").lstrip("0")) if "." in match["decimal"] else None
+        return Number(sign * Fraction(match["decimal"]) * Fraction(10) ** power, percent, digits=digits)
+    below = int(match["below"] or match["below2"])
+    if below == 0:
+        return None
+    whole, above = int(match["mixed"] or match["mixed2"] or 0), int(match["above"] or match["above2"])
+    return Number(sign * (whole + Fraction(above, below)), percent, is_ratio=True)
+
+
+def same_number(predicted: str, gold: str) -> bool | None:
+    """Whether ``predicted`` is the number ``gold`` (both tidied, without units); None if it takes more than arithmetic to say.
+
+    A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. A calculation that
+    was not carried out ("12 + 5" for 17, "8/2" for 4) is not the answer; a sentence is, if it holds one number only.
+    """
+    right = parsed_number(gold)
+    if right is None:
+        return None
+    left = parsed_number(predicted)
+    if left is not None:
+        return not left.unevaluated and _agree(left, right)
+    shown = predicted if right.value.denominator == 1 else _FRACTION.sub("", predicted)
+    if _UNEVALUATED.search(shown):
+        return False
+    if not _WORD.search(_LATEX_COMMAND.sub(" ", predicted)):
+        return None
+    found = _ANY_NUMBER.findall(predicted)
+    only = parsed_number(found[0].rstrip(",")) if len(found) == 1 else None
+    return only is not None and _agree(only, right)
+
+
+def _agree(left: Number, right: Number) -> bool:
+    if _close(left, right.value):
+        return True
+    if left.percent == right.percent:
+        return False
+    return _close(left, right.value * 100) if left.percent else _close(left, right.value / 100)
+
+
+def _close(written: Number, value: Fraction) -> bool:
+    """Equal; or a decimal within one unit of its last place.
+
+    That is for values of endless length (0.333333 for 1/3), and for the noise of floating point (0.30000000000000004).
+    """
+    if written.value == value:
+        return True
+    if written.digits is None or written.value == 0:
+        return False
+    endless = _without_twos_and_fives(value.denominator) > 1
+    if written.digits < (_MIN_DIGITS if endless else _MAX_DIGITS):
+        return False
+    digits = min(written.digits, _MAX_DIGITS)
+    return abs(written.value - value) < Fraction(10) ** (_magnitude(written.value) - digits + 1)
+
+
+def _magnitude(value: Fraction) -> int:
+    """Exponent of the first significant digit."""
+    exponent = len(str(abs(value.numerator))) - len(str(value.denominator))
+    return exponent if abs(value) >= Fraction(10) ** exponent else exponent - 1
+
+
+def _without_twos_and_fives(number: int) -> int:
+    for prime in (2, 5):
+        while number % prime == 0:
+            number //= prime
+    return number
+
+
+def _without_thousands(text: str) -> str:
+    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)

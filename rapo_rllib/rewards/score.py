@@ -1,0 +1,77 @@
+"""What every scorer gets and gives: answer, question, episode -> ``Score``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import Question
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good an answer is, and whether it counts as correct.
+
+    Example: ``Score(0.8, False)``; with named terms ``Score(0.7, True, {"correct": 1.0, "length": -0.3})``.
+    """
+
+    value: float  # in [0, 1] unless the scorer is a user's own
+    correct: bool
+    terms: Mapping[str, float] = field(default_factory=dict)  # what ``value`` is made of; empty: one term, ``correct``
+    failure: str = ""  # in one word why the scorer itself could not judge, for counting
+
+
+WRONG = Score(0.0, False)
+
+
+@dataclass(frozen=True)
+class EpisodeStep:
+    """One generated step, and what came of it."""
+
+    text: str
+    tool: str | None = None  # tag of the tool that was called
+    observation: str = ""  # its bare output
+    tool_error: str | None = None  # in one word
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What the policy wrote and what tools answered; without step traces that were retrieved."""
+
+    steps: tuple[EpisodeStep, ...]
+    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
+
+    @property
+    def text(self) -> str:
+        """All steps with the rendered outputs of their tools."""
+        shown = (s.text if s.tool is None else s.text + render_observation(s.observation, self.settings) for s in self.steps)
+        return "".join(shown)
+
+    @property
+    def tool_errors(self) -> int:
+        """Calls that failed."""
+        return sum(step.tool_error is not None for step in self.steps)
+
+
+class Scorer(Protocol):
+    """Scores the end of an episode. Called from several threads."""
+
+    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
+        r"""``answer``: content of the last ``\boxed{}`` of the answer, else the whole answer; None: there was no answer."""
+
+
+def golds(question: Question) -> tuple[str, ...]:
+    """All accepted answers."""
+    return (question.answer, *question.aliases)
+
+
+def of_answer(score: Callable[[str, Question], Score]) -> Scorer:
+    """A scorer that looks at the answer only; without an answer the score is 0."""
+
+    def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
+        return WRONG if answer is None else score(answer, question)
+
+    return scorer

@@ -1,0 +1,64 @@
+"""Terms of the outcome reward, which are added up. ALGORITHM sections 9, 10.
+
+Score, format, tool calls -> ``reward_terms`` -> ``info["reward_terms"]``, whose sum is the reward
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from rapo_rllib.env_config import is_number, require
+from rapo_rllib.rewards.score import Score
+
+FORMATS = ("final_step", "whole_text")
+BONUS_CASES = ("correct", "partial")
+TERMS = ("correct", "format", "bad_format", "all_tools", "tool_error")
+
+
+@dataclass(frozen=True)
+class RewardOptions:
+    """Keys of ``env_config.reward``: what each term weighs, and when it counts."""
+
+    preset: str | None = None  # values for what is not given here: see ``presets.py``
+    correct: float = 1.0  # times the scorer's score, in [0, 1]
+    format: float = 0.0  # added for a good format
+    bad_format: float = 0.0  # added for a bad one, or when there is no answer
+    all_tools: float = 0.0  # added when the answer is right and every tool was called
+    all_tools_for: str = "correct"  # which answers that is for: correct ones, or partial: with a score above 0
+    tool_error: float = 0.0  # added for every tool call that failed
+    strict_format: bool = False  # an answer in bad format earns nothing but bad_format (and tool_error)
+    format_check: str = "final_step"  # what is checked: the final_step, or the whole_text (see ``formats.py``)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "float":
+                require(is_number(value), f"reward.{f.name}", value, "must be a number")
+        require(isinstance(self.strict_format, bool), "reward.strict_format", self.strict_format, "must be true or false")
+        for key, known in (("all_tools_for", BONUS_CASES), ("format_check", FORMATS)):
+            value = getattr(self, key)
+            require(value in known, f"reward.{key}", value, f"must be one of {', '.join(known)}")
+
+
+def reward_terms(
+    score: Score, options: RewardOptions, *, format_ok: bool, all_tools: bool, tool_errors: int = 0
+) -> dict[str, float]:
+    """The terms of one episode.
+
+    Args:
+        score: of its answer. Named terms of a score take the place of the one term ``correct``.
+        options: weights.
+        format_ok: whether its format is good; never without an answer.
+        all_tools: whether every tool was called, and there are tools.
+        tool_errors: calls that failed.
+    """
+    counts = format_ok or not options.strict_format
+    earned = score.terms or {"correct": score.value}
+    right = score.correct or (options.all_tools_for == "partial" and score.value > 0)
+    return {
+        **{name: options.correct * value if counts else 0.0 for name, value in earned.items()},
+        "format": options.format if format_ok else 0.0,
+        "bad_format": 0.0 if format_ok else options.bad_format,
+        "all_tools": options.all_tools if counts and right and all_tools else 0.0,
+        "tool_error": options.tool_error * tool_errors,
+    }

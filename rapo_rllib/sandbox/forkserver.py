@@ -1,0 +1,198 @@
+"""The forkserver backend: a zygote with the packages loaded forks a locked child for each call or session.
+
+This side starts the zygote at the first call, gives every child its pipes, and starts a new zygote if one is lost. What runs on
+the other side is in ``inside/``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
+from rapo_rllib.sandbox.exchange import exchange, make_pipes
+from rapo_rllib.sandbox.files import readable_paths
+from rapo_rllib.sandbox.inside.runner import STATUSES
+from rapo_rllib.sandbox.zygote_process import ZygoteProcess
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 15.0  # beyond a call's own time, under load; then the zygote itself counts as hung
+
+
+class ForkserverSandbox:
+    """Forks a locked child for each call or session; thread-safe.
+
+    Args:
+        layers: what children are locked into, as ``machine.layers_in_force`` found it.
+        preload: packages that are loaded once, in the zygote.
+        packages: distributions that code can read; None: all that are installed.
+
+    Raises:
+        ValueError: one of ``packages`` is not installed.
+    """
+
+    def __init__(self, layers: Sequence[str], preload: Sequence[str] = (), packages: Sequence[str] | None = None) -> None:
+        self.layers = tuple(layers)
+        self._preload, self._readable = tuple(preload), readable_paths(packages)
+        self._running: list[ZygoteProcess] = []  # one or none
+        self._lock = threading.Lock()
+        weakref.finalize(self, _stop, self._running)
+        _sandboxes.add(self)
+
+    def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
+        """Run code in a fresh process; once more if the zygote is lost under it."""
+        for _ in range(2):
+            zygote = self._zygote()
+            try:
+                process = ForkedProcess(zygote, limits, secrets.randbits(32), one_call=True)
+                try:
+                    return process.run(code)
+                finally:
+                    process.close()
+            except LostProcess:
+                self._drop(zygote)
+        raise ToolError("python tool: its sandbox ended twice under a call")
+
+    def open(self, limits: SandboxLimits, seed: int) -> ForkedProcess:
+        """A fresh process for several calls."""
+        for _ in range(2):
+            zygote = self._zygote()
+            try:
+                return ForkedProcess(zygote, limits, seed, one_call=False)
+            except LostProcess:
+                self._drop(zygote)
+        raise ToolError("python tool: its sandbox does not take a session")
+
+    def close(self) -> None:
+        """End the zygote and all its children; a later call starts another."""
+        with self._lock:
+            _stop(self._running)
+
+    def _zygote(self) -> ZygoteProcess:
+        with self._lock:
+            if not self._running:
+                self._running.append(ZygoteProcess(self.layers, self._preload, self._readable))
+            return self._running[0]
+
+    def _drop(self, zygote: ZygoteProcess) -> None:
+        with self._lock:
+            if zygote in self._running:
+                self._running.clear()
+                logger.warning("python tool: its sandbox is started again: %s", zygote.stop() or "it was killed")
+
+    def forget(self) -> None:
+        """In a forked process: the zygote is the parent's."""
+        self._lock = threading.Lock()
+        self._running.clear()
+
+
+def _stop(running: list[ZygoteProcess]) -> None:
+    while running:
+        running.pop().stop()
+
+
+_sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
+_processes: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
+
+
+class ForkedProcess:
+    """One child of the zygote. Its end is noticed, and the child killed, when this side closes its lifeline.
+
+    Raises:
+        LostProcess: nobody takes the request.
+    """
+
+    def __init__(self, zygote: ZygoteProcess, limits: SandboxLimits, seed: int, one_call: bool) -> None:
+        self._zygote, self._limits = zygote, limits
+        self._pipes, theirs = make_pipes()
+        self._lifeline, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            order = json.dumps({"limits": limits.told(one_call), "seed": seed}).encode()
+            socket.send_fds(zygote.control, [order], [end.fileno(), *theirs])
+        except OSError as error:
+            self.close()
+            raise LostProcess from error
+        finally:
+            end.close()
+            for fd in theirs:
+                os.close(fd)
+        _processes.add(self)
+
+    def run(self, code: str) -> SandboxResult:
+        """Run code after the earlier calls.
+
+        Raises:
+            LostProcess: the zygote, and so this process, is gone.
+            ToolError: the child could not be forked or locked.
+        """
+        started, limits = time.monotonic(), self._limits
+        self._tell({"timeout_s": limits.timeout_s})
+        output, event = exchange(
+            self._pipes,
+            code,
+            limits.max_output_bytes,
+            started + limits.timeout_s + GRACE_S,
+            self._lifeline.fileno(),
+            self._heard,
+        )
+        if event == "deadline":  # what should have killed it does not work
+            self._zygote.stop()
+            event = {"ended": 0, "cause": "timeout"}
+        outcome = "output" if event == "output" else _outcome(event)
+        if outcome in ENDED:
+            self.close()
+        return SandboxResult(output, outcome, time.monotonic() - started)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._lifeline.send(json.dumps(message).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it ended; why is waiting to be read
+
+    def _heard(self) -> dict[str, Any]:
+        try:
+            message = self._lifeline.recv(4096)
+        except ConnectionResetError:
+            message = b""
+        if not message:
+            raise LostProcess
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def close(self) -> None:
+        """Kill the child, if it still runs."""
+        self._lifeline.close()
+        self._pipes.close()
+
+
+def _outcome(event: dict[str, Any]) -> str:
+    if "status" in event:
+        number = event["status"]  # of the child's making
+        return STATUSES[number] if number < len(STATUSES) else "exception"
+    cause = event.get("cause") or event.get("failed")
+    if cause in ("timeout", "scratch"):
+        return str(cause)
+    if cause:
+        raise ToolError(f"python tool: its sandbox could not run a call: {cause}")
+    return "killed" if event["ended"] < 0 else "exit"
+
+
+def _after_fork() -> None:
+    """In a forked process: close this module's descriptors, or the parent's children would not see the parent close them."""
+    for process in list(_processes):
+        process.close()
+    for sandbox in list(_sandboxes):
+        sandbox.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

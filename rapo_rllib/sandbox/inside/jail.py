@@ -1,0 +1,147 @@
+"""The order in which a process locks itself in: scratch folder, limits, capabilities, Landlock, and seccomp last.
+
+Each step takes away what the earlier ones needed. ``Jail`` is prepared once, before the fork; ``lock`` runs in each child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from . import landlock, namespaces, seccomp
+from .syscalls import prctl, syscall
+
+REQUIRED = ("rlimits", "landlock", "seccomp")
+NAMESPACES = "namespaces"
+# stdin, stdout, stderr, the pipe that brings code, the pipe that takes its outcome: all that a locked process has open
+REQUEST_FD, STATUS_FD, FIRST_FREE_FD = 3, 4, 5
+MAX_FILE_BYTES = 16 * 2**20
+_MAX_OPEN_FILES = 64
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Limits(NamedTuple):
+    """What the code of one process may take."""
+
+    cpu_s: float  # of the first call
+    memory_bytes: int  # address space beyond what the interpreter and its packages hold already
+    scratch_bytes: int  # of all files together
+    scratch_files: int
+    one_call: bool  # CPU time has a hard limit; the process ends after its first call
+
+
+class Jail:
+    """What a process is locked into.
+
+    Args:
+        layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.
+        readable: files and folders that can be read.
+    """
+
+    def __init__(self, layers: Sequence[str], readable: Sequence[str]) -> None:
+        self.layers, self._readable = frozenset(layers), tuple(readable)
+        self._opened: list[tuple[int, int]] = []  # descriptor, rights
+        self._ruleset: landlock.Ruleset | None = None  # the same for all children
+
+    def prepare(self) -> None:
+        """Once, before the first fork and after all packages are loaded: what is the same for all children.
+
+        In namespaces one ruleset does for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
+        """
+        while os.open(os.devnull, os.O_RDONLY) < FIRST_FREE_FD:
+            continue  # numbers that each child gives to its pipes
+        if "landlock" in self.layers:
+            self._opened = [(os.open(path, os.O_PATH), _access(path)) for path in self._readable]
+        if NAMESPACES in self.layers:
+            self._ruleset = self._rules(namespaces.SCRATCH)
+        if "seccomp" in self.layers:
+            seccomp.prepare()
+
+    def _rules(self, scratch: str) -> landlock.Ruleset | None:
+        if "landlock" not in self.layers:
+            return None
+        ruleset = landlock.Ruleset()
+        for fd, access in self._opened:
+            ruleset.allow(fd, access)
+        folder = os.open(scratch, os.O_PATH)
+        ruleset.allow(folder, landlock.SCRATCH)
+        os.close(folder)
+        return ruleset
+
+    def lock(self, limits: Limits, scratch: str, base_bytes: int) -> None:
+        """Lock the present process in, for good.
+
+        Args:
+            limits: what it may take.
+            scratch: its working folder; in namespaces it gets one of its own in memory instead.
+            base_bytes: the address space it has already.
+
+        Raises:
+            OSError, ValueError: the kernel refuses a layer. The process must end then.
+        """
+        if NAMESPACES in self.layers:
+            namespaces.private_scratch(limits.scratch_bytes, limits.scratch_files)
+        else:
+            os.chdir(scratch)
+        ruleset = self._ruleset or self._rules(".")
+        if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
+            set_limits(limits, base_bytes)
+        drop_capabilities()
+        if ruleset is not None:
+            ruleset.lock()
+        syscall("close_range", FIRST_FREE_FD, 0xFFFFFFFF, 0)
+        if "seccomp" in self.layers:
+            seccomp.lock()
+
+
+def _access(path: str) -> int:
+    return landlock.READ | (landlock.WRITE if path == "/dev/null" else 0)
+
+
+def set_limits(limits: Limits, base_bytes: int) -> None:
+    """Set the resource limits, hard ones where the process could raise them again.
+
+    Raises:
+        OSError, ValueError: the kernel refuses a limit.
+    """
+    cpu_s = math.ceil(limits.cpu_s) + 1
+    memory = base_bytes + limits.memory_bytes
+    file_bytes = min(MAX_FILE_BYTES, limits.scratch_bytes)
+    pairs = {
+        resource.RLIMIT_CPU: (cpu_s, cpu_s + 1 if limits.one_call else resource.RLIM_INFINITY),
+        resource.RLIMIT_AS: (memory, memory),
+        resource.RLIMIT_FSIZE: (file_bytes, file_bytes),
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_NOFILE: (_MAX_OPEN_FILES, _MAX_OPEN_FILES),
+        resource.RLIMIT_NPROC: (0, 0),
+        resource.RLIMIT_MEMLOCK: (0, 0),
+        resource.RLIMIT_MSGQUEUE: (0, 0),
+    }
+    for kind, pair in pairs.items():
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:  # a stricter limit of the machine stays
+            pair = (min(pair[0], hard), hard if pair[1] == resource.RLIM_INFINITY else min(pair[1], hard))
+        resource.setrlimit(kind, pair)
+
+
+def drop_capabilities() -> None:
+    """Give up what being root, here or in namespaces, allows. Only ``execve`` could give it back, and seccomp refuses that."""
+    header = ctypes.create_string_buffer(struct.pack("=II", 0x20080522, 0))  # version 3 of the interface, this process
+    syscall("capset", header, bytes(24))
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process as soon as its parent is gone."""
+    prctl(1, 9)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def address_space(statm: int) -> int:
+    """Bytes of address space of the process whose ``/proc/.../statm`` is open as ``statm``."""
+    return int(os.pread(statm, 64, 0).split()[0]) * _PAGE

@@ -1,0 +1,53 @@
+"""Finds out which layers this machine gives, by locking throw-away children in: a layer counts if it really went on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+
+from . import landlock, namespaces, seccomp
+from .jail import NAMESPACES, Limits, set_limits
+
+
+def main() -> None:
+    """Print ``{layer: null or why not}``; the only argument lists, as JSON, what a new root would show."""
+    readable = json.loads(sys.argv[1])
+    tries: dict[str, Callable[[], None]] = {
+        "rlimits": lambda: set_limits(Limits(10, 2**30, 2**20, 10, False), 2**30),
+        "landlock": lambda: landlock.Ruleset().lock(),
+        "seccomp": seccomp.lock,
+        NAMESPACES: lambda: _try_namespaces(readable),
+    }
+    print(json.dumps({layer: _in_child(attempt) for layer, attempt in tries.items()}))  # noqa: T201
+
+
+def _try_namespaces(readable: list[str]) -> None:
+    namespaces.enter()
+
+    def enter_root() -> None:  # the first process of the new namespace is the next one
+        namespaces.new_root(readable)
+        namespaces.private_scratch(2**20, 10)
+
+    error = _in_child(enter_root)
+    if error is not None:
+        raise OSError(error)
+
+
+def _in_child(attempt: Callable[[], None]) -> str | None:
+    """What went wrong in a child that made the attempt."""
+    incoming, outgoing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            attempt()
+        except (OSError, ValueError) as error:
+            os.write(outgoing, str(getattr(error, "strerror", None) or error).encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(outgoing)
+    with open(incoming, encoding="utf-8") as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    return None if status == 0 else said or f"a child that tried ended with status {status}"

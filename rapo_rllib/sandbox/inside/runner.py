@@ -1,0 +1,100 @@
+"""Runs the pieces of code that come over a pipe, in one namespace, and answers each with one byte: how it went.
+
+8 bytes of length, code -> what it prints on stdout and stderr -> one byte of :data:`STATUSES`
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import sys
+import traceback
+from types import CodeType, ModuleType
+
+from .jail import REQUEST_FD, STATUS_FD
+
+SOURCE = "<python>"
+STATUSES = ("ok", "exception", "syntax", "memory")
+_OK, _EXCEPTION, _SYNTAX, _MEMORY = range(4)
+
+
+def serve(one_call: bool) -> None:
+    """Run code until the pipe ends, or only once."""
+    sys.argv[:] = [""]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    names = vars(main)
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # site would define them
+    while (code := _read_code()) is not None:
+        status = run(code, names)
+        os.write(STATUS_FD, bytes([status]))
+        if one_call:
+            return
+
+
+def _read_code() -> str | None:
+    length = int.from_bytes(_read(8), "little")
+    return _read(length).decode("utf-8", "replace") if length else None
+
+
+def _read(size: int) -> bytes:
+    data = b""
+    while len(data) < size and (chunk := os.read(REQUEST_FD, size - len(data))):
+        data += chunk
+    return data
+
+
+def run(code: str, names: dict[str, object]) -> int:
+    """Run one piece of code and report what it raises; the index of its status."""
+    status = _OK
+    try:
+        _execute(code, names)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code)  # noqa: T201 - the output is the result
+    except BaseException as error:
+        status = _report(error, code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # the code closed them
+        status = status or _EXCEPTION
+    return status
+
+
+def _execute(code: str, names: dict[str, object]) -> None:
+    """Run statements; the value of a last expression is printed unless it is None, as in a notebook."""
+    tree = ast.parse(code, SOURCE)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(_compiled(tree), names)
+    if isinstance(last, ast.Expr):
+        value = eval(_compiled(ast.Expression(last.value)), names)
+        if value is not None:
+            print(repr(value))  # noqa: T201
+
+
+def _compiled(tree: ast.Module | ast.Expression) -> CodeType:
+    return compile(tree, SOURCE, "exec" if isinstance(tree, ast.Module) else "eval", dont_inherit=True)
+
+
+def _report(error: BaseException, code: str) -> int:
+    """Write the last line of the traceback, with the line of the code if it has several."""
+    if isinstance(error, MemoryError):
+        print("MemoryError: the memory limit was reached")  # noqa: T201
+        return _MEMORY
+    # the code is compiled by this file: an error without a frame of the code itself is one of compiling it
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == SOURCE]
+    syntax = not lines and isinstance(error, (SyntaxError, ValueError))
+    line = getattr(error, "lineno", None) if syntax else (lines[-1] if lines else None)
+    message = traceback.format_exception_only(type(error), error)[-1].strip()
+    print(f"{message} (line {line})" if line and code.strip().count("\n") else message)  # noqa: T201
+    return _SYNTAX if syntax else _EXCEPTION
+
+
+def warm_up() -> None:
+    """Load what running code loads: the parts of the standard library that this file uses lazily."""
+    with open(os.devnull, "w") as nowhere:
+        stdout, sys.stdout = sys.stdout, nowhere
+        run("1 +", {})
+        run("1 / 0", {})
+        sys.stdout = stdout

@@ -1,0 +1,127 @@
+"""First process of a sandbox: enters the namespaces, forks the zygote, waits until either side ends, and clears up.
+
+    supervisor -> monitor (this; knows only the pipe ``alive`` and the zygote) -> zygote -> children
+
+The zygote dies with the monitor, and each child with the zygote: by its own wish (PR_SET_PDEATHSIG), and, in namespaces,
+because the kernel kills all processes of a namespace whose first one ended. So nothing outlives the supervisor, even if it is
+killed: the pipe's end is enough.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from . import huge_pages, namespaces, runner, scratch, zygote
+from .jail import NAMESPACES, Jail, die_with_parent
+from .syscalls import prctl
+
+# Packages import part of themselves at first use; done once here instead of in every child.
+_WARM_UP = {
+    "numpy": "import numpy, numpy.random, numpy.linalg\nnumpy.linalg.det(numpy.eye(2)), repr(numpy.ones(2))",
+    "sympy": """
+from sympy import *
+x, y = symbols("x y")
+str([solve(x**3 - 2), solve([x + y - 1, x - y]), integrate(sin(x) ** 2, (x, 0, pi)), diff(x**x), limit(sin(x) / x, x, 0)])
+str([simplify(sin(x) ** 2 + cos(x) ** 2), factor(x**2 - 1), expand((x + 1) ** 2), factorint(60)])
+str([series(exp(x), x, 0, 3), summation(x, (x, 1, 9)), nsolve(x**2 - 2, 1)])
+str([Matrix([[1, 2], [3, 4]]).inv(), sympify("1/3"), latex(x / y), Rational(1, 3).evalf()])
+""",
+}
+
+
+def main() -> None:
+    """Program of the monitor; its only argument holds the settings as JSON."""
+    settings = json.loads(sys.argv[1])
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if memory runs out, the kernel takes the sandbox, not the training
+    in_namespaces = NAMESPACES in settings["layers"]
+    if in_namespaces:
+        namespaces.enter()
+    prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
+    monitor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        if not in_namespaces:
+            die_with_parent(monitor)
+        _zygote(settings)
+        os._exit(0)
+    os.close(settings["control"])
+    with select_on(settings["alive"], os.pidfd_open(pid)) as poll:
+        poll.poll()
+    kill_descendants(pid)
+    if settings["folder"]:
+        for name in os.listdir(settings["folder"]):
+            scratch.remove(os.path.join(settings["folder"], name))
+        os.rmdir(settings["folder"])
+
+
+def select_on(*fds: int) -> select.epoll:
+    """An epoll that waits for input, or the end, of any of ``fds``."""
+    poll = select.epoll()
+    for fd in fds:
+        poll.register(fd, select.EPOLLIN)
+    return poll
+
+
+def kill_descendants(pid: int) -> int:
+    """Until none is left: they are all killed by the end of ``pid``, and are reaped here.
+
+    Returns:
+        How ``pid`` ended, as a shell says it: 128 and more for signals.
+    """
+    os.kill(pid, signal.SIGKILL)
+    code = 0
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return code
+        if ended == pid:
+            found = os.waitstatus_to_exitcode(status)
+            code = found if found >= 0 else 128 - found
+
+
+def _zygote(settings: dict[str, Any]) -> None:
+    """Show and load what children shall have, report, and serve."""
+    control = socket.socket(fileno=settings["control"])
+    if "rlimits" in settings["layers"]:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three for each session
+    statm, maps = (os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("statm", "maps"))  # there is no /proc later
+    os.close(settings["alive"])
+    if NAMESPACES in settings["layers"]:
+        prctl(1, 9)  # PR_SET_PDEATHSIG; its parent is outside its namespace, and has no number to compare
+        namespaces.new_root(settings["readable"])
+    jail = Jail(settings["layers"], settings["readable"])
+    sys.path.extend(settings["packages"])
+    _preload(settings["preload"])
+    jail.prepare()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the pages of everything loaded here
+    huge_pages.collapse(maps)
+    control.send(b'{"ready": true}')
+    zygote.Zygote(control, jail, settings["folder"], statm).serve()
+
+
+def _preload(packages: list[str]) -> None:
+    set_variables()
+    for name in packages:
+        importlib.import_module(name)
+        exec(_WARM_UP.get(name, ""), {})
+    runner.warm_up()
+
+
+def set_variables() -> None:
+    """The only environment variables: libraries shall start no threads, which they could not, nor reserve memory for them."""
+    os.environ.clear()
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"

@@ -1,0 +1,114 @@
+"""A running zygote, seen from the side that started it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Sequence
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.sandbox.files import package_folders
+from rapo_rllib.sandbox.inside.jail import NAMESPACES
+from rapo_rllib.sandbox.programs import command, start
+
+START_S = 60.0  # of a zygote that reads its packages from a cold disk
+SEND_S = 15.0  # for a request to be taken
+_END_S = 5.0  # for the monitor to clear up
+
+
+class ZygoteProcess:
+    """A monitor and its zygote, with the packages loaded.
+
+    Args:
+        layers: what its children are locked into.
+        preload: packages to load.
+        readable: files and folders that code can read.
+
+    Raises:
+        ToolError: it does not start, or a package cannot be loaded.
+    """
+
+    def __init__(self, layers: Sequence[str], preload: Sequence[str], readable: Sequence[str]) -> None:
+        self.owner = os.getpid()
+        self.folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        alive_in, self._alive = os.pipe()
+        settings = {
+            "layers": list(layers),
+            "readable": list(readable),
+            "packages": package_folders(),
+            "preload": list(preload),
+            "folder": self.folder,
+            "control": theirs.fileno(),
+            "alive": alive_in,
+        }
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as it runs
+        try:
+            fds = (theirs.fileno(), alive_in)
+            self.process = start(command("start", settings), fds, subprocess.DEVNULL, self._errors)
+        except OSError as error:
+            self.release()
+            raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
+        finally:
+            theirs.close()
+            os.close(alive_in)
+        _running.add(self)
+        self._await()
+
+    def _await(self) -> None:
+        self.control.settimeout(START_S)
+        try:
+            ready = self.control.recv(4096)
+        except TimeoutError:
+            ready = b""
+        self.control.settimeout(SEND_S)
+        if not ready:
+            said = self.stop() or f"no answer within {START_S:g} s"
+            raise ToolError(f"python tool: its sandbox did not start: {said}")
+
+    def stop(self) -> str:
+        """End it and all its children; nothing in a process that was forked from the owner.
+
+        Returns:
+            What it wrote to stderr: why it ended, if it did so by itself.
+        """
+        if os.getpid() != self.owner or self._errors.closed:
+            return ""
+        self._close_ends()
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)  # the monitor did, unless it was killed
+        with self._errors:
+            self._errors.seek(0)
+            return self._errors.read().decode("utf-8", "replace").strip()
+
+    def release(self) -> None:
+        """Close all that this side holds: the other side ends by itself."""
+        self._close_ends()
+        self._errors.close()
+
+    def _close_ends(self) -> None:
+        self.control.close()
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+
+
+_running: weakref.WeakSet[ZygoteProcess] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    """In a forked process: zygotes belong to whoever started them, and end with that process."""
+    for zygote in list(_running):
+        zygote.release()
+
+
+os.register_at_fork(after_in_child=_release_all)

@@ -1,0 +1,175 @@
+"""Tools with their limits held from outside, shared by all environments of a process.
+
+``env_config.tools`` entry -> ``shared_tool`` -> BoundedTool (one per process and entry) -> session (one per trajectory)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.tools.base import KeepsState, Tool, ToolLimits, ToolResult, ToolSession
+from rapo_rllib.tools.make import make_tool
+from rapo_rllib.unknown_keys import refuse_unknown_keys
+
+logger = logging.getLogger(__name__)
+
+MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
+
+
+class BoundedTool:
+    """Calls a tool within its limits: gives a call up when its time is over, cuts long outputs, keeps to so many at a time.
+
+    A call that is given up runs on in its thread, which cannot be killed; ``MAX_HUNG_CALLS`` of them are a ``ToolError``.
+    """
+
+    def __init__(self, tool: Tool, limits: ToolLimits | None = None) -> None:
+        self.tool, self.name, self.tag = tool, tool.name, tool.tag
+        self.limits = limits or tool.limits
+        most = self.limits.max_concurrent
+        self._slots = threading.BoundedSemaphore(most) if most else None
+        self._lock = threading.Lock()
+        self._hung = 0
+        close = getattr(tool, "close", None)
+        if close is not None:
+            weakref.finalize(self, close)
+
+    def run(self, input: str) -> ToolResult:
+        """One call, kept apart from all others."""
+        return self.call(self.tool.run, input)
+
+    def session(self) -> BoundedSession:
+        """What one trajectory calls."""
+        return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
+
+    def call(self, run: Callable[[str], ToolResult], input: str) -> ToolResult:
+        """Call ``run`` in a thread of its own. What it raises is raised here."""
+        started = time.monotonic()
+        with self._lock:
+            if self._hung >= MAX_HUNG_CALLS:
+                raise ToolError(
+                    f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s"
+                )
+        if self._slots is not None and not self._slots.acquire(timeout=self.limits.timeout_s):
+            return self._timed_out(started, "waited for its turn")
+        call = _Call(run, input, self._ended)
+        if not call.wait(self.limits.timeout_s):
+            with self._lock:
+                given_up = call.give_up()
+                self._hung += given_up
+            if given_up:
+                logger.warning("tool %s: no result within %g s on %.80r", self.name, self.limits.timeout_s, input)
+                return self._timed_out(started, "ran")
+        return self._bounded(call.result(), time.monotonic() - started)
+
+    def _ended(self, call: _Call) -> None:
+        if self._slots is not None:
+            self._slots.release()
+        with self._lock:
+            call.ended = True
+            self._hung -= call.given_up
+
+    def _timed_out(self, started: float, what: str) -> ToolResult:
+        text = f"TimeoutError: {self.name} {what} longer than {self.limits.timeout_s:g} s"
+        return ToolResult(text, "timeout", time.monotonic() - started)
+
+    def _bounded(self, result: ToolResult, seconds: float) -> ToolResult:
+        text, most = result.text, self.limits.max_output_chars
+        if len(text) > most:
+            text = f"{text[:most]}\n... (output cut after {most} characters)"
+        return replace(result, text=text, seconds=result.seconds or seconds)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BoundedTool:
+        return self  # a trajectory that branches copies its environment; tools are shared
+
+
+class _Call:
+    """One call in a daemon thread, so that a hung one does not keep the process from ending."""
+
+    def __init__(self, run: Callable[[str], ToolResult], input: str, on_end: Callable[[_Call], None]) -> None:
+        self.ended = self.given_up = False
+        self._outcome: ToolResult | BaseException | None = None
+        self._done = threading.Event()
+        self._on_end = on_end
+        threading.Thread(target=self._work, args=(run, input), daemon=True, name="tool-call").start()
+
+    def _work(self, run: Callable[[str], ToolResult], input: str) -> None:
+        try:
+            self._outcome = run(input)
+        except BaseException as error:
+            self._outcome = error  # raised again where the call was made
+        self._on_end(self)
+        self._done.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._done.wait(timeout_s)
+
+    def give_up(self) -> bool:
+        """Under the tool's lock: whether the call is still running, and is now nobody's."""
+        self.given_up = not self.ended
+        return self.given_up
+
+    def result(self) -> ToolResult:
+        self._done.wait()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+
+class BoundedSession:
+    """A tool in one trajectory; without a session of the tool's own, the shared tool."""
+
+    def __init__(self, tool: BoundedTool, session: ToolSession | None) -> None:
+        self._tool, self._session = tool, session
+        self._closer = weakref.finalize(self, session.close) if session is not None else None
+
+    def run(self, input: str) -> ToolResult:
+        """One call, after the earlier ones of this trajectory."""
+        return self._tool.run(input) if self._session is None else self._tool.call(self._session.run, input)
+
+    def close(self) -> None:
+        """The trajectory ended."""
+        if self._closer is not None:
+            self._closer()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BoundedSession:
+        return BoundedSession(self._tool, None if self._session is None else self._session.fork())
+
+
+_shared: weakref.WeakValueDictionary[str, BoundedTool] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def shared_tool(entry: Any) -> BoundedTool:
+    """The tool that an entry of ``env_config.tools`` describes: a name, or ``{name: ..., options: {...}, limits: {...}}``.
+
+    Equal entries give the same object for as long as someone uses it; afterwards the tool is closed.
+
+    Raises:
+        ValueError: naming what is wrong with the entry.
+    """
+    if isinstance(entry, str):
+        entry = {"name": entry}
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        raise ValueError(f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}")
+    refuse_unknown_keys(entry, ("name", "options", "limits"), "env_config.tools: ")
+    name, options, limits = entry["name"], entry.get("options") or {}, entry.get("limits") or {}
+    for key, value in (("options", options), ("limits", limits)):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"env_config.tools: {key} of {name!r} = {value!r}: must be a mapping")
+    refuse_unknown_keys(limits, [f.name for f in fields(ToolLimits)], "env_config.tools: limits.")
+    key = json.dumps([name, options, limits], sort_keys=True, default=repr)
+    with _shared_lock:
+        found = _shared.get(key)
+        if found is None:
+            tool = make_tool(name, **options)
+            found = _shared[key] = BoundedTool(tool, replace(tool.limits, **limits))
+        return found

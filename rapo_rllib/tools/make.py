@@ -1,0 +1,86 @@
+"""``env_config.tools`` -> tools: by short name, or by the import path of a class, an object or a function."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+
+# Import paths, so that a tool's packages are loaded only by those who use it.
+TOOLS = {
+    "python": "rapo_rllib.tools.python:PythonTool",
+    "search": "rapo_rllib.corpus.search_tool:CorpusSearch",
+    "web_search": "rapo_rllib.web_search.tool:WebSearch",
+}
+
+
+class FunctionTool:
+    """A function from text to text (or to a ``ToolResult``) as a tool; its name is tool name and tag."""
+
+    limits = ToolLimits()
+
+    def __init__(self, function: Callable[..., str | ToolResult], options: Mapping[str, Any]) -> None:
+        self.name = self.tag = function.__name__
+        self._function, self._options = function, dict(options)
+
+    def run(self, input: str) -> ToolResult:
+        """Call the function."""
+        found = self._function(input, **self._options)
+        return found if isinstance(found, ToolResult) else ToolResult(str(found))
+
+
+def make_tool(name_or_import_path: str, **options: Any) -> Tool:
+    """One tool from its short name (``python``) or an import path (``package.module:Class`` or ``package.module:function``).
+
+    Raises:
+        ValueError: unknown name, import path that leads nowhere, unknown option, or no tool at the end of the path.
+    """
+    target = _target(name_or_import_path)
+    if inspect.isfunction(target) and not _makes_a_tool(target):
+        _check_options(target, name_or_import_path, options, first=1)
+        return FunctionTool(target, options)
+    if callable(target):
+        _check_options(target, name_or_import_path, options)
+        tool = target(**options)
+    else:
+        tool = target
+    if not isinstance(tool, Tool):
+        missing = [part for part in ("name", "tag", "limits", "run") if not hasattr(tool, part)]
+        raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it lacks {', '.join(missing)}")
+    return tool
+
+
+def _makes_a_tool(function: Callable[..., Any]) -> bool:
+    """Whether a function's only required argument is none: then it returns a tool, instead of being one."""
+    parameters = inspect.signature(function).parameters.values()
+    return not any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _target(name: str) -> Any:
+    path = TOOLS.get(name, name)
+    module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    if not module:
+        near = difflib.get_close_matches(name, TOOLS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(TOOLS)}, or package.module:Class"
+        raise ValueError(f"env_config.tools: unknown tool {name!r}: {hint}")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"env_config.tools: cannot import {name!r}: {error}") from error
+
+
+def _check_options(target: Any, name: str, options: Mapping[str, Any], first: int = 0) -> None:
+    """Refuse options that ``target``, whose first arguments are not options, does not take."""
+    parameters = dict(list(inspect.signature(target).parameters.items())[first:])
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for key in options:
+        if key not in parameters:
+            near = difflib.get_close_matches(key, parameters, n=1)
+            valid = f"valid options: {', '.join(parameters)}" if parameters else "it has no options"
+            hint = f"did you mean {near[0]!r}?" if near else valid
+            raise ValueError(f"env_config.tools: tool {name!r} has no option {key!r}: {hint}")

@@ -1,0 +1,84 @@
+"""The python tool's state in one trajectory: a live process, and the inputs from which a branch makes its own."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.sandbox import ENDED, LostProcess, Sandbox, SandboxLimits, SandboxProcess, SandboxResult
+
+LOST = "(the variables of earlier calls are lost)\n"
+
+
+class PythonSession:
+    """Runs the code of one trajectory in one process.
+
+    A branch starts without a process. At its first call it runs the earlier inputs again, with the same random numbers (of
+    ``random``, and of numpy where it is preloaded), which gives the same variables if the code depends on nothing else, such
+    as the clock.
+
+    Args:
+        sandbox: where processes come from.
+        limits: of each call.
+        inputs: that were run already, in order.
+        seed: of random numbers.
+        lost: the next result says that earlier variables are lost.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, limits: SandboxLimits, inputs: Sequence[str] = (), seed: int | None = None, lost: bool = False
+    ) -> None:
+        self._sandbox, self._limits, self._inputs = sandbox, limits, list(inputs)
+        self._seed = secrets.randbits(32) if seed is None else seed
+        self._process: SandboxProcess | None = None
+        self._lost = lost
+
+    def run(self, code: str) -> SandboxResult:
+        """Run code after the earlier inputs; the first result after their variables were lost says so.
+
+        Raises:
+            ToolError: the sandbox is broken.
+        """
+        started = time.monotonic()
+        try:
+            result = self._live().run(code)
+        except LostProcess as error:
+            self._forget()
+            try:
+                result = self._live().run(code)
+            except LostProcess:
+                raise ToolError("python tool: its sandbox ended twice under a call") from error
+        output = LOST.encode() + result.output if self._lost else result.output
+        self._lost = False
+        if result.outcome in ENDED:
+            self._forget()
+        else:
+            self._inputs.append(code)
+        return SandboxResult(output, result.outcome, time.monotonic() - started)
+
+    def _live(self) -> SandboxProcess:
+        """The process, in the state after all inputs."""
+        if self._process is None:
+            self._process = self._sandbox.open(self._limits, self._seed)
+            for code in list(self._inputs):
+                if self._process.run(code).outcome in ENDED:
+                    self._forget()
+                    return self._live()
+        return self._process
+
+    def _forget(self) -> None:
+        self.close()
+        self._lost = self._lost or bool(self._inputs)
+        self._inputs.clear()
+
+    def fork(self) -> PythonSession:
+        """A session that will have the same variables."""
+        return PythonSession(self._sandbox, self._limits, self._inputs, self._seed, self._lost)
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()

@@ -1,0 +1,149 @@
+"""Web search as a tool.
+
+query -> cache -> (one request for all who ask the same at the same time) -> turn -> HTTP with retries -> results -> text
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rapo_rllib.errors import ServiceError, ToolError
+from rapo_rllib.json_service import JsonService
+from rapo_rllib.tools.base import ToolLimits, ToolResult
+from rapo_rllib.web_search.observation import cut, observation, one_line
+from rapo_rllib.web_search.options import SearchOptions
+from rapo_rllib.web_search.provider import Found, Provider, Request
+from rapo_rllib.web_search.providers import PROVIDERS
+from rapo_rllib.web_search.store import SearchStore
+
+logger = logging.getLogger(__name__)
+
+_SPENT_S = 3600.0  # a service that asks for a longer wait has nothing left for this account
+_PHASES = 3  # of one request, each within timeout_s: to connect, to begin its answer, to end it
+_TEXTS = {
+    "rate_limit": "SearchError: too many searches at the moment; this one was not made",
+    "timeout": "SearchError: the search service took too long",
+    "refused": "SearchError: the search service does not accept this query",
+    "service": "SearchError: the search service failed",
+}
+
+
+class WebSearch(SearchOptions):
+    """Shows the policy what a web search finds. Thread-safe; its arguments are those of :class:`SearchOptions`.
+
+    A failure is an observation with ``error`` "rate_limit", "timeout", "refused" (this query) or "service". ``ToolError``:
+    no search can succeed, because the key is refused, the account is used up, or the service does not answer in JSON by choice.
+    """
+
+    name: ClassVar[str] = "web_search"
+    tag: ClassVar[str] = "search"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.limits = ToolLimits(self.patience_s + _PHASES * self.timeout_s, self.max_chars)
+        self._provider: Provider = PROVIDERS[self.provider]
+        folder = None if self.cache is None else Path(self.cache).expanduser()
+        self._store = SearchStore(folder, self.cache_days)
+        self._service = JsonService(
+            self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, self._provider.wait_asked
+        )
+        digest = hashlib.sha256((self.key() or "").encode()).hexdigest()[:16]  # equal keys share a limit; nobody reads it back
+        self._queue = f"queue {self.provider} {self.address} {digest}"
+        self._in_flight: dict[str, Future[Found]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, input: str) -> ToolResult:
+        """Search; ``ToolError`` if nothing can be found with these options."""
+        started = time.monotonic()
+        words = one_line(input).split(" ")[: self._provider.query_words]
+        query = " ".join(words)[: self._provider.query_chars].strip()
+        if not query:
+            return ToolResult("(no query)", "empty", time.monotonic() - started)
+        try:
+            found = self._search(self.request(query))
+        except ServiceError as error:
+            return self._failed(error, time.monotonic() - started)
+        shown = observation(Found(found.hits[: self.top_k], found.answer if self.include_answer else ""), self.max_chars)
+        return ToolResult(shown or "(no results)", None if shown else "no_results", time.monotonic() - started)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._service.close()
+
+    def _search(self, request: Request) -> Found:
+        """The results from the cache, from whoever asks the same right now, or from the provider."""
+        key = json.dumps([self.provider, self.address, *vars(request).values()], sort_keys=True)
+        with self._lock:
+            future = self._in_flight.get(key)
+            if future is None:
+                mine = self._in_flight[key] = Future()
+        if future is not None:
+            return future.result()
+        try:
+            found = self._store.get(key)
+            if found is None:
+                found = self._fetch(request)
+                self._store.put(key, found)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(found)
+            return found
+        finally:
+            with self._lock:
+                del self._in_flight[key]
+
+    def _fetch(self, request: Request) -> Found:
+        key = self.key()
+        answer = self._service.request(
+            request.method,
+            self.address + request.path,
+            params=dict(request.params),
+            json=request.body,
+            headers={} if key is None else self._provider.key_headers(key),
+        )
+        try:
+            return self._provider.read(answer)
+        except ValueError as error:
+            raise ServiceError(f"{self.provider} answers with something unexpected: {error}") from error
+
+    def _wait_turn(self, patience_s: float) -> None:
+        if self.rate is None:
+            return
+        wait_s = self._store.take_turn(self._queue, self.rate, patience_s)
+        if wait_s is None:
+            message = f"no turn within {patience_s:.0f} s at {self.rate:g} requests a second"
+            raise ServiceError(message, status=429)
+        time.sleep(wait_s)
+
+    def _failed(self, error: ServiceError, seconds: float) -> ToolResult:
+        """The observation of a failed search; ``ToolError`` if all others would fail too."""
+        refusal = self._provider.refusal(error)
+        if refusal is None and error.status == 429 and (error.retry_after_s or 0) >= _SPENT_S:
+            refusal = "the account has no searches left"
+        if refusal is not None:
+            shown_key = f", key in {self.key_env}" if self.key_env else ""
+            raise ToolError(f"web_search: {self.provider} ({self.address}{shown_key}): {refusal}") from error
+        word = _error_word(error)
+        logger.warning("web_search: %s (%s)", error, word)
+        return ToolResult(cut(_TEXTS[word], self.max_chars), word, seconds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, option.name) for option in fields(self))
+
+
+def _error_word(error: ServiceError) -> str:
+    if error.status == 429:
+        return "rate_limit"
+    if error.timed_out or error.status in (408, 504):
+        return "timeout"
+    return "refused" if error.status in (400, 414, 422) else "service"

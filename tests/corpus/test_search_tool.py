@@ -1,0 +1,165 @@
+"""The search tool: what a policy reads, wrong options, a Milvus that is away, and the tool inside an environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib.corpus import search_tool
+from rapo_rllib.corpus.collection import PassageCollection
+from rapo_rllib.corpus.search_tool import CorpusSearch
+from rapo_rllib.errors import ToolError
+from rapo_rllib.milvus import connection
+from rapo_rllib.milvus.lite_server import read_endpoint
+from rapo_rllib.tools import Tool, make_tool, shared_tool
+
+QUESTION = "Who portrayed Corliss Archer in the film Kiss and Tell?"
+
+
+@pytest.fixture
+def tool(corpus: PassageCollection):
+    found = make_tool("search", uri=corpus.place.uri)
+    assert isinstance(found, CorpusSearch) and isinstance(found, Tool)
+    yield found
+    found.close()
+
+
+def corpus_text(corpus: PassageCollection, query: str) -> str:
+    hits = [hit.passage for hit in corpus.search([query], 3)[0]]
+    return "\n\n".join(f"[{i}] {p.title}\n{p.text}" for i, p in enumerate(hits, start=1))
+
+
+def test_the_observation_is_a_numbered_list(tool: CorpusSearch, corpus: PassageCollection) -> None:
+    result = tool.run(f"\n  {QUESTION} ")
+    assert result.error is None
+    assert result.text == corpus_text(corpus, QUESTION)
+    assert tool.run(QUESTION + " " * 2000 + "Faust").text == corpus_text(corpus, f"{QUESTION} Faust")
+    assert tool.run("a" * 1000 + QUESTION).text == tool.run("a" * 1000).text  # what follows is not read
+    assert "[1] Kiss and Tell (1945 film)\nKiss and Tell is a 1945 American comedy film" in result.text
+
+
+def test_long_passages_are_cut(corpus: PassageCollection) -> None:
+    short = make_tool("search", uri=corpus.place.uri, top_k=2, max_chars=20, mode="dense")
+    blocks = short.run(QUESTION).text.split("\n\n")
+    assert len(blocks) == 2
+    assert all(re.fullmatch(r"\[\d\] .+\n.{10,20} \.\.\.", block) for block in blocks)
+    short.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "error"),
+    [
+        (" \n ", "(no query)", "empty"),
+        ("zzyzx qwertz \ud800", "(no results)", "no_results"),
+    ],
+)
+def test_a_bad_query_is_an_observation(corpus: PassageCollection, query: str, text: str, error: str) -> None:
+    tool = make_tool("search", uri=corpus.place.uri, mode="bm25")
+    result = tool.run(query)
+    assert (result.text, result.error) == (text, error)
+    tool.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, r"env_config\.tools: search option top_k = 0: must be a whole number, 1 or more"),
+        ({"max_chars": "9"}, r"search option max_chars = '9': must be a whole number"),
+        ({"timeout_s": 0}, r"search option timeout_s = 0: must be a positive number"),
+        ({"mode": "sparse"}, r"search option mode = 'sparse': must be one of auto, dense, bm25, hybrid"),
+        ({"uri": "corpus"}, r"search option uri: 'corpus' is neither a Milvus Lite path that ends in \.db nor a server"),
+        ({"uri": "./none.db"}, r"there is no collection 'passages' at .*none\.db\. Make it: rllib corpus build FILE --uri"),
+        ({"uri": "http://localhost:1"}, r"search option uri = 'http://localhost:1': Milvus at .* does not answer .*start the"),
+        ({"collection": "gone"}, r"search option collection: there is no collection 'gone' at"),
+        ({"embedder": "./gone"}, r"search option embedder: there is no sentence-transformers model in '\./gone'"),
+        ({"topk": 3}, r"tool 'search' has no option 'topk': did you mean 'top_k'\?"),
+    ],
+)
+def test_wrong_options_are_named(corpus: PassageCollection, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_tool("search", **({"uri": corpus.place.uri} | options))
+
+
+def test_an_unfinished_corpus_is_refused(corpus: PassageCollection) -> None:
+    facts = corpus.facts()
+    corpus.set_facts({**facts, "complete": False})
+    with pytest.raises(ValueError, match=r"collection 'passages' at .* is not complete; run `rllib corpus build` again"):
+        make_tool("search", uri=corpus.place.uri)
+    corpus.set_facts(facts)
+
+
+def test_a_hundred_trajectories_at_once(corpus: PassageCollection, questions: list[dict]) -> None:
+    tool = shared_tool({"name": "search", "options": {"uri": corpus.place.uri, "mode": "dense"}})
+    inner: PassageCollection = tool.tool.collection  # type: ignore[attr-defined]
+    sizes: list[int] = []
+    search = inner.search
+    inner.search = lambda queries, *rest: sizes.append(len(queries)) or search(queries, *rest)  # type: ignore
+    texts = [row["question"] for row in questions] * 8
+    with ThreadPoolExecutor(len(texts)) as pool:
+        results = list(pool.map(tool.run, texts))
+    alone = {text: tool.run(text).text for text in set(texts[:2])}
+    assert all(result.error is None for result in results)
+    assert [result.text for result in results[:2]] == [alone[text] for text in texts[:2]]
+    assert [result.text for result in results[:12]] == [result.text for result in results[12:24]]
+    assert len(sizes) < 30 and max(sizes) > 4
+
+
+def test_a_killed_server_comes_back(tool: CorpusSearch, corpus: PassageCollection) -> None:
+    before = tool.run(QUESTION)
+    os.kill(read_endpoint(corpus.milvus.uri).pid, signal.SIGKILL)  # type: ignore[union-attr]
+    assert tool.run(QUESTION) == before
+
+
+def test_a_milvus_that_hangs_is_said_and_then_an_error(corpus: PassageCollection, monkeypatch) -> None:
+    monkeypatch.setattr(connection, "LITE_RESTART_S", 0.2)
+    monkeypatch.setattr(search_tool, "MAX_FAILURES", 2)
+    tool = make_tool("search", uri=corpus.place.uri, mode="bm25", timeout_s=1.0)
+    before = tool.run(QUESTION)
+    server = read_endpoint(corpus.milvus.uri)
+    assert server is not None and before.error is None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        result = tool.run(QUESTION)
+        assert (result.text, result.error) == ("SearchError: the search service failed", "service")
+        with pytest.raises(ToolError, match=r"tool search: 2 calls in a row were not answered: Milvus at .* does not answer"):
+            tool.run(QUESTION)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert tool.run(QUESTION) == before
+    tool.close()  # type: ignore[attr-defined]
+
+
+def test_in_an_environment_the_gold_paragraph_comes_back(corpus: PassageCollection, questions_file: Path, questions) -> None:
+    from rapo_rllib.envs.questions import Questions
+
+    options = {"uri": corpus.place.uri, "top_k": 3}
+    env = Questions({"dataset": str(questions_file), "tools": [{"name": "search", "options": options}], "scorer": "qa"})
+    source = env.questions(env.env_config, "train")
+    assert [(q.text, q.answer) for q in source] == [(row["question"].strip(), row["answer"]) for row in questions]
+    gold = next(p for p in questions[0]["paragraphs"] if p["gold"] and p["title"] == "Shirley Temple")
+    env.reset(options={"question": source[0]})
+    observation, _, terminated, _, info = env.step(
+        "<think>Who was she?</think><search>Shirley Temple actress and diplomat</search>"
+    )
+    assert not terminated
+    assert (info["tool"], info["tool_error"]) == ("search", None)
+    assert f"] {gold['title']}\n{gold['text']}" in observation
+    _, reward, terminated, _, info = env.step("<answer>\\boxed{chief of protocol of the United States}</answer>")
+    assert terminated
+    assert reward == pytest.approx(2 * 3 / (3 + 6))  # F1: "chief of protocol" of "chief of protocol of united states"
+    assert not info["correct"]
+    env.close()
+
+
+def test_aliases_of_a_row_are_accepted(tmp_path: Path) -> None:
+    from rapo_rllib.envs.questions import Questions
+
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "a", "question": "Which city?", "answer": "New York City", "aliases": ["NYC"], "paragraphs": []}\n')
+    (question,) = Questions.questions({"dataset": str(path)}, "train")
+    assert (question.answer, question.aliases) == ("New York City", ("NYC",))

@@ -1,0 +1,154 @@
+"""Named benchmarks: every entry is read in the form of its publisher and in that of local copies; what is missing is told."""
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib.envs.benchmarks import BENCHMARKS, benchmark_questions, split_name
+from rapo_rllib.envs.questions import Questions
+from rapo_rllib.types import Question
+
+MATHS = ["gsm8k", "math", "math500", "aime24", "aime25"]
+WORDS = ["webwalkerqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle", "simpleqa", "gaia", "browsecomp"]
+ASKED = [*MATHS, *WORDS]
+
+
+def write(path: Path, *rows: dict) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def read(name: str, path: str, **options) -> tuple[Question, ...]:
+    return benchmark_questions(BENCHMARKS[name], path, **options)
+
+
+def cipher(text: str, canary: str) -> str:
+    key = hashlib.sha256(canary.encode()).digest()
+    return base64.b64encode(bytes(byte ^ key[i % 32] for i, byte in enumerate(text.encode()))).decode()
+
+
+def test_all_are_there() -> None:
+    assert list(BENCHMARKS) == ASKED
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "answer", "aliases"),
+    [
+        ("gsm8k", {"question": "Q", "answer": "2 + 3 = 5\n#### 5"}, "5", ()),
+        ("math", {"problem": "Q", "solution": "So $x = \\boxed{\\frac{1}{2}}$.", "level": "Level 5"}, "\\frac{1}{2}", ()),
+        ("math500", {"problem": "Q", "solution": "no", "answer": "p - q"}, "p - q", ()),
+        ("aime24", {"id": 60, "problem": "Q", "solution": "no", "answer": "204"}, "204", ()),
+        ("aime25", {"problem": "Q", "answer": "70", "id": "0"}, "70", ()),
+        ("webwalkerqa", {"question": "Q", "answer": "A", "root_url": "https://x.org", "info": {"hop": "multi"}}, "A", ()),
+        ("hotpotqa", {"id": "5", "question": "Q", "answer": "A", "context": {"title": []}}, "A", ()),
+        ("2wikimultihopqa", {"id": "dev_0", "question": "Q", "golden_answers": ["A", "B"], "metadata": {}}, "A", ("B",)),
+        ("musique", {"question": "Q", "answer": "A", "answer_aliases": ["B", "C"], "answerable": True}, "A", ("B", "C")),
+        ("bamboogle", {"id": "test_0", "question": "Q", "golden_answers": ["A"]}, "A", ()),
+        ("simpleqa", {"metadata": "{}", "problem": "Q", "answer": "A"}, "A", ()),
+        ("gaia", {"task_id": "c6", "Question": "Q", "Level": 1, "Final answer": "A", "file_name": ""}, "A", ()),
+        ("browsecomp", {"problem": cipher("Q", "seed"), "answer": cipher("Ä" * 40, "seed"), "canary": "seed"}, "Ä" * 40, ()),
+        ("simpleqa", {"question": "Q", "answer": ["A", "B"]}, "A", ("B",)),  # other field names in a local copy
+        ("gaia", {"question": "Q", "answer": "A"}, "A", ()),
+        ("browsecomp", {"question": "Q", "answer": "A"}, "A", ()),  # in plain text already
+    ],
+)
+def test_rows_as_they_are_published(tmp_path: Path, name: str, row: dict, answer: str, aliases: tuple) -> None:
+    (question,) = read(name, write(tmp_path / "rows.jsonl", row))
+    assert (question.id, question.text, question.answer, question.aliases) == (f"{name}-1", "Q", answer, aliases)
+    assert question.source == f"{name}/{BENCHMARKS[name].scorer}"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "count"),
+    [
+        ("math500", "eval/math500.jsonl", 500),
+        ("hotpotqa", "eval/hotpotqa.jsonl", 200),
+        ("2wikimultihopqa", "eval/2wiki.jsonl", 200),
+        ("simpleqa", "eval/SimpleQA.jsonl", 500),
+        ("gsm8k", "math/gsm8k_test.jsonl.gz", 1319),
+        ("hotpotqa", "qa_ctx/hotpotqa_ctx.jsonl.gz", 1768),
+    ],
+)
+def test_real_copies(shared_data: Path, name: str, file: str, count: int) -> None:
+    found = read(name, str(shared_data / file))
+    assert len(found) == count and all(question.text and question.answer for question in found)
+    assert len({question.id for question in found}) == count
+    assert [q.text for q in read(name, str(shared_data / file), limit=3)] == [q.text for q in found[:3]]
+
+
+def test_the_answer_of_a_worked_solution_is_the_published_one(shared_data: Path) -> None:
+    path = shared_data / "math" / "math_train.jsonl.gz"
+    plain = Questions.questions({"dataset": str(path), "limit_train": 2000}, "train")
+    boxed = read("math", str(path), split="train", limit=2000)
+    pairs = [(a.answer, b.answer) for a, b in zip(boxed, plain, strict=True) if a.answer != b.answer]
+    assert pairs == [("17", "{17}.")]  # where the published one is wrong
+
+
+def test_a_solution_without_an_answer_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"problem": "Q", "solution": text} for text in ("It is 3.", "It is $\\boxed 4$.")]
+    assert [question.answer for question in read("math", write(tmp_path / "math.jsonl", *rows))] == ["4"]
+    assert "left out 1 questions" in caplog.text
+
+
+def test_a_parquet_and_a_csv_copy(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    (tmp_path / "a.csv").write_text('problem,answer\n"What, then?",7\n')
+    parquet.write_table(pyarrow.table({"problem": ["What, then?"], "answer": ["7"]}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        assert [(q.text, q.answer) for q in read("aime25", str(tmp_path / name))] == [("What, then?", "7")]
+
+
+def test_questions_with_a_file_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"Question": f"Q{i}", "Final answer": "A", "file_name": "a.xlsx" if i == 1 else ""} for i in range(3)]
+    assert [question.text for question in read("gaia", write(tmp_path / "gaia.jsonl", *rows))] == ["Q0", "Q2"]
+    assert "gaia: left out 1 questions that come with a file or have no final answer" in caplog.text
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_missing_data_says_how_to_obtain_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"benchmark '?{name}'?.*To obtain it: .*{name}=PATH\. Licence: ") as error:
+        benchmark_questions(BENCHMARKS[name], None)  # offline, as the tests run
+    assert (BENCHMARKS[name].hub_id or "browse_comp_test_set.csv") in str(error.value)
+    with pytest.raises(ValueError, match=rf"{name} = '.*gone\.jsonl': there is no such file.*To obtain it"):
+        read(name, str(tmp_path / "gone.jsonl"))
+
+
+def test_a_damaged_cipher(tmp_path: Path) -> None:
+    path = write(tmp_path / "bc.jsonl", {"problem": "not base64!", "answer": "x", "canary": "seed"})
+    with pytest.raises(ValueError, match=r"bc\.jsonl, row 1: cannot be decrypted with its canary"):
+        read("browsecomp", path)
+
+
+def test_a_job_names_a_benchmark(shared_data: Path) -> None:
+    copy = f"math500={shared_data / 'eval' / 'math500.jsonl'}"
+    env_config = {"dataset": str(shared_data / "math" / "math_train.jsonl.gz"), "test_dataset": copy, "limit_test": 20}
+    found = Questions.questions(env_config, "test")
+    assert [question.id for question in found] == [f"math500-{i}" for i in range(1, 21)]
+    assert len(Questions.questions({**env_config, "limit_train": 5}, "train")) == 5
+    with pytest.raises(ValueError, match="'math500' has no questions to train on"):
+        Questions.questions({"dataset": copy}, "train")
+    gsm8k = f"gsm8k={shared_data / 'math' / 'gsm8k_train.jsonl.gz'}"
+    annotated = Questions.expert_trajectories({"dataset": gsm8k, "traces": "annotations", "limit_train": 3})
+    assert "<python>print(48/2)</python>" in next(annotated).steps[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "gold", "reward"),
+    [("hotpotqa/qa", "New York", "New York City", 0.8), ("math500/math", "\\boxed{0.5}", "\\frac{1}{2}", 1.0)],
+)
+def test_the_scorer_of_a_benchmark(source: str, answer: str, gold: str, reward: float) -> None:
+    env = Questions({"dataset": "math500", "tools": []})
+    env.reset(options={"question": Question("q", "Q", gold, source=source)})
+    _, found, *_ = env.step(f"<answer>{answer}</answer>")
+    assert found == pytest.approx(reward)
+
+
+def test_other_names_are_no_benchmarks() -> None:
+    assert split_name("openai/gsm8k") is split_name("./math") is split_name("a=b.jsonl") is None
+    assert split_name("gsm8k") == (BENCHMARKS["gsm8k"], None)
+    assert split_name("gsm8k=a=b.jsonl") == (BENCHMARKS["gsm8k"], "a=b.jsonl")

@@ -1,0 +1,92 @@
+import math
+
+import pytest
+
+from rapo_rllib.protocol.steps import last_box
+from rapo_rllib.rewards.formats import well_formed
+from rapo_rllib.rewards.presets import with_reward_preset
+from rapo_rllib.rewards.score import WRONG, Episode, EpisodeStep, Score
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms
+
+GOOD = "<think>Add.</think><answer>\\boxed{8}</answer>"
+HALF = Score(0.5, False)
+FULL = Score(1.0, True)
+WEIGHTS = {"correct": 2.0, "format": 0.25, "bad_format": -1.0, "all_tools": 0.5, "tool_error": -0.125}
+
+
+@pytest.mark.parametrize(
+    ("keys", "score", "episode", "total"),
+    [
+        ({}, FULL, {"format_ok": True, "all_tools": True}, 1.0),  # the defaults: the score and nothing else
+        ({}, HALF, {"format_ok": False, "all_tools": True}, 0.5),
+        (WEIGHTS, FULL, {"format_ok": True, "all_tools": False}, 2.25),  # 2 * 1 + 0.25
+        (WEIGHTS, FULL, {"format_ok": True, "all_tools": True}, 2.75),  # + 0.5
+        (WEIGHTS, FULL, {"format_ok": True, "all_tools": True, "tool_errors": 2}, 2.5),  # - 2 * 0.125
+        (WEIGHTS, FULL, {"format_ok": False, "all_tools": True}, 1.5),  # 2 - 1 + 0.5
+        (WEIGHTS, HALF, {"format_ok": True, "all_tools": True}, 1.25),  # 2 * 0.5 + 0.25, no bonus
+        (WEIGHTS | {"all_tools_for": "partial"}, HALF, {"format_ok": True, "all_tools": True}, 1.75),
+        (WEIGHTS | {"all_tools_for": "partial"}, WRONG, {"format_ok": True, "all_tools": True}, 0.25),
+        (WEIGHTS | {"strict_format": True}, FULL, {"format_ok": False, "all_tools": True}, -1.0),  # nothing else
+        (WEIGHTS | {"strict_format": True}, FULL, {"format_ok": False, "all_tools": True, "tool_errors": 1}, -1.125),
+        (
+            WEIGHTS,
+            Score(0.7, True, {"correct": 1.0, "short": -0.3}),
+            {"format_ok": True, "all_tools": False},
+            1.65,
+        ),  # 2 * 0.7 + 0.25
+    ],
+)
+def test_terms_add_up(keys: dict, score: Score, episode: dict, total: float) -> None:
+    assert math.fsum(reward_terms(score, RewardOptions(**keys), **episode).values()) == pytest.approx(total)
+
+
+def test_named_terms_are_kept_apart() -> None:
+    terms = reward_terms(Score(0.7, True, {"short": -0.3, "right": 1.0}), RewardOptions(), format_ok=True, all_tools=False)
+    assert terms == {"short": -0.3, "right": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0, "tool_error": 0.0}
+
+
+def test_a_preset_gives_what_is_not_given() -> None:
+    found = with_reward_preset({"reward": {"preset": "released_code", "all_tools": 0.2}, "tools": ["python"]})
+    assert (found["scorer"], found["tools"]) == ("qa", ["python"])
+    assert (found["reward"]["all_tools"], found["reward"]["bad_format"]) == (0.2, -1.0)
+    assert with_reward_preset({"reward": "released_code", "scorer": "math"})["scorer"] == "math"
+    for plain in ({}, {"reward": {"format": 1}}, {"reward": {"preset": None}}, {"scorer": "qa"}):
+        assert with_reward_preset(plain) == plain
+
+
+CALL = EpisodeStep("<think>Add.</think><python>3 + 5</python>", "python", "8")
+
+
+@pytest.mark.parametrize(
+    ("steps", "final_step", "whole_text"),
+    [
+        ([GOOD], True, True),
+        ([CALL, GOOD], True, True),
+        (["<answer>\\boxed{8}</answer>"], True, False),  # no thought
+        (["<think><think>Add.</think><answer>\\boxed{8}</answer>"], True, False),  # a thought that does not end
+        ([GOOD + " That is it."], False, True),  # text after the answer
+        (["<think>Add.</think><answer>8</answer>"], False, False),  # no box
+        (["<think>Add.</think><answer>\\boxed{8</answer>"], False, False),  # a box that does not close
+        (["<think>Add.</think><answer>\\boxed{7}\\boxed{8}</answer>"], False, True),  # two boxes: the last counts
+        ([GOOD + GOOD], False, False),  # two answers
+        (["<think>Add.</think></answer>\\boxed{8}<answer>"], False, False),
+        (["<think>Use <python>.</think><answer>\\boxed{8}</answer>"], True, False),  # a call that has no result
+        ([CALL, "<think>Or <python>9</python>?</think><answer>\\boxed{8}</answer>"], True, False),
+        ([CALL, CALL, GOOD], True, True),
+        ([""], False, False),
+    ],
+)
+def test_formats(steps: list, final_step: bool, whole_text: bool) -> None:
+    episode = Episode(tuple(EpisodeStep(step) if isinstance(step, str) else step for step in steps))
+    assert well_formed(episode, "final_step", ["python"], require_boxed=True) == final_step
+    assert well_formed(episode, "whole_text", ["python"], require_boxed=True) == whole_text
+
+
+def test_the_text_of_an_episode() -> None:
+    assert Episode((CALL, EpisodeStep(GOOD))).text == f"{CALL.text}\n<result>\n8\n</result>\n{GOOD}"
+
+
+def test_the_last_box() -> None:
+    assert last_box("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert last_box("\\boxed{1} and \\boxed{2") == "1"
+    assert last_box("none") is None

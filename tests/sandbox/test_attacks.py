@@ -1,0 +1,165 @@
+"""Every attack, with and without user namespaces, as root and not as root; the harmless ones also without a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from attacks import AFTER_POISON, ATTACKS, CLEAN, Attack
+from world import ENVIRONMENT, World
+
+PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
+NOBODY = 65534
+MODES = [("required", 0), ("required", NOBODY), ("off", 0), ("off", NOBODY)]
+MODE_NAMES = ["namespaces-root", "namespaces-user", "plain-root", "plain-user"]
+
+
+class Outcome(NamedTuple):
+    escaped: bool
+    outcome: str
+    seconds: float
+    after: str  # what the next call printed
+
+
+@pytest.fixture(scope="module")
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can enter; pytest's own are private."""
+    folder = Path(tempfile.mkdtemp(prefix="rapo-attacks-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def parts(open_folder: Path) -> Path:
+    """The driver and what it needs of the package, where every user can read it."""
+    here = open_folder / "parts"
+    shutil.copytree(PACKAGE / "sandbox", here / "rapo_rllib" / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE / "errors.py", here / "rapo_rllib")
+    (here / "rapo_rllib" / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("driver.py"), here)
+    return here
+
+
+@pytest.fixture(scope="module")
+def public_python(open_folder: Path) -> str:
+    """An interpreter that every user can run: ours, or a copy where ours lies in somebody's home."""
+    as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    real = os.path.realpath(sys.executable)
+    try:
+        subprocess.run([real, "-I", "-S", "-c", "import json"], check=True, capture_output=True, cwd="/", **as_nobody)
+        return real
+    except (OSError, subprocess.CalledProcessError):
+        stdlib = Path(sysconfig.get_path("stdlib"))
+        prefix = open_folder / "python"
+        unneeded = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "config-*", "ensurepip")
+        shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=unneeded)
+        (prefix / "bin").mkdir()
+        return str(shutil.copy(real, prefix / "bin" / Path(real).name))
+
+
+def snippet(world: World, attack: Attack) -> dict[str, Any]:
+    """What the driver is told: those that must end do so soon, the others have time on a busy machine too."""
+    codes = [world.code(attack), *([AFTER_POISON] if attack.goal == "poison" else [])]
+    return {"codes": codes, "timeout_s": 1.0 if attack.goal == "ends" else 20.0}
+
+
+def drive(
+    python: str, parts: Path, uid: int, namespaces: str, snippets: list[dict[str, Any]], preload: list[str]
+) -> dict[str, Any]:
+    ids = {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 else {}
+    paths = [str(parts), *([] if uid else [path for path in sys.path if path.endswith("site-packages")])]
+    done = subprocess.run(
+        [python, str(parts / "driver.py")],
+        input=json.dumps({"namespaces": namespaces, "snippets": snippets, "preload": preload}),
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)},
+        timeout=120,
+        **ids,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", params=MODES, ids=MODE_NAMES)
+def outcomes(request: pytest.FixtureRequest, open_folder: Path, parts: Path) -> Iterator[dict[str, Outcome]]:
+    """All attacks in one mode."""
+    namespaces, uid = request.param
+    if uid == 0 and os.geteuid() != 0:
+        pytest.skip("the tests do not run as root")
+    from rapo_rllib.sandbox.machine import probe
+
+    if namespaces == "required" and probe()["namespaces"] is not None:
+        pytest.skip(f"this machine gives no user namespaces: {probe()['namespaces']}")
+    own = os.geteuid() if os.geteuid() != 0 else uid
+    python = request.getfixturevalue("public_python") if own and os.geteuid() == 0 else sys.executable
+    folder = Path(tempfile.mkdtemp(dir=open_folder))
+    folder.chmod(0o755)
+    world = World(folder, ATTACKS, own)
+    snippets = [snippet(world, attack) for attack in ATTACKS]
+    try:
+        found = drive(python, parts, own, namespaces, snippets, [] if own else ["numpy", "sympy"])
+        yield {
+            attack.name: Outcome(
+                world.escaped(attack, done[0]["output"]), done[0]["outcome"], done[0]["seconds"], done[-1]["output"].strip()
+            )
+            for attack, done in zip(ATTACKS, found["results"], strict=True)
+        }
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_in_the_sandbox(attack: Attack, outcomes: dict[str, Outcome], request: pytest.FixtureRequest) -> None:
+    found = outcomes[attack.name]
+    plain = "plain" in request.node.callspec.id
+    assert found.escaped == (plain and attack.seen_without_namespaces)
+    assert not found.outcome.startswith("ToolError")
+    if attack.goal == "ends":
+        assert found.outcome in (*attack.outcomes, "timeout")
+        assert found.seconds < 15  # a second of its own; the rest for a busy machine
+    if attack.goal == "poison":
+        assert found.after == CLEAN
+
+
+@pytest.fixture(scope="module")
+def control(open_folder: Path) -> Iterator[dict[str, bool]]:
+    """The harmless attacks in a plain subprocess."""
+    harmless = [attack for attack in ATTACKS if attack.harmless]
+    folder = Path(tempfile.mkdtemp(dir=open_folder))
+    world = World(folder, harmless, os.geteuid())
+
+    def run(attack: Attack) -> str:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", world.code(attack)],
+                cwd=scratch,
+                env=ENVIRONMENT,
+                capture_output=True,
+                timeout=60,
+            )
+        return done.stdout.decode("utf-8", "replace")
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            outputs = list(pool.map(run, harmless))
+        yield {attack.name: world.escaped(attack, output) for attack, output in zip(harmless, outputs, strict=True)}
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("name", [attack.name for attack in ATTACKS if attack.harmless])
+def test_without_a_sandbox_the_attack_succeeds(name: str, control: dict[str, bool]) -> None:
+    assert control[name], "the test would not notice an escape"

@@ -1,0 +1,209 @@
+"""The forkserver: what happens when parts of it die, hang or fork, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.sandbox import SandboxLimits, forkserver
+from rapo_rllib.sandbox.forkserver import ForkserverSandbox
+from rapo_rllib.sandbox.machine import layers_in_force, probe
+from rapo_rllib.tools.python import PythonTool
+
+LIMITS = SandboxLimits(timeout_s=10)
+SHORT = SandboxLimits(timeout_s=0.5)
+
+
+@pytest.fixture(params=["auto", "off"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[ForkserverSandbox]:
+    """A sandbox of this test alone, with the namespaces that the machine gives, and without."""
+    made = ForkserverSandbox(layers_in_force("forkserver", request.param, False))
+    yield made
+    made.close()
+
+
+def ask(sandbox: ForkserverSandbox, code: str, limits: SandboxLimits = LIMITS) -> str:
+    return sandbox.run(code, limits).output.decode().strip()
+
+
+def parts(sandbox: ForkserverSandbox) -> tuple[psutil.Process, psutil.Process]:
+    """Monitor and zygote."""
+    monitor = psutil.Process(sandbox._running[0].process.pid)
+    return monitor, monitor.children()[0]
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_result(sandbox: ForkserverSandbox) -> None:
+    result = sandbox.run("print('a')\n1 + 1", LIMITS)
+    assert (result.output, result.outcome) == (b"a\n2\n", "ok")
+    assert 0 < result.seconds < 10
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["monitor", "zygote"])
+def test_a_part_that_was_killed_is_replaced(sandbox: ForkserverSandbox, part: int) -> None:
+    assert ask(sandbox, "1") == "1"
+    both = parts(sandbox)
+    both[part].kill()
+    assert ask(sandbox, "2") == "2"
+    soon(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in both))
+
+
+def test_a_call_whose_zygote_dies_is_repeated(sandbox: ForkserverSandbox) -> None:
+    ask(sandbox, "1")
+    answers: list[str] = []
+    caller = threading.Thread(target=lambda: answers.append(ask(sandbox, "import time\ntime.sleep(1)\n3")))
+    caller.start()
+    soon(lambda: len(parts(sandbox)[1].children()) > 0)
+    parts(sandbox)[1].kill()
+    caller.join()
+    assert answers == ["3"]
+
+
+def test_a_zygote_that_hangs_is_replaced(sandbox: ForkserverSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(sandbox, "1")
+    monkeypatch.setattr(forkserver, "GRACE_S", 0.2)
+    parts(sandbox)[1].suspend()
+    assert sandbox.run("1", SHORT).outcome == "timeout"
+    monkeypatch.undo()
+    assert ask(sandbox, "2") == "2"
+
+
+def test_a_package_that_is_not_there() -> None:
+    sandbox = ForkserverSandbox(layers_in_force("forkserver", "auto", False), ["no_such_package"])
+    with pytest.raises(ToolError, match="No module named 'no_such_package'"):
+        sandbox.run("1", LIMITS)
+
+
+KILLED = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[2]
+from rapo_rllib.sandbox import SandboxLimits
+from rapo_rllib.sandbox.forkserver import ForkserverSandbox
+from rapo_rllib.sandbox.machine import layers_in_force
+sandbox = ForkserverSandbox(layers_in_force("forkserver", sys.argv[1], False))
+process = sandbox.open(SandboxLimits(), 1)
+process.run("open('f', 'w').write('x')")
+print("ready", flush=True)
+process.run("while True: pass")
+"""
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path, namespaces: str) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", KILLED, namespaces, str(tmp_path)], stdout=subprocess.PIPE)
+    assert supervisor.stdout is not None
+    assert supervisor.stdout.readline() == b"ready\n"
+    left = psutil.Process(supervisor.pid).children(recursive=True)
+    assert len(left) == 3  # monitor, zygote, child
+    supervisor.kill()
+    supervisor.communicate()
+    soon(lambda: not any(process.is_running() for process in left))
+    soon(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_forked_process_has_its_own(sandbox: ForkserverSandbox) -> None:
+    session = sandbox.open(LIMITS, 1)
+    session.run("x = 5")
+    child = os.fork()
+    if child == 0:
+        answered = ask(sandbox, "6")
+        sandbox.close()
+        os._exit(0 if answered == "6" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert session.run("x").output == b"5\n"
+    assert ask(sandbox, "7") == "7"
+    session.close()
+
+
+def test_four_hundred_calls_leave_nothing(sandbox: ForkserverSandbox) -> None:
+    def held() -> tuple[int, int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(parts(sandbox)[0].children(recursive=True))
+
+    codes = ["1", "1 / 0", "import os\nos._exit(1)", "print('x' * 200000)", "open('f', 'w').write('x')"]
+    for code in codes:
+        ask(sandbox, code)
+    soon(lambda: held()[2] == 1)
+    before, zygote_files = held(), parts(sandbox)[1].num_fds()
+    for number in range(400):
+        ask(sandbox, codes[number % len(codes)])
+    soon(lambda: held() == before)
+    soon(lambda: parts(sandbox)[1].num_fds() == zygote_files)
+
+
+def test_a_session_computes_nothing_between_calls(sandbox: ForkserverSandbox) -> None:
+    session = sandbox.open(SandboxLimits(timeout_s=5), 1)
+    spins = "import os\nos.write(4, bytes(1))\nwhile True: pass"  # says that it is done, and goes on
+    assert session.run(spins).outcome == "ok"
+    child = parts(sandbox)[1].children()[0]
+    soon(lambda: child.status() == psutil.STATUS_STOPPED)
+    used = child.cpu_times().user
+    time.sleep(0.3)
+    assert child.cpu_times().user == used
+    session.close()
+    soon(lambda: not child.is_running())
+
+
+def test_a_session_keeps_the_limits_of_each_call(sandbox: ForkserverSandbox) -> None:
+    session = sandbox.open(SandboxLimits(timeout_s=0.7), 1)
+    for _ in range(3):  # more in all than one call may take
+        assert session.run("import time\nend = time.time() + 0.3\nwhile time.time() < end: pass").outcome in ("ok", "timeout")
+    assert sandbox.open(SHORT, 1).run("while True: pass").outcome == "timeout"
+
+
+def test_many_sessions_at_once(sandbox: ForkserverSandbox) -> None:
+    sessions = [sandbox.open(LIMITS, 1) for _ in range(40)]
+    assert {session.run(f"x = {number}").outcome for number, session in enumerate(sessions)} == {"ok"}
+    assert [int(session.run("x").output) for session in sessions] == list(range(40))
+    assert ask(sandbox, "len(open('/dev/null').read())") == "0"
+    for session in sessions:
+        session.close()
+    soon(lambda: not parts(sandbox)[1].children())
+
+
+def test_cpu_time_is_limited_by_the_kernel_too() -> None:
+    sandbox = ForkserverSandbox(layers_in_force("forkserver", "auto", False))
+    code = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU))"
+    assert ask(sandbox, code, SandboxLimits(timeout_s=2.5)) == "(4, 5)"
+    session = sandbox.open(SandboxLimits(timeout_s=2.5), 1)
+    session.run("1")
+    assert session.run(code).output.decode().startswith("(4, ")
+    sandbox.close()
+
+
+def test_a_tool_is_copied_without_its_sandbox() -> None:
+    tool = PythonTool()
+    assert tool.run("1").text == "1"
+    for copied in (pickle.loads(pickle.dumps(tool)), copy.deepcopy(tool)):
+        assert copied.run("2").text == "2"
+        assert copied.sandbox is tool.sandbox  # equal settings share one
+
+
+def test_signals_of_the_terminal_do_not_reach_it(sandbox: ForkserverSandbox) -> None:
+    ask(sandbox, "1")
+    assert all(os.getpgid(process.pid) != os.getpgrp() for process in parts(sandbox))
+    parts(sandbox)[0].send_signal(signal.SIGWINCH)
+    assert ask(sandbox, "2") == "2"
+
+
+def test_what_is_in_force() -> None:
+    everything = ("rlimits", "landlock", "seccomp", "namespaces")
+    given = tuple(layer for layer in everything if probe()[layer] is None)
+    assert PythonTool().sandbox.layers == given

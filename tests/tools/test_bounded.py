@@ -1,0 +1,203 @@
+"""Limits are held from outside; one tool serves a process; sessions belong to trajectories."""
+
+import copy
+import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+import pytest
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.tools import ToolLimits, ToolResult, shared_tool
+from rapo_rllib.tools.bounded import MAX_HUNG_CALLS, BoundedTool
+
+
+class Counts:
+    """Remembers its calls, per trajectory; a closed tool says so."""
+
+    name = tag = "counts"
+    limits = ToolLimits()
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
+
+    def run(self, input: str) -> ToolResult:
+        return ToolResult("no session")
+
+    def session(self) -> "Notebook | None":
+        return None if self.label == "stateless" else Notebook([])
+
+    def close(self) -> None:
+        self.closed.append(self.label)
+
+
+class Notebook:
+    def __init__(self, inputs: list[str]) -> None:
+        self.inputs = inputs
+
+    def run(self, input: str) -> ToolResult:
+        self.inputs.append(input)
+        return ToolResult(" ".join(self.inputs))
+
+    def fork(self) -> "Notebook":
+        return Notebook(list(self.inputs))
+
+    def close(self) -> None:
+        Counts.closed.append(" ".join(self.inputs))
+
+
+class Gate:
+    """Every call waits until the gate is opened."""
+
+    name = tag = "gate"
+    limits = ToolLimits(timeout_s=0.1, max_concurrent=2)
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.inside = self.most = 0
+        self.lock = threading.Lock()
+
+    def run(self, input: str) -> ToolResult:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.open.wait()
+        with self.lock:
+            self.inside -= 1
+        return ToolResult("through")
+
+
+COUNTS = f"{__name__}:Counts"
+
+
+@pytest.fixture(autouse=True)
+def nothing_closed() -> None:
+    gc.collect()
+    Counts.closed.clear()
+
+
+def test_equal_entries_share_a_tool_which_is_closed_after_its_last_use() -> None:
+    a, b = (shared_tool({"name": COUNTS, "options": {"label": "x"}}) for _ in range(2))
+    other = shared_tool({"name": COUNTS, "options": {"label": "y"}})
+    assert a is b and a is not other and copy.deepcopy(a) is a
+    del a
+    gc.collect()
+    assert Counts.closed == []
+    del b
+    gc.collect()
+    assert Counts.closed == ["x"]
+    assert other.tool.label == "y"
+
+
+def test_a_session_keeps_state_and_a_fork_goes_on_alone() -> None:
+    tool = shared_tool(COUNTS)
+    session = tool.session()
+    session.run("1")
+    fork = copy.deepcopy(session)
+    assert session.run("2").text == "1 2"
+    assert fork.run("3").text == "1 3"
+    assert tool.session().run("4").text == "4"
+    session.close()
+    session.close()
+    assert Counts.closed.count("1 2") == 1
+    del fork
+    gc.collect()
+    assert Counts.closed.count("1 3") == 1  # nobody has to close a session that is dropped
+
+
+def test_without_state_a_session_is_the_tool() -> None:
+    assert shared_tool({"name": COUNTS, "options": {"label": "stateless"}}).session().run("1").text == "no session"
+
+
+def test_a_call_that_takes_too_long_is_given_up() -> None:
+    gate = Gate()
+    tool = BoundedTool(gate)
+    result = tool.run("x")
+    assert (result.text, result.error) == ("TimeoutError: gate ran longer than 0.1 s", "timeout")
+    assert 0.1 <= result.seconds < 5
+    gate.open.set()
+    deadline = time.monotonic() + 5
+    while tool.run("x").text != "through":  # the hung call came back, and its slot with it
+        assert time.monotonic() < deadline
+
+
+def test_calls_at_a_time() -> None:
+    gate = Gate()
+    tool = BoundedTool(gate, ToolLimits(timeout_s=5, max_concurrent=2))
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(tool.run, "x") for _ in range(6)]
+        while gate.inside < 2:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert gate.most == 2
+        gate.open.set()
+        assert [call.result().text for call in calls] == ["through"] * 6
+    assert gate.most == 2
+
+
+def test_waiting_for_a_turn_is_limited_too() -> None:
+    gate = Gate()
+    tool = BoundedTool(gate)
+    for _ in range(2):
+        tool.run("x")
+    assert tool.run("x").text == "TimeoutError: gate waited for its turn longer than 0.1 s"
+    gate.open.set()
+
+
+def test_a_tool_of_which_every_call_hangs_is_broken() -> None:
+    gate = Gate()
+    tool = BoundedTool(gate, ToolLimits(timeout_s=0.001))
+    for _ in range(MAX_HUNG_CALLS):
+        assert tool.run("x").error == "timeout"
+    with pytest.raises(ToolError, match="tool gate: 64 calls hang"):
+        tool.run("x")
+    gate.open.set()
+    deadline = time.monotonic() + 5
+    while gate.inside:
+        assert time.monotonic() < deadline
+    assert BoundedTool(gate, ToolLimits(timeout_s=5)).run("x").text == "through"
+
+
+def shout(input: str, mark: str = "!") -> str:
+    """A user's function."""
+    return input.upper() + mark
+
+
+def breaks(input: str) -> str:
+    raise KeyError(input)
+
+
+def test_a_function_is_a_tool() -> None:
+    tool = shared_tool({"name": f"{__name__}:shout", "options": {"mark": "?"}, "limits": {"max_output_chars": 4}})
+    assert (tool.name, tool.tag, tool.limits.timeout_s) == ("shout", "shout", 30.0)
+    result = tool.run("oh")
+    assert result.text == "OH?"
+    assert 0 < result.seconds < 5
+    assert tool.run("longer").text == "LONG\n... (output cut after 4 characters)"
+
+
+def test_what_a_tool_raises_is_raised() -> None:
+    with pytest.raises(KeyError, match="x"):
+        shared_tool(f"{__name__}:breaks").run("x")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": COUNTS, "limits": {"timeout": 3}}, "did you mean 'env_config.tools: limits.timeout_s'"),
+        ({"name": COUNTS, "limits": {"timeout_s": 0}}, "limits.timeout_s = 0: must be a positive number"),
+        (
+            {"name": COUNTS, "limits": {"max_output_chars": 1.5}},
+            "limits.max_output_chars = 1.5: must be a positive whole number",
+        ),
+        ({"name": COUNTS, "limits": 3}, "limits of .* = 3: must be a mapping"),
+        ({"name": f"{__name__}:shout", "options": {"marc": 1}}, "has no option 'marc': did you mean 'mark'"),
+        (7, "env_config.tools: 7: each entry is a name or"),
+    ],
+)
+def test_a_wrong_entry_is_named(entry: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shared_tool(entry)

@@ -1,0 +1,103 @@
+"""The python tool with ``keep_state``: variables live as long as a trajectory, branches go on from there."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tool
+from rapo_rllib.tools.python import PythonTool
+from rapo_rllib.types import Question
+
+LOST = "(the variables of earlier calls are lost)"
+
+
+@pytest.fixture(params=["forkserver", "bwrap"])
+def session(request: pytest.FixtureRequest) -> Iterator[BoundedSession]:
+    if request.param == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("the program bwrap is not installed (bubblewrap)")
+    options = {"keep_state": True, "timeout_s": 1.5, "backend": request.param}
+    tool = shared_tool({"name": "python", "options": options})
+    opened = tool.session()
+    yield opened
+    opened.close()
+
+
+def texts(session: BoundedSession, *codes: str) -> list[str]:
+    return [session.run(code).text for code in codes]
+
+
+def test_variables_functions_files_and_failed_calls_stay(session: BoundedSession) -> None:
+    codes = [
+        "x = 4",
+        "def f(n): return n * x",
+        "f(3)",
+        "x = 5\n1 / 0",
+        "f(3)",
+        "open('f', 'w').write('ab')",
+        "open('f').read()",
+    ]
+    assert texts(session, *codes) == [
+        *("(no output)", "(no output)", "12", "ZeroDivisionError: division by zero (line 2)", "15", "2", "'ab'"),
+    ]
+    assert texts(session, "import sys\nsys.exit()", "x") == ["(no output)", "5"]
+
+
+def test_a_session_that_was_killed_says_so_and_starts_afresh(session: BoundedSession) -> None:
+    assert texts(session, "x = 4", "while True: pass", "x", "x = 1", "x") == [
+        "(no output)",
+        "TimeoutError: the code ran longer than 1.5 s",
+        f"{LOST}\nNameError: name 'x' is not defined",
+        "(no output)",
+        "1",
+    ]
+    assert session.run("print('y' * 9999999)").error == "output"
+    assert session.run("2").text == f"{LOST}\n2"
+
+
+def test_a_branch_has_the_variables_and_goes_its_own_way(session: BoundedSession) -> None:
+    texts(session, "import random\nx = [1]", "y = random.random()", "1 / 0")
+    branch = copy.deepcopy(session)
+    y = session.run("y").text
+    assert texts(branch, "y", "x.append(2)", "x") == [y, "(no output)", "[1, 2]"]
+    assert texts(session, "x.append(3)", "x") == ["(no output)", "[1, 3]"]
+    assert texts(copy.deepcopy(branch), "x", "y") == ["[1, 2]", y]
+    branch.close()
+
+
+def test_a_branch_of_a_lost_session(session: BoundedSession) -> None:
+    texts(session, "x = 4", "while True: pass")
+    assert texts(copy.deepcopy(session), "3", "3") == [f"{LOST}\n3", "3"]
+
+
+def test_sessions_are_apart(session: BoundedSession) -> None:
+    assert isinstance(session._tool, BoundedTool)
+    other = session._tool.session()
+    texts(session, "x = 4")
+    assert other.run("x").error == "exception"
+    assert session.run("").error == "empty"
+    other.close()
+    other.close()
+
+
+def test_calls_of_a_tool_without_state_are_apart() -> None:
+    tool = PythonTool()
+    assert tool.session() is None
+    assert tool.run("x = 1").error is None
+    assert tool.run("x").error == "exception"
+
+
+def test_in_an_environment() -> None:
+    env = ToolEnv({"tools": [{"name": "python", "options": {"keep_state": True}}]})
+    for _ in range(2):
+        env.reset(options={"question": Question("q", "?", "4")})
+        assert "NameError" in env.step("<python>x</python>")[0]
+        env.step("<python>x = 4</python>")
+        branch = copy.deepcopy(env)
+        assert env.step("<python>x</python>")[0] == branch.step("<python>x</python>")[0] == "4"
+        branch.close()
+    env.close()

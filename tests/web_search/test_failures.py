@@ -1,0 +1,105 @@
+"""Whatever the service does, a search ends in time with an observation that says so."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from local_service import Reply, Request, local_service
+from provider_answers import ANSWERS, OBSERVATION, TAVILY
+
+from rapo_rllib.web_search import PROVIDERS, WebSearch
+
+Make = Callable[..., WebSearch]
+
+RATE_LIMIT = ("SearchError: too many searches at the moment; this one was not made", "rate_limit")
+TIMEOUT = ("SearchError: the search service took too long", "timeout")
+SERVICE = ("SearchError: the search service failed", "service")
+
+
+def in_turn(*replies: Reply) -> Callable[[Request], Reply]:
+    """One reply after the other; the last for ever."""
+    left = list(replies)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    "passing",
+    [
+        Reply({"error": "slow down"}, 429, {"retry-after": "0"}),
+        Reply(b"Internal Server Error", 500),
+        Reply(b"<html>garbage"),
+        Reply(b""),
+        Reply({}, delay_s=0.5),
+    ],
+)
+def test_what_passes_is_tried_again(provider: str, passing: Reply, web_search: Make) -> None:
+    with local_service(in_turn(passing, Reply(ANSWERS[provider]))) as server:
+        result = web_search(server.url, provider, top_k=2, timeout_s=0.3).run("x")
+    assert (result.text, result.error) == (OBSERVATION, None)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply({}, 429, {"retry-after": "0"}), RATE_LIMIT),
+        (Reply(b"no", 500), SERVICE),
+        (Reply(b"no", 503), SERVICE),
+        (Reply(b"no", 504), TIMEOUT),
+        (Reply(b"\x00\xff garbage"), SERVICE),
+        (Reply(b'{"results": ['), SERVICE),
+        (Reply(b"{}", headers={"content-length": "99"}), TIMEOUT),
+        (Reply({}, delay_s=0.6), TIMEOUT),
+        (Reply(TAVILY, drip_s=0.05), TIMEOUT),
+    ],
+)
+def test_what_does_not_pass_is_an_observation(
+    reply: Reply, expected: tuple[str, str], web_search: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with local_service(lambda _: reply) as server:
+        result = web_search(server.url, attempts=2, timeout_s=0.3).run("x")
+        assert (result.text, result.error) == expected
+        assert len(server.requests) == 2
+    assert 0 < result.seconds < 5
+    assert f"({expected[1]})" in caplog.text
+
+
+def test_nobody_there(web_search: Make) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    result = web_search(address, attempts=2).run("x")
+    assert (result.text, result.error) == SERVICE
+
+
+def test_the_wait_is_what_the_provider_asks_for(web_search: Make) -> None:
+    headers = {"x-ratelimit-limit": "1, 2000", "x-ratelimit-remaining": "0, 1985", "x-ratelimit-reset": "1, 1419704"}
+    with local_service(in_turn(Reply({}, 429, headers), Reply(ANSWERS["brave"]))) as server:
+        started = time.monotonic()
+        assert web_search(server.url, "brave", attempts=2).run("x").error is None
+    assert 1 <= time.monotonic() - started < 3
+
+
+def test_a_longer_wait_than_patience_is_not_begun(web_search: Make) -> None:
+    with local_service(lambda _: Reply({}, 429, {"retry-after": "300"})) as server:
+        result = web_search(server.url, patience_s=5).run("x")
+    assert (result.text, result.error) == RATE_LIMIT
+    assert result.seconds < 3
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("query", ["", " \n ", "\x00"])
+def test_an_empty_query_asks_nobody(query: str, web_search: Make) -> None:
+    with local_service(lambda _: Reply(TAVILY)) as server:
+        result = web_search(server.url).run(query)
+    assert (result.text, result.error) == ("(no query)", "empty")
+    assert server.requests == []
+
+
+def test_a_failure_is_not_remembered(web_search: Make) -> None:
+    with local_service(in_turn(Reply(b"", 500), Reply(TAVILY))) as server:
+        tool = web_search(server.url, attempts=1, top_k=2)
+        assert tool.run("x").error == "service"
+        assert tool.run("x").text == OBSERVATION

@@ -1,0 +1,232 @@
+"""Each provider is asked, and understood, as it documents."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from local_service import Reply, Request, local_service
+from provider_answers import ANSWERS, BRAVE, KEY, OBSERVATION, SEARXNG, SERPER
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.web_search import PROVIDERS, WebSearch
+
+Make = Callable[..., WebSearch]
+
+QUERY = "longest river in France"
+ASKED: dict[str, tuple[str, str, dict[str, list[str]], Any, tuple[str, str] | None]] = {
+    "searxng": ("GET", "/search", {"q": [QUERY], "format": ["json"]}, None, None),
+    "tavily": (
+        "POST",
+        "/search",
+        {},
+        {"query": QUERY, "max_results": 2, "include_answer": False},
+        ("authorization", f"Bearer {KEY}"),
+    ),
+    "brave": (
+        "GET",
+        "/res/v1/web/search",
+        {"q": [QUERY], "count": ["2"], "result_filter": ["web"], "text_decorations": ["false"]},
+        None,
+        ("x-subscription-token", KEY),
+    ),
+    "serper": ("POST", "/search", {}, {"q": QUERY, "num": 2}, ("x-api-key", KEY)),
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_search(provider: str, web_search: Make) -> None:
+    with local_service(lambda _: Reply(ANSWERS[provider])) as server:
+        result = web_search(server.url + "/", provider, top_k=2).run(f" {QUERY}\n")
+    assert (result.text, result.error) == (OBSERVATION, None)
+    assert result.seconds > 0
+    method, path, query, body, header = ASKED[provider]
+    [request] = server.requests
+    assert (request.method, request.path, request.query) == (method, path, query)
+    assert (request.json if request.body else None) == body
+    if header is None:
+        assert KEY not in str(request.headers)
+    else:
+        assert request.headers[header[0]] == header[1]
+        assert str(request).count(KEY) == 1
+    if body is not None:
+        assert request.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("provider", "answer"),
+    [
+        ("searxng", "The Loire, 1,006 km"),
+        ("tavily", "The Loire is the longest river in France."),
+        ("serper", "Loire"),
+    ],
+)
+def test_the_direct_answer_comes_first(provider: str, answer: str, web_search: Make) -> None:
+    with local_service(lambda _: Reply(ANSWERS[provider])) as server:
+        result = web_search(server.url, provider, top_k=2, include_answer=True).run(QUERY)
+    assert result.text == f"Answer: {answer}\n\n{OBSERVATION}"
+    assert provider != "tavily" or server.requests[0].json["include_answer"] is True
+
+
+def changed(answer: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(answer), **values}
+
+
+@pytest.mark.parametrize(
+    ("provider", "body", "answer"),
+    [
+        ("searxng", changed(SEARXNG, answers=["1,006 km"]), "1,006 km"),  # as before 2025
+        ("searxng", changed(SEARXNG, answers=[]), "longest river in France"),  # the infobox
+        ("searxng", changed(SEARXNG, answers=None, infoboxes="?"), ""),
+        ("serper", changed(SERPER, answerBox={"snippet": "1,006 km long"}), "1,006 km long"),
+        ("serper", {"organic": SERPER["organic"], "knowledgeGraph": SERPER["knowledgeGraph"]}, "The Loire is the longest"),
+        ("serper", {"organic": SERPER["organic"]}, ""),
+    ],
+)
+def test_where_direct_answers_stand(provider: str, body: Any, answer: str) -> None:
+    assert PROVIDERS[provider].read(body).answer.startswith(answer or "")
+    assert bool(PROVIDERS[provider].read(body).answer) == bool(answer)
+
+
+@pytest.mark.parametrize(
+    ("provider", "body"),
+    [
+        ("searxng", changed(SEARXNG, results=[], unresponsive_engines=[])),
+        ("tavily", {"query": "x", "results": [], "answer": None, "images": [], "response_time": 0.9}),
+        ("brave", changed(BRAVE, web={"type": "search", "results": []})),
+        ("brave", {"type": "search", "query": {"original": "x"}, "mixed": {"main": []}}),
+        ("serper", {"searchParameters": {"q": "x"}, "organic": [], "credits": 1}),
+        ("serper", {"organic": [None, 3, {"title": "no address"}, {"link": "javascript:alert(1)"}, {"link": 4}]}),
+    ],
+)
+def test_nothing_found(provider: str, body: Any, web_search: Make) -> None:
+    with local_service(lambda _: Reply(body)) as server:
+        result = web_search(server.url, provider).run("x")
+    assert (result.text, result.error) == ("(no results)", "no_results")
+
+
+@pytest.mark.parametrize(
+    ("provider", "body", "problem"),
+    [
+        ("searxng", changed(SEARXNG, results=[]), "none of its engines has results, and some did not answer"),
+        ("searxng", [], "the answer is no object"),
+        ("tavily", {"results": {"0": {}}}, "there is no list at results"),
+        ("tavily", "busy", "the answer is no object"),
+        ("brave", {"type": "ErrorResponse"}, "web is no object"),
+        ("brave", {"type": "search", "web": {"results": None}}, "there is no list at web.results"),
+        ("serper", {"message": "ok"}, "there is no list at organic"),
+        ("serper", None, "the answer is no object"),
+    ],
+)
+def test_an_unknown_shape_is_a_failure_and_not_nothing(
+    provider: str, body: Any, problem: str, web_search: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with local_service(lambda _: Reply(body)) as server:
+        result = web_search(server.url, provider).run("x")
+    assert (result.text, result.error) == ("SearchError: the search service failed", "service")
+    assert f"{provider} answers with something unexpected: {problem}" in caplog.text
+
+
+BRAVE_REFUSES = {
+    "type": "ErrorResponse",
+    "error": {
+        "id": "5d832250-9396-4f6e-b84a-2a1fe524cd7d",
+        "code": "SUBSCRIPTION_TOKEN_INVALID",
+        "detail": "The provided subscription token is invalid.",
+        "status": 422,
+        "meta": {"component": "authentication"},
+    },
+    "time": 1663072993,
+}
+BRAVE_TOO_FAST = {
+    "type": "ErrorResponse",
+    "error": {"status": 429, "detail": "Request rate limit exceeded for plan", "code": "RATE_LIMITED"},
+}
+
+
+def tavily_error(text: str) -> dict[str, Any]:
+    return {"detail": {"error": text}}
+
+
+@pytest.mark.parametrize(
+    ("provider", "reply", "reason"),
+    [
+        ("tavily", Reply(tavily_error("Unauthorized: missing or invalid API key."), 401), "it refuses the key"),
+        ("tavily", Reply(tavily_error("This request exceeds your plan's set usage limit."), 432), "no searches left"),
+        ("tavily", Reply(tavily_error("This request exceeds the pay-as-you-go limit."), 433), "no searches left"),
+        ("brave", Reply(BRAVE_REFUSES, 422), "it refuses the key"),
+        ("brave", Reply({"error": {"code": "SUBSCRIPTION_NOT_FOUND"}}, 403), "it refuses the key"),
+        (
+            "brave",
+            Reply(
+                BRAVE_TOO_FAST,
+                429,
+                {"x-ratelimit-limit": "1, 2000", "x-ratelimit-remaining": "1, 0", "x-ratelimit-reset": "1, 1419704"},
+            ),
+            "no searches left",
+        ),
+        ("serper", Reply({"message": "Unauthorized.", "statusCode": 403}, 403), "it refuses the key"),
+        ("serper", Reply({"message": "Not enough credits", "statusCode": 400}, 400), "no searches left"),
+        ("searxng", Reply(b"<!doctype html><title>403 Forbidden</title>", 403), "add json to search.formats in its settings"),
+    ],
+)
+def test_what_no_search_can_pass_is_a_broken_tool(provider: str, reply: Reply, reason: str, web_search: Make) -> None:
+    with (
+        local_service(lambda _: reply) as server,
+        pytest.raises(ToolError, match=f"web_search: {provider} .*{reason}") as caught,
+    ):
+        web_search(server.url, provider).run("x")
+    assert len(server.requests) == 1
+    assert KEY not in repr(caught.value)
+    assert provider == "searxng" or f"{provider.upper()}_API_KEY" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("provider", "reply"),
+    [
+        ("brave", Reply({"error": {"code": "VALIDATION", "status": 422}}, 422)),
+        ("tavily", Reply(tavily_error("Query is too long."), 400)),
+        ("serper", Reply({"message": "Missing query parameter", "statusCode": 400}, 400)),
+    ],
+)
+def test_a_refused_query_is_an_observation(provider: str, reply: Reply, web_search: Make) -> None:
+    with local_service(lambda _: reply) as server:
+        result = web_search(server.url, provider).run("x")
+    assert (result.text, result.error) == ("SearchError: the search service does not accept this query", "refused")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-limit": "1, 2000", "x-ratelimit-remaining": "0, 1985", "x-ratelimit-reset": "1, 1419704"}, 1),
+        ({"x-ratelimit-limit": "1, 2000", "x-ratelimit-remaining": "0, 0", "x-ratelimit-reset": "1, 1419704"}, 1419704),
+        ({"x-ratelimit-limit": "50, 0", "x-ratelimit-remaining": "0, 0", "x-ratelimit-reset": "1, 1419704"}, 1),
+        ({"x-ratelimit-limit": "1", "x-ratelimit-remaining": "0, 1", "x-ratelimit-reset": "?", "retry-after": "7"}, 7),
+        ({"retry-after": "7"}, 7),
+        ({}, None),
+    ],
+)
+def test_brave_says_for_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert PROVIDERS["brave"].wait_asked(headers) == seconds
+
+
+def query_of(request: Request) -> str:
+    return request.json.get("query") or request.json["q"] if request.body else request.query["q"][0]
+
+
+@pytest.mark.parametrize(
+    ("provider", "words", "letters"),
+    [
+        ("brave", 50, 400),
+        ("tavily", 200, 400),  # 200 words of one letter have 399 characters
+        ("serper", 400, 2000),
+        ("searxng", 400, 2000),
+    ],
+)
+def test_a_long_query_is_cut_to_what_the_provider_takes(provider: str, words: int, letters: int, web_search: Make) -> None:
+    with local_service(lambda _: Reply(ANSWERS[provider])) as server:
+        tool = web_search(server.url, provider)
+        assert tool.run("a " * 3000).error is None
+        assert tool.run("b" * 3000).error is None
+    assert list(map(query_of, server.requests)) == [" ".join("a" * words), "b" * letters]
