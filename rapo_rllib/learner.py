@@ -7,7 +7,8 @@ from RLlib's ``TorchLearner``, and why:
 
 1. ``update()`` does its own minibatches: RLlib's would slice packed rows by index.
 2. No DDP wrapper. Learners accumulate alone and sum gradients once per step, after all of them report success: a learner
-   without groups, or one that raises, cannot leave the others waiting.
+   without groups, or one that raises, cannot leave the others waiting. With ``learner_parallelism: fsdp`` weights are sharded,
+   and gradients summed in every pass: ``sharding.py``, ``learner_lockstep.py``.
 3. A step whose loss or gradient is not finite is skipped and counted: RLlib would apply it, or set it to zero.
 """
 
@@ -17,7 +18,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,31 +29,24 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME, WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
-from rapo_rllib.batching.packing import PackedRow, pack_rows
-from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.errors import LearnerError
+from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.hardware import return_free_memory
+from rapo_rllib.learner_checkpoint import SavesTrainingState
+from rapo_rllib.learner_lockstep import Lockstep, passes_over
+from rapo_rllib.learner_master_weights import MasterWeightAdamW
 from rapo_rllib.learner_metrics import UpdateMetrics
-from rapo_rllib.learner_ranks import Ranks
+from rapo_rllib.learner_scoring import ScoredMinibatch, ScoredRow, ScoresRows
 from rapo_rllib.learner_state import load_optimizer_state, optimizer_state
-from rapo_rllib.models import load_causal_lm
+from rapo_rllib.learner_weights import GivesWeights
 from rapo_rllib.objective.loss import LossInputs, policy_loss
-from rapo_rllib.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule, score_row
+from rapo_rllib.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
+from rapo_rllib.sharding import whole
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
 
 
-@dataclass
-class ScoredRow:
-    """A packed row with what stays fixed while the policy moves."""
-
-    row: PackedRow
-    old_logprobs: torch.Tensor | None  # [N] log π_old; None: those of the first forward pass
-    reference_logprobs: torch.Tensor | None  # [N] of the frozen reference model; None without KL term
-
-
-class RAPOTorchLearner(TorchLearner):
+class RAPOTorchLearner(ScoresRows, GivesWeights, SavesTrainingState, TorchLearner):
     """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``."""
 
     config: Any  # a RAPOConfig: RLlib's own type lacks its attributes
@@ -62,8 +56,9 @@ class RAPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def build(self) -> None:
         """Load the model and make its optimiser."""
+        sharded = self.distributed and self.config.learner_parallelism == "fsdp"  # one learner has nothing to shard
+        self._lockstep = Lockstep() if sharded else None
         super().build()
-        self._reference: Any = None  # loaded when the KL term first needs it
         self._skipped_in_a_row = 0
 
     @property
@@ -71,20 +66,28 @@ class RAPOTorchLearner(TorchLearner):
         """The language model that is trained."""
         return self._module[DEFAULT_MODULE_ID].unwrapped()
 
-    @property
-    def _ranks(self) -> Ranks:
-        return Ranks(torch.device(self._device), self.distributed)
+    @override(TorchLearner)
+    def _map_module_to_device(self, module: Any) -> None:
+        """The policy, or this learner's shards of it."""
+        if self._lockstep is None:
+            super()._map_module_to_device(module)
+        else:
+            module[DEFAULT_MODULE_ID].unwrapped().shard(torch.device(self._device), self._lockstep)
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No DDP (see the top of this file); all learners start from the weights of the first."""
-        self._ranks.copy_from_first(self.policy.parameters())
+        """No DDP (see the top of this file); what trains starts on all learners as on the first. Shards are never twofold."""
+        if self._lockstep is None:
+            self._ranks.copy_from_first(p for p in self.policy.parameters() if p.requires_grad)
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
-        parameters = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
-        optimizer = torch.optim.AdamW(
+        parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
+        with_masters = rounded and self.config.model_settings.master_weights is not None and self._lockstep is None
+        optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
+        optimizer = optimizer_class(
             parameters, betas=tuple(self.config.adam_betas), weight_decay=self.config.weight_decay, fused=True
         )
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr)
@@ -105,8 +108,8 @@ class RAPOTorchLearner(TorchLearner):
             RLlib's reduced metrics.
 
         Raises:
-            LearnerError: on all learners together, if one of them failed, or if more than ``max_skipped_updates`` steps in a
-                row were not finite.
+            LearnerError: on all learners together, if one of them failed.
+            NotFiniteError: on all learners together, if ``max_consecutive_nan`` steps in a row were not finite.
         """
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})
@@ -116,13 +119,10 @@ class RAPOTorchLearner(TorchLearner):
         self._weights_seq_no += 1
         metrics, start = UpdateMetrics(), time.perf_counter()
         with _torch_threads(self._num_threads()):
-            with self._ranks.together("scoring the old policy"):
-                minibatches = [
-                    self._scored_rows(minibatch, first=index == 0) for index, minibatch in enumerate(training_data.minibatches)
-                ]
+            minibatches = self._scored(training_data.minibatches)
             for _ in range(self.config.num_epochs):
-                for rows in minibatches:
-                    self._optimizer_step(rows, metrics)
+                for minibatch in minibatches:
+                    self._optimizer_step(minibatch, metrics)
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
         self.after_gradient_based_update(timesteps=timesteps or {})
         return_free_memory()
@@ -133,54 +133,24 @@ class RAPOTorchLearner(TorchLearner):
         with _torch_threads(self._num_threads()):
             return self.policy.score_as_engine(sequences)
 
-    def export(self, folder: str) -> None:
-        """Write the policy as a Hugging Face folder; the first learner does it for all."""
-        if self._learner_index == 0:
-            self.policy.export(folder)
-
     def _num_threads(self) -> int | None:
         """``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
         if self.config.learner_num_threads is None and self.config.num_learners == 0:
             return len(os.sched_getaffinity(0))
         return self.config.learner_num_threads
 
-    def _scored_rows(self, groups: Sequence[SampleGroup], *, first: bool) -> list[ScoredRow]:
-        rows = [row.to(torch.device(self._device)) for row in pack_rows(groups, self.config.max_tokens_per_micro_batch)]
-        return [ScoredRow(row, self._old_logprobs(row, first), self._reference_logprobs(row)) for row in rows]
-
-    def _old_logprobs(self, row: PackedRow, first: bool) -> torch.Tensor | None:
-        """Log π_old. The learner's own cost a forward pass, but for the first minibatch: its first pass is one."""
-        if self.config.old_logprobs == "rollout":
-            return row.rollout_logprobs
-        if first:
-            return None
-        with torch.no_grad():
-            return self.policy.forward_train({ROW: row})[LOGPROBS]
-
-    def _reference_logprobs(self, row: PackedRow) -> torch.Tensor | None:
-        """Under the model that training started from; outside the module, which would train and checkpoint it."""
-        if self.config.objective_settings.kl_coeff <= 0:
-            return None
-        settings = self.config.model_settings
-        if self._reference is None:
-            self._reference = load_causal_lm(settings).to(self._device).eval().requires_grad_(False)
-        with torch.no_grad():
-            return score_row(self._reference, row, settings, self.policy.temperature)[0]
-
-    def _optimizer_step(self, rows: Sequence[ScoredRow], metrics: UpdateMetrics) -> None:
+    def _optimizer_step(self, minibatch: ScoredMinibatch, metrics: UpdateMetrics) -> None:
         """Accumulate over the rows of one minibatch, sum over the learners, step."""
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         optimizer.zero_grad(set_to_none=True)
-        step_loss = 0.0
+        work = partial(self._add_gradient, metrics)
         with self._ranks.together("forward and backward"):
-            for scored in rows:
-                loss = self._micro_batch_loss(scored, metrics)
-                loss.backward()
-                step_loss += float(loss.detach())
+            losses = self._run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._ranks.sum_gradients(parameters)
-        step_loss = self._ranks.sum([step_loss])[0]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self._lockstep is None:
+            self._ranks.sum_gradients(parameters)
+        step_loss = self._ranks.sum([sum(losses)])[0]
+        norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(step_loss))):
             self._skip_step(step_loss, float(norm), metrics)
             return
@@ -189,6 +159,17 @@ class RAPOTorchLearner(TorchLearner):
         optimizer.step()
         self._skipped_in_a_row = 0
         metrics.add_step(step_loss, float(norm))
+
+    def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> float:
+        """Forward and backward pass of one row; its loss."""
+        loss = self._micro_batch_loss(scored, metrics)
+        loss.backward()
+        return float(loss.detach())
+
+    def _add_no_gradient(self) -> None:
+        """The same passes with nothing in them, while other learners still have rows."""
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: self._empty_row()}})
+        scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
 
     def _micro_batch_loss(self, scored: ScoredRow, metrics: UpdateMetrics) -> torch.Tensor:
         """This row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
@@ -207,25 +188,27 @@ class RAPOTorchLearner(TorchLearner):
         row = scored.row
         inputs = LossInputs(
             logprobs=fwd_out[LOGPROBS],
-            old_logprobs=scored.old_logprobs,
+            old_logprobs=torch.where(row.off_policy, row.rollout_logprobs, scored.old_logprobs),
             advantages=row.advantages,
             retrieved_share=row.retrieved_share,
             weights=row.weights,
             rollout_logprobs=row.rollout_logprobs,
             reference_logprobs=scored.reference_logprobs,
+            trajectory_ids=row.trajectory_ids,
+            off_policy=row.off_policy,
         )
         losses = policy_loss(inputs, self.config.objective_settings)
-        batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES], losses.metrics)
+        batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
         return losses.loss
 
     def _skip_step(self, loss: float, norm: float, metrics: UpdateMetrics) -> None:
         """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
         self._skipped_in_a_row += 1
         metrics.add_skipped_step()
-        if self._skipped_in_a_row > self.config.max_skipped_updates:
-            raise LearnerError(
+        if self._skipped_in_a_row >= self.config.max_consecutive_nan:
+            raise NotFiniteError(
                 f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}), "
-                f"max_skipped_updates is {self.config.max_skipped_updates}. Weights are those of the last finite step. "
+                f"max_consecutive_nan is {self.config.max_consecutive_nan}. Weights are those of the last finite step. "
                 "Lower `lr` or set `grad_clip`; if it is the first step, look for broken rewards or logprobs."
             )
 
@@ -234,7 +217,12 @@ class RAPOTorchLearner(TorchLearner):
         statistics = batch.statistics
         values["num_groups_without_signal"] = statistics.num_groups_without_signal
         values["num_failed_trajectories"] = statistics.num_failed_trajectories
-        values["truncated_share"] = statistics.num_truncated_trajectories / max(statistics.num_trajectories, 1)
+        values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
+        trajectories = max(statistics.num_trajectories, 1)
+        values["truncated_share"] = statistics.num_truncated_trajectories / trajectories
+        values["masked_share"] = statistics.num_masked_trajectories / trajectories
+        values["overlong_share"] = statistics.num_overlong_trajectories / trajectories
+        values["overlong_punishment"] = statistics.overlong_punishment / trajectories
         for name, value in values.items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, reduce="mean", window=1)

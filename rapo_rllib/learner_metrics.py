@@ -30,7 +30,13 @@ class UpdateMetrics:
         self._gradient_norm_sum = 0.0
 
     def add_row(self, num_tokens: int, entropies: torch.Tensor, loss: LossMetrics) -> None:
-        """Add a micro-batch of ``num_tokens`` tokens, whose loss tokens have these entropies ``[N]`` in nats."""
+        """Add a micro-batch of ``num_tokens`` tokens.
+
+        Args:
+            num_tokens: that were computed.
+            entropies: ``[N]`` of its loss tokens, nats; 0 for off-policy ones, which are not in the mean.
+            loss: what the loss says of it.
+        """
         self._loss = _on_cpu(loss) + self._loss
         if not self._num_steps:
             self._loss_before_steps = _on_cpu(loss) + self._loss_before_steps
@@ -62,7 +68,7 @@ class UpdateMetrics:
         return {
             **loss.averages(),
             **{name: before[name] for name in MISMATCH},
-            "entropy": entropy / max(float(loss.num_tokens), 1.0),
+            "entropy": entropy / max(loss.num_on_policy_tokens, 1.0),
             "total_loss": self._step_loss_sum / steps,
             "gradient_norm": self._gradient_norm_sum / steps,
             "num_steps": self._num_steps,

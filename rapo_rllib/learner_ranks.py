@@ -1,7 +1,8 @@
 """The learners of one LearnerGroup acting together: sums, and errors that no rank meets alone.
 
 RLlib waits for all learners of an update. If one raises while the others wait in a collective operation, training hangs. So
-every stage between two collectives runs inside :meth:`Ranks.together`, which tells all ranks whether any of them failed.
+every stage between two collectives runs inside :meth:`Ranks.together`, which tells all ranks whether any of them failed. Passes
+through sharded weights are full of collectives: ``learner_lockstep.py`` brings them to an end on all ranks first.
 """
 
 from __future__ import annotations

@@ -10,9 +10,13 @@ Shapes: ``N`` tokens, ``D`` hidden size, ``V`` vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+
+ELEMENTS_AT_ONCE_CPU, ELEMENTS_AT_ONCE = 2**20, 2**26  # of logits, on a CPU and elsewhere: 4 and 256 MiB in float32
 
 Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits
 
@@ -32,11 +36,12 @@ def logprobs_and_entropies(
     Returns:
         Logprobs ``[N]`` in nats with gradient, and entropies ``[N]`` in nats without (no objective here differentiates them).
     """
-    starts = range(0, len(targets), chunk_size)
+    first = len(targets) % chunk_size or chunk_size  # the odd one is the first: the last, a whole one, is not computed twice
+    edges = [0, *range(first, len(targets), chunk_size), len(targets)]
     logprobs, entropies = [], []
-    for start in starts:
-        inputs = (hidden[start : start + chunk_size], targets[start : start + chunk_size], head, temperature)
-        if torch.is_grad_enabled() and start + chunk_size < len(targets):
+    for start, stop in pairwise(edges):
+        inputs = (hidden[start:stop], targets[start:stop], head, temperature)
+        if torch.is_grad_enabled() and stop < len(targets):
             chunk = checkpoint(_chunk, *inputs, use_reentrant=False, preserve_rng_state=False)
         else:
             chunk = _chunk(*inputs)
@@ -47,8 +52,42 @@ def logprobs_and_entropies(
 
 def _chunk(hidden: torch.Tensor, targets: torch.Tensor, head: Head, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    log_p = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)  # [n, V]
-    with torch.no_grad():
-        entropies = -(log_p.exp() * log_p).sum(-1)
-    return log_p.gather(-1, targets[:, None]).squeeze(-1), entropies
+    return _TargetLogprobs.apply(logits if temperature == 1.0 else logits / temperature, targets)
+
+
+class _TargetLogprobs(torch.autograd.Function):
+    """``logits [n, V]`` -> log-softmax at the targets ``[n]`` and entropies ``[n]``, in at least float32.
+
+    A few rows at a time: on a CPU they stay in the cache, where log-softmax of all rows would go through main memory six times,
+    and logits of bfloat16 are never all there in float32 as well.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        normalizers, entropies = (torch.empty(len(targets), dtype=dtype, device=logits.device) for _ in range(2))
+        for rows in _row_slices(logits):
+            values = logits[rows].to(dtype)
+            greatest = values.amax(-1, keepdim=True)
+            weights = (values - greatest).exp_()
+            total = weights.sum(-1)
+            normalizers[rows] = total.log() + greatest[:, 0]
+            entropies[rows] = normalizers[rows] - torch.linalg.vecdot(weights, values) / total
+        ctx.save_for_backward(logits, targets, normalizers)
+        ctx.mark_non_differentiable(entropies)
+        return logits.gather(-1, targets[:, None])[:, 0].to(dtype) - normalizers, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # d log p(target) / d logit = 1[target] - p
+        logits, targets, normalizers = ctx.saved_tensors
+        scale = gradients[0][:, None]
+        result = torch.empty_like(logits)
+        for rows in _row_slices(logits):
+            result[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
+        return result.scatter_add_(-1, targets[:, None], scale.to(result.dtype)), None
+
+
+def _row_slices(logits: torch.Tensor) -> list[slice]:
+    elements = ELEMENTS_AT_ONCE_CPU if logits.device.type == "cpu" else ELEMENTS_AT_ONCE
+    size = max(1, elements // logits.shape[-1])
+    return [slice(start, start + size) for start in range(0, len(logits), size)]

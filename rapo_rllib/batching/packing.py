@@ -1,12 +1,13 @@
-"""Sample groups to packed rows: a prompt is computed once for all its responses.
+"""Sample groups to packed rows: tokens that trajectories share are computed once.
 
     SampleGroup (x many) --pack_rows--> PackedRow (x few) --rl_module--> logprobs of the loss tokens
 
-A row holds *segments*: a prompt, then responses that continue it, then perhaps another prompt with its responses. A token sees
-its own segment up to itself, and the whole segment it continues; position ids restart after the prompt for every response. So
-each prompt + response is computed as if it stood alone, and gradients equal those of the unshared computation.
+A row holds trees of segments (``prefix_tree.py``), parents before their children: a prompt, then the responses that continue
+it, where two responses may begin with a common segment, and so on to any depth. A token sees its own path: its segment up to
+itself and the whole segments above. Position ids count along the path. So each prompt + response is computed as if it stood
+alone, and gradients equal those of the unshared computation.
 
-Shapes: ``L`` tokens of a row, ``N`` loss tokens of a row.
+Shapes: ``L`` tokens of a row, ``M`` different predictions of a row, ``N`` loss tokens of a row.
 """
 
 from __future__ import annotations
@@ -17,41 +18,42 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rapo_rllib.batching.prefix_tree import Segment, prefix_forest
 from rapo_rllib.batching.samples import Sample, SampleGroup
-
-NO_PARENT = -1
 
 
 @dataclass(frozen=True)
 class PackedRow:
     """One forward pass without a batch dimension.
 
-    Example: prompt ``[1, 2]``, responses ``[5, 6, 7]`` (6 is an observation) and ``[8, 9]``, all others trained::
+    Example: prompt ``[1, 2]``, responses ``[5, 6, 7]`` (6 is an observation) and ``[5, 9, 3]``, all others trained. The last
+    token of a response predicts nothing, so it is a target only::
 
-        token_ids       1 2 5 6 8      the last token of a response predicts nothing, so it is a target only
-        position_ids    0 1 2 3 2      both responses start right after the prompt
-        segment_ids     0 0 1 1 2
-        parent_ids     -1-1 0 0 0
+        token_ids       1 2 5 6 9
+        position_ids    0 1 2 3 3      6 and 9 both come right after the shared 5
+        subtree_ends    5 5 5 4 5      5 has 6 and 9 below it, 6 only itself
         mask            1 . . . .
-                        1 1 . . .      prompt: causal
+                        1 1 . . .
                         1 1 1 . .
-                        1 1 1 1 .      first response: prompt and itself
-                        1 1 . . 1      second response: prompt and itself, not the first response
-        target_ids      5 7 8 9        the loss tokens
-        loss_positions  1 3 1 4        the hidden state that predicts each: the prompt's last one predicts both first tokens
+                        1 1 1 1 .      first response
+                        1 1 1 . 1      second response: not the 6 of the first
+        scored_ids      5 9 7 3        what is predicted, each once
+        scored_positions 1 2 3 4       the hidden state that predicts it
+        loss_index      0 2 0 1 3      the loss tokens 5 7 and 5 9 3: both responses have a weight of their own on the shared 5
     """
 
     token_ids: torch.Tensor  # [L] int64
     position_ids: torch.Tensor  # [L] int64
-    segment_ids: torch.Tensor  # [L] int64, unique within the row
-    parent_ids: torch.Tensor  # [L] int64, the segment that a token's segment continues; NO_PARENT for a prompt
-    loss_positions: torch.Tensor  # [N] int64, index of the hidden state that predicts the loss token
-    target_ids: torch.Tensor  # [N] int64, the loss token itself
+    subtree_ends: torch.Tensor  # [L] int64, index after the last token of the row that continues the token's segment
+    scored_positions: torch.Tensor  # [M] int64, index of the hidden state that predicts the scored token
+    scored_ids: torch.Tensor  # [M] int64, the scored token itself
+    loss_index: torch.Tensor  # [N] int64, which scored token a loss token is
     rollout_logprobs: torch.Tensor  # [N] float32, of the engine that sampled, nats
     advantages: torch.Tensor  # [N] float32
     retrieved_share: torch.Tensor  # [N] float32, F_ret of the token's trajectory
     weights: torch.Tensor  # [N] float32, share of the token in the mean over the batch
     trajectory_ids: torch.Tensor  # [N] int64, which response of the row a loss token belongs to
+    off_policy: torch.Tensor  # [N] bool, whether that response is another policy's
 
     @property
     def num_tokens(self) -> int:
@@ -61,13 +63,17 @@ class PackedRow:
     @property
     def num_loss_tokens(self) -> int:
         """``N``."""
-        return len(self.target_ids)
+        return len(self.loss_index)
+
+    @property
+    def target_ids(self) -> torch.Tensor:
+        """``[N]`` int64, the loss tokens."""
+        return self.scored_ids[self.loss_index]
 
     def mask(self, window: int | None = None) -> torch.Tensor:
         """Who sees whom, ``[L, L]`` bool, True = row token sees column token. ``window``: of sliding-window layers."""
         index = torch.arange(self.num_tokens, device=self.token_ids.device)
-        same_path = (self.segment_ids[:, None] == self.segment_ids) | (self.parent_ids[:, None] == self.segment_ids)
-        visible = same_path & (index[:, None] >= index)
+        visible = (index[:, None] >= index) & (index[:, None] < self.subtree_ends)
         if window is not None:
             visible &= self.position_ids[:, None] - self.position_ids < window
         return visible
@@ -77,91 +83,145 @@ class PackedRow:
         return PackedRow(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-def pack_rows(groups: Iterable[SampleGroup], max_tokens: int) -> list[PackedRow]:
+def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
     """Pack groups into rows of at most ``max_tokens`` tokens; samples without loss tokens are left out.
 
-    A group that does not fit is split over several rows, each with the prompt. A single prompt + response longer than the
-    budget gets a row of its own: it is never cut. Small groups share a row. Deterministic.
+    What continues a common prefix stays together where it fits; otherwise it is split over several rows, each with the prefix.
+    A single prompt + response longer than the budget gets a row of its own: it is never cut. Deterministic.
+
+    Args:
+        groups: whose samples are packed.
+        max_tokens: budget of a row, shared tokens counted once.
+        share: False: every prompt + response is a tree of its own, for models that cannot attend along a tree.
 
     Raises:
         ValueError: ``max_tokens`` is not positive.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
-    rows: list[list[_Piece]] = []
-    for piece in sorted((p for group in groups for p in _split_group(group, max_tokens)), key=lambda p: -p.num_tokens):
-        row = next((r for r in rows if sum(p.num_tokens for p in r) + piece.num_tokens <= max_tokens), None)
-        if row is None:
-            rows.append([piece])
-        else:
-            row.append(piece)
-    return [_row(pieces) for pieces in rows]
+    paths = [_Path(group.prompt_ids, sample) for group in groups for sample in group.samples if sample.loss_mask.any()]
+    inputs = [path.input_ids for path in paths]
+    if share:
+        pieces = [piece for root in prefix_forest(inputs) for piece in _pieces(root, (), max_tokens)]
+    else:
+        roots = (prefix_forest(inputs, [index])[0] for index in range(len(inputs)))
+        pieces = [_Piece((root,), root.sequences) for root in roots]
+    chosen = [sorted(row.sequences) for row in _fill_rows(pieces, max_tokens)]
+    return [_row([paths[index] for index in row], share) for row in chosen]
+
+
+def empty_row() -> PackedRow:
+    """A row of one token without a loss: what a learner without rows computes while others have some."""
+    index, number = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    return PackedRow(
+        token_ids=torch.zeros(1, dtype=torch.int64),
+        position_ids=torch.zeros(1, dtype=torch.int64),
+        subtree_ends=torch.ones(1, dtype=torch.int64),
+        scored_positions=index,
+        scored_ids=index,
+        loss_index=index,
+        rollout_logprobs=number,
+        advantages=number,
+        retrieved_share=number,
+        weights=number,
+        trajectory_ids=index,
+        off_policy=index.bool(),
+    )
+
+
+class _Path:
+    """A prompt with one of its responses, and the tokens of both that predict something: all before the last loss token."""
+
+    def __init__(self, prompt_ids: np.ndarray, sample: Sample) -> None:
+        self.sample = sample
+        self.loss_indices = np.flatnonzero(sample.loss_mask)  # into the response
+        self.input_ids = np.concatenate([prompt_ids, sample.token_ids[: self.loss_indices[-1]]])
+        self.predicting = len(prompt_ids) + self.loss_indices - 1  # into input_ids: the token before each loss token
+        self.target_ids = sample.token_ids[self.loss_indices]
 
 
 @dataclass
 class _Piece:
-    """A prompt and those of its responses that fit into one row."""
+    """Sequences that go into one row together, with every segment on their paths."""
 
-    prompt_ids: np.ndarray
-    samples: list[Sample]
-    num_tokens: int
+    segments: tuple[Segment, ...]
+    sequences: tuple[int, ...]
 
 
-def _split_group(group: SampleGroup, max_tokens: int) -> list[_Piece]:
-    prompt = len(group.prompt_ids)
-    pieces: list[_Piece] = []
-    for sample in sorted((s for s in group.samples if s.loss_mask.any()), key=lambda s: -_input_length(s)):
-        length = _input_length(sample)
-        piece = next((p for p in pieces if p.num_tokens + length <= max_tokens), None)
-        if piece is None:
-            piece = _Piece(group.prompt_ids, [], prompt)
-            pieces.append(piece)
-        piece.samples.append(sample)
-        piece.num_tokens += length
+def _pieces(segment: Segment, above: tuple[Segment, ...], max_tokens: int) -> list[_Piece]:
+    """The whole subtree if it fits into a row with the segments ``above`` it; otherwise those of its children, and its ends."""
+    path = (*above, segment)
+    if not segment.children or sum(len(s.token_ids) for s in above) + segment.num_tokens <= max_tokens:
+        return [_Piece((*above, *segment.walk()), segment.sequences)]
+    pieces = [piece for child in segment.children for piece in _pieces(child, path, max_tokens)]
+    pieces[0].sequences += segment.ends  # their tokens are all in this piece
     return pieces
 
 
-def _input_length(sample: Sample) -> int:
-    """Response tokens that predict something: all before the last loss token."""
-    return int(np.flatnonzero(sample.loss_mask)[-1])
+class _OpenRow:
+    """A row that is being filled; a segment that two of its pieces share counts once."""
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.num_tokens = 0
+        self._segments: set[int] = set()
+
+    def new_tokens(self, piece: _Piece) -> int:
+        return sum(len(s.token_ids) for s in piece.segments if id(s) not in self._segments)
+
+    def add(self, piece: _Piece) -> None:
+        self.num_tokens += self.new_tokens(piece)
+        self._segments.update(id(segment) for segment in piece.segments)
+        self.sequences.extend(piece.sequences)
 
 
-def _row(pieces: Sequence[_Piece]) -> PackedRow:
-    tokens: list[np.ndarray] = []
-    positions: list[np.ndarray] = []
-    segments: list[tuple[int, int, int]] = []  # id, parent, length
-    losses: list[tuple[np.ndarray, np.ndarray, Sample]] = []  # loss positions, index into the response, sample
-    offset = 0
-    for piece in pieces:
-        prompt, prompt_length = len(segments), len(piece.prompt_ids)
-        tokens.append(piece.prompt_ids)
-        positions.append(np.arange(prompt_length))
-        segments.append((prompt, NO_PARENT, prompt_length))
-        offset += prompt_length
-        last_of_prompt = offset - 1
-        for sample in piece.samples:
-            length = _input_length(sample)
-            tokens.append(sample.token_ids[:length])
-            positions.append(np.arange(prompt_length, prompt_length + length))
-            segments.append((len(segments), prompt, length))
-            index = np.flatnonzero(sample.loss_mask)
-            losses.append((np.where(index == 0, last_of_prompt, offset + index - 1), index, sample))
-            offset += length
-    ids, parents, lengths = (np.array(column) for column in zip(*segments, strict=True))
-    counts = [len(index) for _, index, _ in losses]
+def _fill_rows(pieces: Sequence[_Piece], max_tokens: int) -> list[_OpenRow]:
+    """Largest piece first, each into the row to which it adds the fewest tokens, among those in which it fits."""
+    rows: list[_OpenRow] = []
+    for piece in sorted(pieces, key=lambda piece: -sum(len(s.token_ids) for s in piece.segments)):
+        fitting = [row for row in rows if row.num_tokens + row.new_tokens(piece) <= max_tokens]
+        if not fitting:
+            rows.append(_OpenRow())
+            fitting = rows[-1:]
+        min(fitting, key=lambda row: row.new_tokens(piece)).add(piece)
+    return rows
+
+
+def _row(paths: Sequence[_Path], share: bool) -> PackedRow:
+    inputs = [path.input_ids for path in paths]
+    forests = [prefix_forest(inputs)] if share else [prefix_forest(inputs, [index]) for index in range(len(inputs))]
+    segments = [segment for forest in forests for root in forest for segment in root.walk()]
+    lengths = [len(segment.token_ids) for segment in segments]
+    starts = np.cumsum([0, *lengths[:-1]])
+    where = _row_indices(segments, starts, inputs)
+    predicting = np.concatenate([where[index][path.predicting] for index, path in enumerate(paths)])
+    targets = np.concatenate([path.target_ids for path in paths])
+    scored, loss_index = np.unique(np.stack([predicting, targets]), axis=1, return_inverse=True)
+    counts = [len(path.target_ids) for path in paths]
     return PackedRow(
-        token_ids=_int64(np.concatenate(tokens)),
-        position_ids=_int64(np.concatenate(positions)),
-        segment_ids=_int64(np.repeat(ids, lengths)),
-        parent_ids=_int64(np.repeat(parents, lengths)),
-        loss_positions=_int64(np.concatenate([where for where, _, _ in losses])),
-        target_ids=_int64(np.concatenate([sample.token_ids[index] for _, index, sample in losses])),
-        rollout_logprobs=_float32(np.concatenate([sample.rollout_logprobs[index] for _, index, sample in losses])),
-        advantages=_float32(np.repeat([sample.advantage for _, _, sample in losses], counts)),
-        retrieved_share=_float32(np.repeat([sample.retrieved_share for _, _, sample in losses], counts)),
-        weights=_float32(np.repeat([sample.weight for _, _, sample in losses], counts)),
-        trajectory_ids=_int64(np.repeat(np.arange(len(losses)), counts)),
+        token_ids=_int64(np.concatenate([segment.token_ids for segment in segments])),
+        position_ids=_int64(np.concatenate([segment.start + np.arange(len(segment.token_ids)) for segment in segments])),
+        subtree_ends=_int64(np.repeat([s + segment.num_tokens for s, segment in zip(starts, segments, strict=True)], lengths)),
+        scored_positions=_int64(scored[0]),
+        scored_ids=_int64(scored[1]),
+        loss_index=_int64(loss_index.reshape(-1)),
+        rollout_logprobs=_float32(np.concatenate([path.sample.rollout_logprobs[path.loss_indices] for path in paths])),
+        advantages=_float32(np.concatenate([path.sample.advantages[path.loss_indices] for path in paths])),
+        retrieved_share=_float32(np.repeat([path.sample.retrieved_share for path in paths], counts)),
+        weights=_float32(np.repeat([path.sample.weight for path in paths], counts)),
+        trajectory_ids=_int64(np.repeat(np.arange(len(paths)), counts)),
+        off_policy=torch.from_numpy(np.repeat([path.sample.off_policy for path in paths], counts)),
     )
+
+
+def _row_indices(segments: Sequence[Segment], starts: np.ndarray, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Where in the row each token of each sequence stands."""
+    where = [np.empty(len(tokens), dtype=np.int64) for tokens in inputs]
+    for row_start, segment in zip(starts, segments, strict=True):
+        stop = segment.start + len(segment.token_ids)
+        for sequence in segment.sequences:
+            where[sequence][segment.start : stop] = row_start + np.arange(len(segment.token_ids))
+    return where
 
 
 def _int64(values: np.ndarray) -> torch.Tensor:

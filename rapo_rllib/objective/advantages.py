@@ -13,6 +13,7 @@ Choices where the paper is silent (ALGORITHM section 9); both advantages follow 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -76,6 +77,45 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
     if a_acc.shape != a_ret.shape:
         raise ValueError(f"one retrieval advantage per outcome advantage: got {len(a_ret)}, expected {len(a_acc)}")
     return ((1 + weight * a_ret) * a_acc).to(_result_dtype(outcome))
+
+
+def shared_token_advantages(
+    advantages: Sequence[float], lengths: Sequence[int], segments: Sequence[Sequence[tuple[int, int]]]
+) -> list[torch.Tensor]:
+    """Hard attribution over branches: a token that d trajectories share gets the mean of their advantages (section 10).
+
+        Aᵢ,ₜ = 1/d Σⱼ Aⱼ   over the d trajectories j that hold the very token t of trajectory i
+
+    A token that belongs to one trajectory alone has d = 1 and keeps that one's advantage, so that without branches nothing
+    changes. (Soft attribution is: every token has its trajectory's own advantage.)
+
+    Args:
+        advantages: A, ``[G]``.
+        lengths: response tokens of each trajectory, ``[G]``.
+        segments: of each trajectory, ``(first token, who wrote from there on)``; empty: all its own. Two trajectories share
+            token t if both have it from the same writer.
+
+    Returns:
+        ``G`` float64 tensors, ``[lengths[i]]`` each.
+
+    Example: A of 3 tokens with advantage 2; B took over its first 2 tokens, wrote 2 more, and has advantage -1:
+    ``[[0.5, 0.5, 2.0], [0.5, 0.5, -1.0, -1.0]]``.
+    """
+    writers = [_writers(length, own, f"alone-{i}") for i, (length, own) in enumerate(zip(lengths, segments, strict=True))]
+    held: dict[tuple[object, int], list[float]] = {}
+    for advantage, line in zip(advantages, writers, strict=True):
+        for position, writer in enumerate(line):
+            held.setdefault((writer, position), []).append(advantage)
+    means = {token: math.fsum(values) / len(values) for token, values in held.items()}
+    return [torch.tensor([means[w, t] for t, w in enumerate(line)], dtype=torch.float64) for line in writers]
+
+
+def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> list[object]:
+    """Who wrote each token of a trajectory."""
+    writers: list[object] = [alone] * length
+    for start, writer in segments:
+        writers[start:] = [writer] * (length - start)
+    return writers
 
 
 def has_signal(rewards: Values) -> bool:

@@ -1,4 +1,4 @@
-"""From per-token objectives to one number (ALGORITHM sections 8, 9): the weight of a token in the sum over a batch.
+"""From per-token objectives to one number (ALGORITHM sections 8, 9, 11): the weight of a token in the sum over a batch.
 
 A weight is a trajectory's own, known before the batch is cut into minibatches, shards and rows; so parts are summed, and how
 they were cut does not change the loss.
@@ -6,32 +6,41 @@ they were cut does not change the loss.
 
 from __future__ import annotations
 
-LOSS_AGGREGATIONS = ("trajectory", "token")
+LOSS_AGGREGATIONS = ("trajectory", "token", "constant")
 
 
-def aggregation_weight(num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str) -> float:
-    """Weight of each generated token of one trajectory in the mean over a batch.
+def aggregation_weight(
+    num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str, length: int | None = None
+) -> float:
+    """Weight of each trained token of one trajectory in the mean over a batch.
 
         trajectory (eq. 11):          w = 1 / (nᵢ · G · Q)
         token (released code, DAPO):  w = 1 / Σᵢ nᵢ
+        constant (Dr. GRPO):          w = 1 / (L · G · Q)
 
-    Over a batch the weights sum to 1; less where trajectories have no token, whose share is lost.
+    By trajectory and by token the weights of a batch sum to 1; less where trajectories have no token, whose share is lost. By
+    the constant they sum to the mean length as a share of L: a long trajectory counts more, and no token counts less for
+    standing in one. (arXiv 2503.20783: division by the own length favours short right answers and long wrong ones.)
 
     Args:
-        num_tokens: nᵢ, generated tokens of the trajectory.
+        num_tokens: nᵢ, trained tokens of the trajectory.
         group_size: G, trajectories of its group.
         num_groups: Q, groups of the batch.
-        total_tokens: Σᵢ nᵢ, generated tokens of the batch.
+        total_tokens: Σᵢ nᵢ, trained tokens of the batch.
         mode: ``loss_aggregation`` of the configuration.
+        length: L, the same for all; read by ``constant`` only.
 
     Returns:
-        w; 0 for a trajectory without generated tokens.
+        w; 0 for a trajectory without trained tokens.
 
     Raises:
-        ValueError: ``mode`` is not known.
+        ValueError: ``mode`` is not known, or is ``constant`` without a positive ``length``.
     """
     if mode not in LOSS_AGGREGATIONS:
         raise ValueError(f"loss_aggregation must be one of {', '.join(LOSS_AGGREGATIONS)}; got {mode!r}")
+    if mode == "constant" and not length:
+        raise ValueError(f"loss_aggregation 'constant' divides by a length: got {length}, expected a positive number")
     if num_tokens == 0:
         return 0.0
-    return 1 / (num_tokens * group_size * num_groups) if mode == "trajectory" else 1 / total_tokens
+    divisors = {"trajectory": num_tokens * group_size * num_groups, "token": total_tokens}
+    return 1 / divisors[mode] if mode in divisors else 1 / ((length or 1) * group_size * num_groups)

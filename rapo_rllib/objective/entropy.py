@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+STEP_REDUCTIONS = ("mean", "sum")
+
 
 def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Entropy of each token's distribution over the full vocabulary (eq. 2).
@@ -28,28 +30,110 @@ def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tenso
     Raises:
         ValueError: ``temperature`` is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}: a greedy token has no distribution to measure")
-    logits = logits.float()
-    log_p = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
-    finite_log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)  # p log p: 0 x -inf would be NaN
-    return -(log_p.exp() * finite_log_p).sum(dim=-1)
+    return _entropies(*_weighed(_tempered(logits, temperature)))
 
 
-def step_entropy(entropies: Sequence[float]) -> float:
-    """Entropy of a step: the mean over its generated tokens (section 5).
+def top_entropy(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> torch.Tensor:
+    """Part of the entropy that the ``k`` likeliest tokens account for (section 9: the released code reads 10 logprobs).
 
-        H(s) = 1/n Σᵢ Hᵢ
+        Hᵢ = -Σ_{j in top k of pᵢ} pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ / τ)
+
+    The softmax is over the full vocabulary and the ``k`` probabilities are not renormalised, as where an engine reports them.
+
+    Args:
+        logits: ``[..., V]`` logits; computed in float32 whatever their type.
+        top_k: k, at least 1; from V on this is the entropy itself.
+        temperature: τ, of the distribution that was sampled from; positive.
+
+    Returns:
+        ``[...]`` float32, nats, at most the entropy (eq. 2).
+
+    Raises:
+        ValueError: ``temperature`` is not positive, or ``top_k`` below 1.
+    """
+    z, _, total = _weighed(_tempered(logits, temperature))
+    return _top_entropies(z, total, top_k)
+
+
+def entropy_and_logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy of each token's distribution and log probability of the token that was drawn from it, in one pass over V.
+
+        Zᵢ = Σⱼ exp zᵢⱼ,   Hᵢ = log Zᵢ - Σⱼ exp(zᵢⱼ) zᵢⱼ / Zᵢ,   log pᵢ(tᵢ) = z[i, tᵢ] - log Zᵢ
+
+    z are the logits less their largest. Tokens of probability zero (logit -inf) add nothing to H; drawn, their log is -inf.
+
+    Args:
+        logits: ``[..., V]`` logits sampled from, temperature applied; computed in float32 whatever their type.
+        token_ids: ``[...]`` tᵢ, integers below V.
+        top_k: with it H is ``top_entropy``, the part of the k likeliest tokens; the log probability stays that under all of V.
+
+    Returns:
+        H and log p(t), both ``[...]`` float32, nats.
+
+    Raises:
+        ValueError: ``top_k`` below 1.
+    """
+    z, weights, total = _weighed(logits.float())
+    entropies = _entropies(z, weights, total) if top_k is None else _top_entropies(z, total, top_k)
+    return entropies, z.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1) - total.log()
+
+
+def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, reduction: str = "mean") -> float:
+    """Entropy of a step from those of its generated tokens (section 5; the released code's, section 9).
+
+        mean (paper): H(s) = 1/n Σᵢ Hᵢ        sum: H(s) = Σᵢ Hᵢ
+
+    The released code also divides by ``log V``. That is no option here, since it changes nothing with the paper's quality and
+    timing: it cancels in ΔH (eq. 5), and Z (eq. 7) has it as one factor for the whole group, whose spread eq. 9 divides by (up
+    to its ε; not where ``normalize_std`` is off).
 
     Args:
         entropies: ``[n]`` Hᵢ of the step's generated tokens, nats.
+        num_tokens: only so many tokens from the step's start on count (released code: 20); None: all of them.
+        reduction: ``mean`` or ``sum`` (released code).
 
     Returns:
         H(s), nats.
 
     Raises:
-        ValueError: the step has no generated token, so it has no entropy.
+        ValueError: the step has no generated token, so it has no entropy; or ``reduction`` is not known.
     """
-    if len(entropies) == 0:
+    if reduction not in STEP_REDUCTIONS:
+        raise ValueError(f"step_entropy_reduction must be one of {', '.join(STEP_REDUCTIONS)}; got {reduction!r}")
+    counted = entropies[:num_tokens]
+    if len(counted) == 0:
         raise ValueError("a step without generated tokens has no entropy")
-    return math.fsum(entropies) / len(entropies)
+    return math.fsum(counted) / (len(counted) if reduction == "mean" else 1)
+
+
+def _tempered(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}: a greedy token has no distribution to measure")
+    return logits.float() if temperature == 1.0 else logits.float() / temperature
+
+
+def _weighed(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Shifted logits z ``[..., V]``, exp z, and their sum Z ``[...]``; log p = z - log Z."""
+    z = logits - logits.detach().amax(dim=-1, keepdim=True)  # any shift gives the same p; this one keeps exp in range
+    weights = z.exp()
+    return z, weights, weights.sum(dim=-1)
+
+
+def _entropies(z: torch.Tensor, weights: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """H = log Z - Σ p z: half the passes over V that log_softmax would need."""
+    return total.log() - (weights * _finite(z)).sum(dim=-1) / total
+
+
+def _top_entropies(z: torch.Tensor, total: torch.Tensor, top_k: int) -> torch.Tensor:
+    """The part of the ``top_k`` largest z."""
+    if top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    log_p = z.topk(min(top_k, z.shape[-1]), dim=-1).values - total.log().unsqueeze(-1)
+    return -(log_p.exp() * _finite(log_p)).sum(dim=-1)
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """With the lowest number in place of -inf: 0 x -inf would be NaN."""
+    return values.clamp_min(torch.finfo(values.dtype).min)

@@ -1,13 +1,15 @@
-"""Importance ratios of generated tokens (ALGORITHM section 8), and the correction for an engine that is not the trainer.
+"""Importance ratios (ALGORITHM sections 8, 11), and the correction for an engine that is not the trainer.
 
-    logprobs, old_logprobs --importance_ratio--> r --shaped_ratio--> r̂ --> loss.clipped_objective
+    logprobs, old_logprobs --ratio_at_level--> r --shaped_ratio--> r̂ --> clipping
 
-Shapes: ``N`` generated tokens. Logprobs in nats, of the distribution that was sampled from.
+Shapes: ``N`` trained tokens of any number of trajectories. Logprobs in nats, of the distribution that was sampled from.
 """
 
 from __future__ import annotations
 
 import torch
+
+IMPORTANCE_LEVELS = ("token", "sequence", "sequence_token")
 
 
 def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
@@ -25,13 +27,113 @@ def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torc
     return (logprobs - old_logprobs.detach()).exp()
 
 
+def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean over the tokens of each trajectory, handed back to every one of them.
+
+    Example: values ``[1, 3, 5]`` of trajectories ``[0, 0, 1]`` give ``[2, 2, 5]``.
+
+    Args:
+        values: ``[N]``.
+        trajectory_ids: ``[N]`` integers in [0, N).
+        counted: ``[N]`` bool, tokens that are in the mean; None: all.
+
+    Returns:
+        ``[N]``; 0 for a trajectory of which nothing is counted.
+    """
+    ones = torch.ones_like(values) if counted is None else counted.to(values.dtype)
+    sums, counts = torch.zeros_like(values), torch.zeros_like(values)  # N slots: at least as many as trajectories
+    sums = sums.index_add(0, trajectory_ids, values * ones)
+    counts = counts.index_add(0, trajectory_ids, ones)
+    return (sums / counts.clamp_min(1))[trajectory_ids]
+
+
+def sequence_ratio(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    trajectory_ids: torch.Tensor,
+    counted: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Length-normalised probability ratio of a whole response: GSPO (arXiv 2507.18071).
+
+        sᵢ = (π_θ(yᵢ) / π_old(yᵢ))^(1/|yᵢ|) = exp(1/|yᵢ| Σₜ (log π_θ - log π_old))
+
+    Args:
+        logprobs: log π_θ, ``[N]``.
+        old_logprobs: log π_old, ``[N]``; no gradient flows into it.
+        trajectory_ids: i of each token, ``[N]``; all trained tokens of a response must be among the N.
+        counted: ``[N]`` bool, tokens of yᵢ; None: all.
+
+    Returns:
+        sᵢ of the token's response, ``[N]``.
+    """
+    return trajectory_mean(logprobs - old_logprobs.detach(), trajectory_ids, counted).exp()
+
+
+def sequence_token_ratio(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    trajectory_ids: torch.Tensor,
+    counted: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same value with every token's own gradient: GSPO-token (arXiv 2507.18071).
+
+        sᵢ,ₜ = sg(sᵢ) · π_θ(yᵢ,ₜ) / sg(π_θ(yᵢ,ₜ))
+
+    With one advantage for the whole response, value and gradient of the objective are GSPO's; with advantages that differ
+    between tokens, each token is trained by its own. ``sg`` stops the gradient.
+
+    Args:
+        logprobs: log π_θ, ``[N]``.
+        old_logprobs: log π_old, ``[N]``.
+        trajectory_ids: i of each token, ``[N]``.
+        counted: ``[N]`` bool, tokens of yᵢ; None: all.
+
+    Returns:
+        sᵢ,ₜ, ``[N]``.
+    """
+    whole = sequence_ratio(logprobs.detach(), old_logprobs, trajectory_ids, counted)
+    return whole * (logprobs - logprobs.detach()).exp()
+
+
+def ratio_at_level(
+    level: str,
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    trajectory_ids: torch.Tensor | None = None,
+    counted: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The ratio by name.
+
+    Args:
+        level: ``importance_level`` of the configuration.
+        logprobs: log π_θ, ``[N]``.
+        old_logprobs: log π_old, ``[N]``.
+        trajectory_ids: ``[N]``; may be None at level ``token``.
+        counted: ``[N]`` bool; None: all.
+
+    Returns:
+        r, ``[N]``.
+
+    Raises:
+        ValueError: ``level`` is not known, or needs the ``trajectory_ids`` that are not there.
+    """
+    if level not in IMPORTANCE_LEVELS:
+        raise ValueError(f"importance_level must be one of {', '.join(IMPORTANCE_LEVELS)}; got {level!r}")
+    if level == "token":
+        return importance_ratio(logprobs, old_logprobs)
+    if trajectory_ids is None:
+        raise ValueError(f"importance_level {level!r} needs trajectory_ids, got None")
+    of_sequences = sequence_ratio if level == "sequence" else sequence_token_ratio
+    return of_sequences(logprobs, old_logprobs, trajectory_ids, counted)
+
+
 def shaped_ratio(ratio: torch.Tensor, retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor:
     """Importance ratio, raised by the share of retrieved tokens in the token's trajectory (eq. 8).
 
         r̂ = (1 + m · F_ret) · r
 
     Args:
-        ratio: r, ``[N]``.
+        ratio: r, ``[N]``, of any level.
         retrieved_share: F_ret, ``[N]`` or one number: retrieved tokens / response tokens of the trajectory, in [0, 1].
         weight: m; the paper's is 0.05.
 
@@ -41,10 +143,16 @@ def shaped_ratio(ratio: torch.Tensor, retrieved_share: torch.Tensor | float, wei
     return (1 + weight * retrieved_share) * ratio
 
 
-def truncated_importance_weight(learner_logprobs: torch.Tensor, engine_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
+def truncated_importance_weight(
+    learner_logprobs: torch.Tensor,
+    engine_logprobs: torch.Tensor,
+    cap: float,
+    trajectory_ids: torch.Tensor | None = None,
+    counted: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Weight of a token that the engine sampled, in an expectation under the learner's policy of the same weights.
 
-        w = min(π_learner / π_engine, C)
+        w = min(π_learner / π_engine, C);   given trajectories: w = min(sᵢ, C), GSPO's ratio in its place
 
     The engine computes other probabilities than the learner (precision, kernels). Truncation bounds the variance that the
     correction brings, at the price of a bias where it bites.
@@ -53,8 +161,13 @@ def truncated_importance_weight(learner_logprobs: torch.Tensor, engine_logprobs:
         learner_logprobs: log π_learner, ``[N]``.
         engine_logprobs: log π_engine, ``[N]``, recorded when the token was sampled.
         cap: C, at least 1.
+        trajectory_ids: ``[N]``: one weight for a whole response, where its ratio is one too; None: a weight for each token.
+        counted: ``[N]`` bool, tokens of the response; None: all.
 
     Returns:
         w, ``[N]``, in [0, C], a constant: it has no gradient.
     """
-    return (learner_logprobs - engine_logprobs).detach().exp().clamp_max(cap)
+    excess = (learner_logprobs - engine_logprobs).detach()
+    if trajectory_ids is not None:
+        excess = trajectory_mean(excess, trajectory_ids, counted)
+    return excess.exp().clamp_max(cap)

@@ -1,8 +1,12 @@
-"""The RAPO objective on generated tokens (ALGORITHM section 8, eq. 11), as a loss.
+"""The objective on trained tokens (ALGORITHM sections 8, 11; eq. 11) as a loss, put together of parts picked by name.
 
     LossInputs (learner: forward pass + batching) --policy_loss--> LossOutputs(loss, metrics)
 
-Shapes: ``N`` generated tokens of any number of trajectories; prompt, observation and retrieved tokens are not among them.
+    importance_level (importance.py)  what the ratio is of         clip_mode (clipping.py)  how it is bounded
+    off_policy_shaping (off_policy.py)  what takes the place of both where another policy wrote
+
+How tokens are averaged is in their weights (aggregation.py). Shapes: ``N`` trained tokens of any number of trajectories;
+prompt, observation and retrieved tokens are not among them.
 
 Which policy is π_old: the engine that sampled computes slightly other probabilities (π_engine) than the learner does with the
 same weights. The objective is an expectation under what was sampled from, so the whole weight of a token is
@@ -15,17 +19,20 @@ The clip bounds ``r``, how far the policy moves; ``min(π_old / π_engine, C)`` 
 2. Later steps: ``old_logprobs`` computed by the learner before the first one. The same, with r free to move.
 3. ``old_logprobs = rollout_logprobs``: π_old is π_engine. r holds the mismatch, the clip bounds both together, and the
    truncated weight is exactly 1. What clip leaves open, a large r at a negative advantage, ``dual_clip`` bounds.
+
+Off-policy tokens always have 3: π_old is the policy that wrote them, whose logprobs are those recorded (an expert's are 0).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 import torch
 
-from rapo_rllib.objective.importance import importance_ratio, shaped_ratio, truncated_importance_weight
-from rapo_rllib.objective.loss_metrics import LossMetrics
+from rapo_rllib.objective.clipping import CLIP_MODES, clipped_objective
+from rapo_rllib.objective.importance import ratio_at_level, shaped_ratio, truncated_importance_weight
+from rapo_rllib.objective.loss_metrics import LossMetrics, TokenTerms, loss_metrics
+from rapo_rllib.objective.off_policy import policy_shaping
 from rapo_rllib.settings import ObjectiveSettings
 
 
@@ -44,6 +51,8 @@ class LossInputs:
     weights: torch.Tensor  # share in the mean over the batch (aggregation_weight); 0: masked
     rollout_logprobs: torch.Tensor | None = None  # log π_engine, nats; None: no truncated weight, no mismatch
     reference_logprobs: torch.Tensor | None = None  # log π_ref, nats; None: no KL term
+    trajectory_ids: torch.Tensor | None = None  # int64 in [0, N), whole trajectories; None: level token only
+    off_policy: torch.Tensor | None = None  # bool, tokens that another policy wrote; None: no token
 
     def __post_init__(self) -> None:
         expected = self.logprobs.shape
@@ -64,34 +73,6 @@ class LossOutputs:
     metrics: LossMetrics  # detached
 
 
-def clipped_objective(
-    shaped_ratio: torch.Tensor,
-    advantages: torch.Tensor,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
-) -> torch.Tensor:
-    """Clipped objective of each token, to be maximised (inner term of eq. 11).
-
-        min(r̂ A, clip(r̂, 1 - ε_low, 1 + ε_high) A);   with dual clip, where A < 0: not below c A
-
-    Args:
-        shaped_ratio: r̂, ``[N]``.
-        advantages: A, ``[N]``.
-        clip_low: ε_low.
-        clip_high: ε_high.
-        dual_clip: c, above ``1 + ε_high``; None: no dual clip.
-
-    Returns:
-        ``[N]``.
-    """
-    clipped = shaped_ratio.clamp(1 - clip_low, 1 + clip_high)
-    objective = torch.minimum(shaped_ratio * advantages, clipped * advantages)
-    if dual_clip is None:
-        return objective
-    return torch.where(advantages < 0, torch.maximum(objective, dual_clip * advantages), objective)
-
-
 def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
     """Estimate of ``KL(π_θ ‖ π_ref)`` from each token sampled from π_θ: unbiased, of low variance (k3; section 8).
 
@@ -109,86 +90,86 @@ def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> tor
 
 
 def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
-    """The RAPO loss, the negative of eq. 11, of one micro-batch.
+    """The loss, the negative of eq. 11, of one micro-batch.
 
         L = -Σₜ wₜ [ min(π_old / π_engine, C)ₜ · clipped(r̂ₜ, Aₜ) - β · k₃ₜ ]
+        an off-policy token's term, with γ:  f(r̂ₜ) · Aₜ
 
     Tokens of weight 0 get a gradient of exactly 0, whatever their numbers are, NaN included.
 
     Args:
         inputs: wₜ is ``weights``, r̂ₜ (eq. 8) from ``logprobs``, ``old_logprobs``, ``retrieved_share``; Aₜ is ``advantages``.
-        settings: C is ``importance_cap``, m ``importance_shaping_weight``, β ``kl_coeff``; clips by their names.
+        settings: C is ``importance_cap``, m ``importance_shaping_weight``, β ``kl_coeff``, γ ``off_policy_shaping``; clips,
+            ``importance_level`` and ``clip_mode`` by their names.
 
     Returns:
         The loss, a sum, since weights are shares of the whole batch; and its metrics.
 
     Raises:
-        ValueError: ``kl_coeff`` is positive and there are no reference logprobs.
+        ValueError: ``kl_coeff`` is positive and there are no reference logprobs; or a part has no such name, or lacks an input.
     """
     if settings.kl_coeff > 0 and inputs.reference_logprobs is None:
         raise ValueError(f"kl_coeff is {settings.kl_coeff}: the loss needs reference_logprobs, got None")
-    tokens = _without_masked(inputs)
-    ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs)
+    counted = inputs.weights != 0
+    tokens = _without_masked(inputs, counted)
+    ratio = ratio_at_level(settings.importance_level, tokens.logprobs, tokens.old_logprobs, tokens.trajectory_ids, counted)
     shaped = shaped_ratio(ratio, tokens.retrieved_share, settings.importance_shaping_weight)
-    truncation = _truncation(tokens, settings.importance_cap)
-    objective = truncation * clipped_objective(
-        shaped, tokens.advantages, settings.clip_low, settings.clip_high, settings.dual_clip
-    )
+    truncation = _truncation(tokens, settings, counted)
+    objective = truncation * _bounded(shaped, tokens.advantages, settings)
     kl = torch.zeros_like(tokens.logprobs)
     if tokens.reference_logprobs is not None:
         kl = kl_estimate(tokens.logprobs, tokens.reference_logprobs.detach())
+    if tokens.off_policy is not None:
+        objective, kl = _with_off_policy(tokens, settings, shaped=shaped, objective=objective, kl=kl)
     per_token = objective - settings.kl_coeff * kl if settings.kl_coeff else objective
-    with torch.no_grad():
-        metrics = _metrics(tokens, settings, ratio=ratio, shaped=shaped, truncation=truncation, kl=kl)
-    return LossOutputs(-(tokens.weights * per_token).sum(), metrics)
+    terms = TokenTerms(
+        counted=counted,
+        advantages=tokens.advantages,
+        logprobs=tokens.logprobs,
+        old_logprobs=tokens.old_logprobs,
+        rollout_logprobs=tokens.rollout_logprobs,
+        trajectory_ids=tokens.trajectory_ids,
+        off_policy=tokens.off_policy,
+        ratio=ratio,
+        shaped=shaped,
+        truncation=truncation,
+        kl=kl,
+    )
+    return LossOutputs(-(tokens.weights * per_token).sum(), loss_metrics(terms, settings))
 
 
-def _without_masked(inputs: LossInputs) -> LossInputs:
+def _without_masked(inputs: LossInputs, counted: torch.Tensor) -> LossInputs:
     """The same with 0 for every number of a masked token: a weight of 0 alone would let NaN and infinity through."""
-    keep = inputs.weights != 0
-    return replace(inputs, **{name: torch.where(keep, values, 0) for name, values in inputs.given().items()})
+    given = inputs.given().items()
+    return replace(inputs, **{name: torch.where(counted, values, values.new_zeros(())) for name, values in given})
 
 
-def _truncation(tokens: LossInputs, cap: float | None) -> torch.Tensor:
-    if cap is None or tokens.rollout_logprobs is None:
+def _truncation(tokens: LossInputs, settings: ObjectiveSettings, counted: torch.Tensor) -> torch.Tensor:
+    if settings.importance_cap is None or tokens.rollout_logprobs is None:
         return torch.ones_like(tokens.old_logprobs)
-    return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, cap)
+    whole = None if settings.importance_level == "token" else tokens.trajectory_ids
+    return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, settings.importance_cap, whole, counted)
 
 
-def _metrics(
+def _bounded(shaped: torch.Tensor, advantages: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
+    if settings.clip_mode not in CLIP_MODES:
+        raise ValueError(f"clip_mode must be one of {', '.join(CLIP_MODES)}; got {settings.clip_mode!r}")
+    if settings.dual_clip is not None:
+        return clipped_objective(shaped, advantages, settings.clip_low, settings.clip_high, settings.dual_clip)
+    return CLIP_MODES[settings.clip_mode](shaped, advantages, settings.clip_low, settings.clip_high)
+
+
+def _with_off_policy(
     tokens: LossInputs,
     settings: ObjectiveSettings,
     *,
-    ratio: torch.Tensor,
     shaped: torch.Tensor,
-    truncation: torch.Tensor,
+    objective: torch.Tensor,
     kl: torch.Tensor,
-) -> LossMetrics:
-    keep = tokens.weights != 0
-
-    def total(values: torch.Tensor) -> torch.Tensor:
-        return torch.where(keep, values, 0).sum()
-
-    def largest(values: torch.Tensor) -> torch.Tensor:
-        return torch.cat([torch.where(keep, values, 0), values.new_zeros(1)]).max()
-
-    rollout = tokens.rollout_logprobs
-    mismatch = torch.zeros_like(ratio) if rollout is None else tokens.logprobs - rollout
-    excess = torch.zeros_like(ratio) if rollout is None else tokens.old_logprobs - rollout
-    cap = math.inf if settings.importance_cap is None else settings.importance_cap
-    dual_clip = math.inf if settings.dual_clip is None else settings.dual_clip
-    negative, positive = tokens.advantages < 0, tokens.advantages > 0
-    return LossMetrics(
-        num_tokens=keep.sum(),
-        ratio_sum=total(ratio),
-        ratio_max=largest(ratio),
-        clipped_low=total(negative & (shaped < 1 - settings.clip_low)),
-        clipped_high=total(positive & (shaped > 1 + settings.clip_high)),
-        dual_clipped=total(negative & (shaped > dual_clip)),
-        truncation_sum=total(truncation),
-        truncated=total(excess > math.log(cap)),
-        mismatch_sum=total(mismatch.abs()),
-        mismatch_max=largest(mismatch.abs()),
-        mismatch_kl_sum=total(kl_estimate(torch.zeros_like(mismatch), mismatch)),
-        kl_sum=total(kl),
-    )
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Objective and KL with the off-policy tokens' own; k₃ estimates nothing on tokens that π_θ did not sample."""
+    assert tokens.off_policy is not None
+    if settings.off_policy_shaping is not None:
+        shaping = policy_shaping(shaped, settings.off_policy_shaping)
+        objective = torch.where(tokens.off_policy, shaping * tokens.advantages, objective)
+    return objective, torch.where(tokens.off_policy, kl.new_zeros(()), kl)

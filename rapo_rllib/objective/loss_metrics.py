@@ -1,28 +1,38 @@
 """What the policy loss tells about itself: sums over tokens, to be added over micro-batches, steps and learners.
 
-policy_loss --> LossMetrics (+ LossMetrics ...) --averages--> numbers for people
+policy_loss --TokenTerms--> loss_metrics --> LossMetrics (+ LossMetrics ...) --averages--> numbers for people
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
+
+from rapo_rllib.objective.importance import trajectory_mean
+from rapo_rllib.settings import ObjectiveSettings
 
 
 @dataclass(frozen=True)
 class LossMetrics:
     """Detached scalars of one or more calls of ``policy_loss``; tokens of weight 0 are in none of them.
 
+    What is not said to be of off-policy tokens is of the others, which the engine sampled.
+
     Example: ``(first + second).averages()["ratio"]`` is the mean ratio over the tokens of both calls.
     """
 
-    num_tokens: torch.Tensor  # tokens of weight > 0
-    ratio_sum: torch.Tensor  # r = π_θ / π_old, before shaping and clipping
+    num_tokens: torch.Tensor  # tokens of weight > 0, off-policy ones included
+    num_off_policy_tokens: torch.Tensor
+    num_trajectories: torch.Tensor  # that have tokens and are not off-policy; 0 where nobody said which token is whose
+    ratio_sum: torch.Tensor  # r = π_θ / π_old, or its sequence's, before shaping and clipping
     ratio_max: torch.Tensor
-    clipped_low: torch.Tensor  # tokens without gradient: A < 0 and r̂ < 1 - ε_low
-    clipped_high: torch.Tensor  # tokens without gradient: A > 0 and r̂ > 1 + ε_high
+    clipped_low: torch.Tensor  # tokens with A < 0 and r̂ < 1 - ε_low: without gradient, unless clipping preserves it
+    clipped_high: torch.Tensor  # the same for A > 0 and r̂ > 1 + ε_high
     dual_clipped: torch.Tensor  # tokens without gradient: A < 0 and r̂ > c
+    clipped_low_trajectories: torch.Tensor  # per trajectory, the share of its tokens; 0 or 1 if the ratio is the sequence's
+    clipped_high_trajectories: torch.Tensor
     truncation_sum: torch.Tensor  # weights min(π_old / π_engine, C); 1 each where none is used
     truncated: torch.Tensor  # tokens whose weight was cut to the cap C
     # Between learner and engine as they are: the mismatch alone on the first optimiser step of a batch, later the updates too.
@@ -30,6 +40,7 @@ class LossMetrics:
     mismatch_max: torch.Tensor
     mismatch_kl_sum: torch.Tensor  # estimate of KL(π_engine ‖ π_θ), nats
     kl_sum: torch.Tensor  # estimate of KL(π_θ ‖ π_ref), nats
+    off_policy_ratio_sum: torch.Tensor  # off-policy tokens: π_θ / π_φ; an expert's: π_θ
 
     @classmethod
     def zeros(cls) -> LossMetrics:
@@ -43,12 +54,102 @@ class LossMetrics:
             **{name: torch.maximum(*pair) if name.endswith("_max") else pair[0] + pair[1] for name, pair in pairs.items()}
         )
 
+    @property
+    def num_on_policy_tokens(self) -> float:
+        """Tokens that the engine sampled."""
+        return float(self.num_tokens - self.num_off_policy_tokens)
+
     def averages(self) -> dict[str, float]:
-        """Means per token (``ratio``, ``clipped_low``, ...), 0 where there was none; maxima and ``num_tokens`` as they are."""
-        num_tokens = float(self.num_tokens)
+        """Means per token or trajectory (``ratio``, ...), 0 where there was none; maxima and counts as they are."""
         result = {}
         for field in fields(self):
             value = float(getattr(self, field.name))
-            whole = field.name == "num_tokens" or field.name.endswith("_max")
-            result[field.name.removesuffix("_sum")] = value if whole else value / max(num_tokens, 1.0)
+            whole = field.name.startswith("num_") or field.name.endswith("_max")
+            result[field.name.removesuffix("_sum")] = value if whole else value / max(self._number_behind(field.name), 1.0)
         return result
+
+    def _number_behind(self, name: str) -> float:
+        if name.endswith("_trajectories"):
+            return float(self.num_trajectories)
+        return float(self.num_off_policy_tokens) if name.startswith("off_policy") else self.num_on_policy_tokens
+
+
+@dataclass(frozen=True)
+class TokenTerms:
+    """What ``policy_loss`` computed of each token, ``[N]`` each; see ``LossInputs``."""
+
+    counted: torch.Tensor
+    advantages: torch.Tensor
+    logprobs: torch.Tensor
+    old_logprobs: torch.Tensor
+    rollout_logprobs: torch.Tensor | None
+    trajectory_ids: torch.Tensor | None
+    off_policy: torch.Tensor | None
+    ratio: torch.Tensor
+    shaped: torch.Tensor
+    truncation: torch.Tensor
+    kl: torch.Tensor
+
+
+@torch.no_grad()
+def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
+    """Sums and maxima over the tokens of one micro-batch."""
+    off_policy = terms.counted & terms.off_policy if terms.off_policy is not None else torch.zeros_like(terms.counted)
+    sampled = terms.counted & ~off_policy
+
+    def total(values: torch.Tensor, where: torch.Tensor = sampled) -> torch.Tensor:
+        return torch.where(where, values, 0).sum()
+
+    def largest(values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.where(sampled, values, 0), values.new_zeros(1)]).max()
+
+    rollout, zeros = terms.rollout_logprobs, torch.zeros_like(terms.ratio)
+    mismatch = zeros if rollout is None else terms.logprobs - rollout
+    low, high, dual = _clipped(terms, settings)
+    shares, num_trajectories = _shares(sampled, terms.trajectory_ids)
+    return LossMetrics(
+        num_tokens=terms.counted.sum(),
+        num_off_policy_tokens=off_policy.sum(),
+        num_trajectories=num_trajectories,
+        ratio_sum=total(terms.ratio),
+        ratio_max=largest(terms.ratio),
+        clipped_low=total(low),
+        clipped_high=total(high),
+        dual_clipped=total(dual),
+        clipped_low_trajectories=(shares * low).sum(),
+        clipped_high_trajectories=(shares * high).sum(),
+        truncation_sum=total(terms.truncation),
+        truncated=total(_truncated(terms, settings)),
+        mismatch_sum=total(mismatch.abs()),
+        mismatch_max=largest(mismatch.abs()),
+        mismatch_kl_sum=total(torch.expm1(mismatch) - mismatch),
+        kl_sum=total(terms.kl),
+        off_policy_ratio_sum=total(terms.ratio, off_policy),
+    )
+
+
+def _clipped(terms: TokenTerms, settings: ObjectiveSettings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    negative, positive = terms.advantages < 0, terms.advantages > 0
+    dual_clip = math.inf if settings.dual_clip is None else settings.dual_clip
+    low = negative & (terms.shaped < 1 - settings.clip_low)
+    return low, positive & (terms.shaped > 1 + settings.clip_high), negative & (terms.shaped > dual_clip)
+
+
+def _truncated(terms: TokenTerms, settings: ObjectiveSettings) -> torch.Tensor:
+    """Tokens whose truncated weight is not the whole one."""
+    if settings.importance_cap is None or terms.rollout_logprobs is None:
+        return torch.zeros_like(terms.counted)
+    excess = terms.old_logprobs - terms.rollout_logprobs
+    if settings.importance_level != "token" and terms.trajectory_ids is not None:
+        excess = trajectory_mean(excess, terms.trajectory_ids, terms.counted)
+    return excess > math.log(settings.importance_cap)
+
+
+def _shares(sampled: torch.Tensor, trajectory_ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """1 / nᵢ for each of the nᵢ sampled tokens of trajectory i, and the number of trajectories; without ids all 0."""
+    counts = torch.zeros_like(sampled, dtype=torch.float32)  # a slot per trajectory, and some to spare
+    if trajectory_ids is None:
+        return counts, counts.sum()
+    counts = counts.index_add(0, trajectory_ids, sampled.float())
+    shares = 1 / counts.clamp_min(1)[trajectory_ids]
+    return torch.where(sampled, shares, torch.zeros_like(shares)), (counts > 0).sum()

@@ -5,8 +5,14 @@
 Symbols: ``H_before`` is ``before``, the entropy of the generated step ahead of the retrieval; ``H_after`` is ``after``, that of
 the generated step behind it. All entropies in nats.
 
-Departure from the paper, where it is silent: a step before the retrieval without any entropy (``H_before = 0``, or below it by
-rounding) has change, quality and reward 0. The reward is continuous there, since ``|Z| ≤ H_before``.
+The paper's ablations replace quality or timing (``RETRIEVAL_QUALITIES``, ``RETRIEVAL_TIMINGS``); its own are ``fall`` and
+``high_entropy``.
+
+Departures from the paper, where it is silent:
+1. A step before the retrieval without any entropy (``H_before = 0``, or below it by rounding) has change 0. The paper's reward
+   is continuous there, since ``|Z| ≤ H_before``.
+2. For "reward at low entropy" the paper gives no formula. Here the timing is ``exp(-H_before)``: in (0, 1], falling, so that no
+   single step of almost no entropy outweighs the others as it would with ``1 / H_before``.
 """
 
 from __future__ import annotations
@@ -14,7 +20,12 @@ from __future__ import annotations
 import math
 
 from rapo_rllib.objective.entropy import step_entropy
-from rapo_rllib.types import Trajectory
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import Retrieval, Trajectory
+
+RETRIEVAL_QUALITIES = ("fall", "rise", "none")
+RETRIEVAL_TIMINGS = ("high_entropy", "low_entropy", "none")
+PAPER = ObjectiveSettings()
 
 
 def entropy_change(before: float, after: float) -> float:
@@ -34,65 +45,129 @@ def entropy_change(before: float, after: float) -> float:
     return -(after - before) / before
 
 
-def retrieval_quality(before: float, after: float) -> float:
-    """Quality of a retrieved step trace (eq. 6).
+def retrieval_quality(before: float, after: float, kind: str = "fall") -> float:
+    """Quality of a retrieved step trace (eq. 6), or an ablation's.
 
-        g = tanh(2 ΔH)
+        fall (paper): g = tanh(2 ΔH)
+        rise ("reward for entropy increase"): g = tanh(-2 ΔH)
+        none ("without RQ"): g = 1
 
     Args:
         before: H_before, nats.
         after: H_after, nats.
+        kind: ``retrieval_quality`` of the configuration.
 
     Returns:
-        g, in [-1, tanh 2].
+        g, in [-1, tanh 2] for ``fall``.
+
+    Raises:
+        ValueError: ``kind`` is not known.
     """
-    return math.tanh(2 * entropy_change(before, after))
+    _check_kind("retrieval_quality", kind, RETRIEVAL_QUALITIES)
+    if kind == "none":
+        return 1.0
+    change = entropy_change(before, after)
+    return math.tanh(2 * change if kind == "fall" else -2 * change)
 
 
-def retrieval_reward(before: float, after: float) -> float:
-    """Reward of one retrieval: its quality, weighted by how unsure the policy was when it came, its timing (eq. 7).
+def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
+    """Weight of a retrieval by how unsure the policy was when it came (second factor of eq. 7), or an ablation's.
+
+        high_entropy (paper): H_before
+        low_entropy ("reward at low entropy"): exp(-H_before); see the top of this file
+        none ("without RT"): 1
+
+    Args:
+        before: H_before, nats; counts as 0 where rounding put it below.
+        kind: ``retrieval_timing`` of the configuration.
+
+    Returns:
+        The weight, never negative: nats for ``high_entropy``, else without unit, at most 1.
+
+    Raises:
+        ValueError: ``kind`` is not known.
+    """
+    _check_kind("retrieval_timing", kind, RETRIEVAL_TIMINGS)
+    if kind == "none":
+        return 1.0
+    entropy = max(before, 0.0)
+    return entropy if kind == "high_entropy" else math.exp(-entropy)
+
+
+def retrieval_reward(before: float, after: float, quality: str = "fall", timing: str = "high_entropy") -> float:
+    """Reward of one retrieval: its quality, weighted by its timing (eq. 7).
 
         Z(ŝₜ) = g · H_before
 
     Args:
         before: H_before, nats.
         after: H_after, nats.
+        quality: what g is (:func:`retrieval_quality`).
+        timing: what stands for the factor H_before (:func:`retrieval_timing`).
 
     Returns:
-        Z, nats; ``|Z| ≤ H_before``.
+        Z; nats and ``|Z| ≤ H_before`` as in the paper.
     """
-    return retrieval_quality(before, after) * max(before, 0.0)
+    return retrieval_quality(before, after, quality) * retrieval_timing(before, timing)
 
 
-def retrieval_entropies(trajectory: Trajectory) -> list[tuple[float, float]]:
-    """``(H_before, H_after)`` of the retrievals that stand between two generated steps, in order.
+def retrieval_entropies(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[float, float]]:
+    """:func:`measured_retrievals` without the retrievals themselves."""
+    return [entropies for _, entropies in measured_retrievals(trajectory, settings)]
+
+
+def measured_retrievals(
+    trajectory: Trajectory, settings: ObjectiveSettings = PAPER
+) -> list[tuple[Retrieval, tuple[float, float]]]:
+    """The retrievals that stand between two generated steps, in order, each with ``(H_before, H_after)``.
 
     Left out are retrievals that nothing was generated after (the budget ran out) or before; a step of zero tokens is none.
     Only policy tokens enter: the entropies of a step are those of the tokens the policy generated.
 
-    Example: steps of entropies ``[1.0, 3.0]`` and ``[0.5]``, a retrieval between them and one at the end: ``[(2.0, 0.5)]``.
+    Example: steps of entropies ``[1.0, 3.0]`` and ``[0.5]``, one retrieval between them and one behind: the former, (2.0, 0.5).
+
+    Args:
+        trajectory: with the entropies of its tokens.
+        settings: how a step's entropy is made of its tokens' (``step_entropy_tokens``, ``step_entropy_reduction``).
     """
+
+    def entropy(index: int) -> float:
+        tokens = trajectory.step_entropies(index)
+        return step_entropy(tokens, settings.step_entropy_tokens, settings.step_entropy_reduction)
+
     pairs = []
     for retrieval in trajectory.retrievals:
         before, after = retrieval.after_step, retrieval.after_step + 1
         if _generated(trajectory, before) and _generated(trajectory, after):
-            pairs.append((step_entropy(trajectory.step_entropies(before)), step_entropy(trajectory.step_entropies(after))))
+            pairs.append((retrieval, (entropy(before), entropy(after))))
     return pairs
 
 
-def trajectory_retrieval_reward(trajectory: Trajectory) -> float:
+def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[Retrieval, float]]:
+    """The same retrievals, each with its reward ``Z`` (eq. 7), nats in the paper's form."""
+    kinds = (settings.retrieval_quality, settings.retrieval_timing)
+    return [(retrieval, retrieval_reward(*pair, *kinds)) for retrieval, pair in measured_retrievals(trajectory, settings)]
+
+
+def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float:
     """Retrieval reward of a trajectory: the mean over its retrievals (section 6).
 
         Z_ret = 1/K Σₖ Z(ŝₖ)
 
     Args:
         trajectory: K is the number of its retrievals that stand between two generated steps.
+        settings: ``retrieval_quality``, ``retrieval_timing``, and how a step's entropy is made.
 
     Returns:
         Z_ret, nats; 0 without such a retrieval, as for every on-policy trajectory.
     """
-    rewards = [retrieval_reward(before, after) for before, after in retrieval_entropies(trajectory)]
+    rewards = [reward for _, reward in retrieval_rewards(trajectory, settings)]
     return math.fsum(rewards) / len(rewards) if rewards else 0.0
+
+
+def _check_kind(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{key} must be one of {', '.join(known)}; got {value!r}")
 
 
 def _generated(trajectory: Trajectory, index: int) -> bool:

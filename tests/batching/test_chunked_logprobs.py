@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 
@@ -22,7 +24,11 @@ def test_hand_worked_distribution() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 7, 8, 100])
-def test_any_chunk_size_gives_the_same_values_and_gradients(chunk_size: int) -> None:
+@pytest.mark.parametrize("rows_at_once", [1, 2, 100])
+def test_any_chunk_size_gives_the_same_values_and_gradients(
+    chunk_size: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rapo_rllib.batching.chunked_logprobs.ELEMENTS_AT_ONCE_CPU", rows_at_once * 11)
     torch.manual_seed(0)
     hidden = torch.randn(8, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
@@ -45,14 +51,49 @@ def test_any_chunk_size_gives_the_same_values_and_gradients(chunk_size: int) -> 
     assert len(sizes) == 2 * chunks - 1  # all but the last are computed again for the backward pass
 
 
-def test_saved_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
-    saved: list[int] = []
+def test_logits_of_low_precision_are_normalised_in_float32() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(6, 8, dtype=torch.bfloat16), torch.randn(500, 8, dtype=torch.bfloat16)
+    targets = torch.arange(6)
+    logprobs, entropies = logprobs_and_entropies(hidden, targets, lambda states: states @ weight.T)
+    log_p = torch.log_softmax((hidden @ weight.T).double(), -1)
+    torch.testing.assert_close(logprobs, log_p[torch.arange(6), targets].float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropies, -(log_p.exp() * log_p).sum(-1).float(), rtol=1e-5, atol=1e-5)
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        saved.append(tensor.numel())
-        return tensor
 
-    hidden, weight = torch.randn(64, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logprobs_and_entropies(hidden, torch.zeros(64, dtype=torch.int64), lambda h: h @ weight.T, 1.0, 8)
-    assert sum(n for n in saved if n >= 1000 * 8) <= 2 * 1000 * 8  # one chunk's logits, not 64 * 1000
+class Allocations(TorchDispatchMode):
+    """The bytes of the storages that tensors made in here hold, and the most that were held together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[int, int] = {}
+        self.peak = self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        for tensor in output if isinstance(output, (tuple, list)) else (output,):
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor.untyped_storage())
+        return output
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata not in self.held:
+            self.held[storage._cdata] = storage.nbytes()
+            weakref.finalize(storage, self.held.pop, storage._cdata, None)
+        self.largest = max(self.largest, storage.nbytes())
+        self.peak = max(self.peak, sum(self.held.values()))
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(64, 1000), (512, 1000), (64, 8000)])
+def test_memory_does_not_grow_with_tokens_times_vocabulary(tokens: int, vocabulary: int) -> None:
+    """Forward and backward hold at most two chunks' logits at a time (values and gradients), besides what is linear."""
+    chunk, width = 8, 4
+    hidden, weight = torch.randn(tokens, width, requires_grad=True), torch.randn(vocabulary, width, requires_grad=True)
+    with Allocations() as allocations:
+        logprobs, _ = logprobs_and_entropies(
+            hidden, torch.zeros(tokens, dtype=torch.int64), lambda states: states @ weight.T, 0.7, chunk
+        )
+        logprobs.sum().backward()
+    weights, states, logits = 4 * vocabulary * width, 4 * tokens * width, 4 * chunk * vocabulary
+    assert allocations.largest == max(logits, weights)
+    assert logits <= allocations.peak < 4 * logits + 4 * weights + 30 * states

@@ -17,10 +17,10 @@ from tiny_models import save_tiny_model
 
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.errors import LearnerError
+from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.learner import RAPOTorchLearner
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import TokenKind
+from rapo_rllib.types import TokenKind, Trajectory
 from rapo_rllib.weights import unpack_weights
 
 
@@ -117,6 +117,46 @@ def test_minibatch_budget_and_packing_do_not_change_the_step(folder: Path) -> No
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("level", ["sequence", "sequence_token"])
+def test_sequences_are_whole_however_rows_are_packed(folder: Path, level: str) -> None:
+    data = batch(importance_level=level)
+    settings = {"importance_level": level, "old_logprobs": "learner", "num_epochs": 2, "clip_low": 0.01, "clip_high": 0.01}
+    small, large = (build(folder, max_tokens_per_micro_batch=budget, **settings) for budget in (20, 10_000))
+    results = [learner.update(training_data=data) for learner in (small, large)]
+    assert metric(results[0], "num_micro_batches") > 4 and metric(results[1], "num_micro_batches") == 2
+    for name in ("clipped_low_trajectories", "clipped_high_trajectories", "ratio_max"):
+        assert metric(results[0], name) == pytest.approx(metric(results[1], name), rel=1e-4), name
+    assert metric(results[0], "num_trajectories") == 2 * 12
+    assert 0 < metric(results[0], "clipped_high_trajectories") < 1
+    for a, b in zip(weights(small).values(), weights(large).values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("old_logprobs", ["rollout", "learner"])
+def test_off_policy_tokens_have_their_own_old_policy(folder: Path, old_logprobs: str) -> None:
+    """An expert's ratio is the probability itself, and neither it nor its entropy is in the numbers of the rollouts."""
+    groups = trajectory_groups(2)
+    for group in groups:
+        expert = Trajectory(group.question.id, group.trajectories[0].prompt_ids, origin="expert", reward=1.0, end="answer")
+        expert.append_expert([5, 6, 7, 8])
+        expert.append_observation([9, 9])
+        expert.append_expert([10])
+        group.off_policy = [expert]
+    learner = build(folder, old_logprobs=old_logprobs, lr=0.0)
+    sequences = [[*t.prompt_ids, *t.token_ids] for group in groups for t in group.off_policy]
+    scores = [score[-7:] for score in learner.score(sequences)]
+    probabilities = np.exp([score[i] for score in scores for i in (0, 1, 2, 3, 6)])
+    mixed = learner.update(training_data=TrainingBatch.from_groups(groups, ObjectiveSettings()))
+    assert metric(mixed, "num_off_policy_tokens") == 10 and metric(mixed, "num_off_policy_trajectories") == 2
+    assert metric(mixed, "off_policy_ratio") == pytest.approx(float(probabilities.mean()), rel=0.05)  # score() is in bfloat16
+    for group in groups:
+        group.off_policy = []
+    alone = learner.update(training_data=TrainingBatch.from_groups(groups, ObjectiveSettings()))
+    for name in ("ratio", "ratio_max", "mismatch", "mismatch_kl", "truncation", "truncated", "entropy"):
+        assert metric(mixed, name) == pytest.approx(metric(alone, name), rel=1e-5), name
+    assert metric(mixed, "gradient_norm") != metric(alone, "gradient_norm")
+
+
 def test_nothing_to_learn_is_no_step(folder: Path) -> None:
     learner, groups = build(folder), trajectory_groups(2)
     for group in groups:
@@ -131,12 +171,13 @@ def test_nothing_to_learn_is_no_step(folder: Path) -> None:
 def poisoned(data: TrainingBatch) -> TrainingBatch:
     """The same batch, with one advantage that is NaN."""
     first: SampleGroup = data.minibatches[0][0]
-    group = replace(first, samples=(replace(first.samples[0], advantage=float("nan")), *first.samples[1:]))
+    broken = np.full_like(first.samples[0].advantages, np.nan)
+    group = replace(first, samples=(replace(first.samples[0], advantages=broken), *first.samples[1:]))
     return replace(data, minibatches=((group, *data.minibatches[0][1:]), *data.minibatches[1:]))
 
 
 def test_step_that_is_not_finite_is_skipped_and_counted_then_refused(folder: Path) -> None:
-    learner, data = build(folder, max_skipped_updates=2), batch(num_minibatches=2)
+    learner, data = build(folder, max_consecutive_nan=3), batch(num_minibatches=2)
     learner.update(training_data=data)
     before = weights(learner)
     results = learner.update(training_data=poisoned(batch()))
@@ -145,7 +186,7 @@ def test_step_that_is_not_finite_is_skipped_and_counted_then_refused(folder: Pat
     learner.update(training_data=data)  # a good step ends the row
     learner.update(training_data=poisoned(batch()))
     learner.update(training_data=poisoned(batch()))
-    with pytest.raises(LearnerError, match=r"3 optimiser steps in a row were not finite .* max_skipped_updates is 2"):
+    with pytest.raises(NotFiniteError, match=r"3 optimiser steps in a row were not finite .* max_consecutive_nan is 3"):
         learner.update(training_data=poisoned(batch()))
 
 

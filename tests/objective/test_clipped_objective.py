@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.loss import clipped_objective, kl_estimate
+from rapo_rllib.objective import clipped_objective, gradient_preserving_objective, kl_estimate
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,33 @@ def test_dual_clip_by_hand(ratio: float, advantage: float, objective: float, slo
     result.sum().backward()
     torch.testing.assert_close(result, torch.tensor([objective]))
     torch.testing.assert_close(shaped.grad, torch.tensor([slope]))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "objective", "slope"),
+    [
+        # the values of hard clipping; slope is d objective / d log ratio
+        (1.0, 2.0, 2.0, 2.0),
+        (1.5, 2.0, 2.56, 2.56),  # clipped: 1.28 * 2, where hard clipping has slope 0
+        (0.5, 2.0, 1.0, 1.0),  # below the range at A > 0 nothing is clipped: r A
+        (0.5, -2.0, -1.6, -1.6),  # clipped: 0.8 * -2, where hard clipping has slope 0
+        (1.5, -2.0, -3.0, -3.0),
+        (0.0, -2.0, -1.6, 0.0),  # a ratio that underflowed
+    ],
+)
+def test_gradient_preserving_by_hand(ratio: float, advantage: float, objective: float, slope: float) -> None:
+    log_ratio = torch.tensor([ratio], dtype=torch.float64).log().requires_grad_()
+    result = gradient_preserving_objective(log_ratio.exp(), torch.tensor([advantage]), clip_low=0.2, clip_high=0.28)
+    result.sum().backward()
+    assert float(result) == pytest.approx(objective)
+    assert float(log_ratio.grad) == pytest.approx(slope)
+
+
+@given(st.floats(0, 10), st.floats(-5, 5))
+def test_gradient_preserving_has_the_value_of_hard_clipping(ratio: float, advantage: float) -> None:
+    r, a = torch.tensor([ratio], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64)
+    hard, preserved = clipped_objective(r, a, 0.2, 0.28), gradient_preserving_objective(r, a, 0.2, 0.28)
+    assert float(preserved) == pytest.approx(float(hard), abs=1e-12)
 
 
 @given(st.floats(0, 10), st.floats(-5, 5))

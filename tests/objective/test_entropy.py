@@ -1,5 +1,6 @@
 """Entropy of tokens and steps, eq. 2."""
 
+import itertools
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.entropy import step_entropy, token_entropy
+from rapo_rllib.objective.entropy import entropy_and_logprobs, step_entropy, token_entropy, top_entropy
 
 LOGITS = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12)
 
@@ -72,6 +73,27 @@ def test_token_entropy_is_blind_to_order(logits: list[float]) -> None:
     assert float(backwards) == pytest.approx(float(token_entropy(torch.tensor(logits))), abs=1e-5)
 
 
+def test_entropy_and_logprobs_of_known_distributions() -> None:
+    # probabilities (3/4, 1/4, 0) and (1/3, 1/3, 1/3), of logits far from zero
+    logits = torch.tensor([[math.log(3.0) + 90, 90.0, -math.inf], [-500.0, -500.0, -500.0]])
+    entropies, logprobs = entropy_and_logprobs(logits, torch.tensor([1, 2]))
+    assert entropies.tolist() == pytest.approx([0.562335, math.log(3)], abs=1e-5)
+    assert logprobs.tolist() == pytest.approx([math.log(1 / 4), math.log(1 / 3)], abs=1e-5)
+    assert entropy_and_logprobs(logits[0], torch.tensor(2))[1] == -math.inf
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 10, 2000])
+def test_entropy_and_logprobs_are_those_of_a_log_softmax(top_k: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, 5, 1000, generator=generator)
+    token_ids = torch.randint(1000, (3, 5), generator=generator, dtype=torch.int32)
+    entropies, logprobs = entropy_and_logprobs(logits, token_ids, top_k)
+    log_p = torch.log_softmax(logits.double(), -1)
+    top = log_p.sort(dim=-1, descending=True).values[..., :top_k]
+    torch.testing.assert_close(entropies.double(), -(top.exp() * top).sum(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(logprobs.double(), log_p.gather(-1, token_ids.long()[..., None])[..., 0], atol=1e-5, rtol=0)
+
+
 def test_step_entropy_is_the_mean_over_tokens() -> None:
     assert step_entropy([1.0, 2.0, 6.0]) == 3.0
     assert step_entropy([0.25]) == 0.25
@@ -80,3 +102,40 @@ def test_step_entropy_is_the_mean_over_tokens() -> None:
 def test_step_without_tokens_has_no_entropy() -> None:
     with pytest.raises(ValueError, match="without generated tokens"):
         step_entropy([])
+
+
+def test_top_entropy_of_known_distributions() -> None:
+    # probabilities 1/2, 1/4, 1/8, 1/8: -p log2 p is 0.5, 0.5, 0.375, 0.375 bit
+    logits = torch.tensor([1 / 8, 1 / 2, 1 / 8, 1 / 4]).log()
+    bits = [float(top_entropy(logits, k)) / math.log(2) for k in (1, 2, 3, 4, 10)]
+    assert bits == pytest.approx([0.5, 1.0, 1.375, 1.75, 1.75], abs=1e-6)  # renormalised, k = 2 would give 0.918
+
+
+def test_top_entropy_is_of_the_tempered_distribution() -> None:
+    # logits (2 log 3, 0) at temperature 2: probabilities 3/4, 1/4; 3/4 log 4/3 = 0.215762
+    assert float(top_entropy(torch.tensor([2 * math.log(3.0), 0.0]), 1, temperature=2.0)) == pytest.approx(0.215762, abs=1e-6)
+
+
+@given(LOGITS)
+def test_top_entropy_grows_to_the_entropy(logits: list[float]) -> None:
+    values = [float(top_entropy(torch.tensor(logits), k)) for k in range(1, len(logits) + 1)]
+    assert all(a <= b + 1e-6 for a, b in itertools.pairwise(values))
+    assert values[-1] == pytest.approx(float(token_entropy(torch.tensor(logits))), abs=1e-5)
+
+
+def test_top_entropy_refuses_no_tokens() -> None:
+    with pytest.raises(ValueError, match="top_k must be at least 1, got 0"):
+        top_entropy(torch.zeros(3), 0)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "reduction", "expected"),
+    [(None, "sum", 9.0), (2, "mean", 1.5), (2, "sum", 3.0), (20, "sum", 9.0), (20, "mean", 3.0)],
+)
+def test_step_entropy_of_the_first_tokens(num_tokens: int | None, reduction: str, expected: float) -> None:
+    assert step_entropy([1.0, 2.0, 6.0], num_tokens, reduction) == expected
+
+
+def test_step_entropy_refuses_an_unknown_reduction() -> None:
+    with pytest.raises(ValueError, match="step_entropy_reduction must be one of mean, sum; got 'max'"):
+        step_entropy([1.0], reduction="max")

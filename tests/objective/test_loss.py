@@ -68,6 +68,11 @@ def test_metrics_by_hand() -> None:
     averages = outputs.metrics.averages()
     expected = {
         "num_tokens": 4,
+        "num_off_policy_tokens": 0,
+        "num_trajectories": 0,  # nobody said which token is whose
+        "clipped_low_trajectories": 0,
+        "clipped_high_trajectories": 0,
+        "off_policy_ratio": 0,
         "ratio": (1.2 + 1.5 + 0.5 + 1) / 4,
         "ratio_max": 1.5,
         "clipped_low": 1 / 4,

@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
     entropy_change,
     retrieval_entropies,
     retrieval_quality,
     retrieval_reward,
+    retrieval_timing,
     trajectory_retrieval_reward,
 )
+from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
 
 ENTROPY = st.floats(0, 12)
@@ -122,3 +125,60 @@ def test_trajectory_reward_is_finite_and_bounded(steps: list[list[float]]) -> No
     reward = trajectory_retrieval_reward(walked)
     assert math.isfinite(reward)
     assert abs(reward) <= 12
+
+
+@pytest.mark.parametrize(
+    ("quality", "timing", "fell", "rose"),
+    [
+        # from 2 to 1: tanh 1 = 0.761594; from 2 to 3: tanh -1; exp(-2) = 0.135335
+        ("fall", "high_entropy", 1.523188, -1.523188),
+        ("rise", "high_entropy", -1.523188, 1.523188),
+        ("none", "high_entropy", 2.0, 2.0),
+        ("fall", "low_entropy", 0.103071, -0.103071),
+        ("fall", "none", 0.761594, -0.761594),
+        ("none", "none", 1.0, 1.0),
+        ("rise", "low_entropy", -0.103071, 0.103071),
+    ],
+)
+def test_rewards_of_the_ablations(quality: str, timing: str, fell: float, rose: float) -> None:
+    assert retrieval_reward(2.0, 1.0, quality, timing) == pytest.approx(fell, abs=1e-6)
+    assert retrieval_reward(2.0, 3.0, quality, timing) == pytest.approx(rose, abs=1e-6)
+    settings = ObjectiveSettings(retrieval_quality=quality, retrieval_timing=timing)
+    assert trajectory_retrieval_reward(trajectory([2.0], "R", [1.0]), settings) == pytest.approx(fell, abs=1e-6)
+
+
+@given(ENTROPY, ENTROPY)
+def test_low_entropy_weighs_early_certainty_more_and_is_bounded(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert 0 < retrieval_timing(high, "low_entropy") <= retrieval_timing(low, "low_entropy") <= 1
+
+
+def test_entropy_below_zero_by_rounding_is_timed_as_zero() -> None:
+    assert [retrieval_timing(-1e-7, kind) for kind in ("high_entropy", "low_entropy", "none")] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("key", ["retrieval_quality", "retrieval_timing"])
+def test_unknown_ablations_are_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} must be one of .*, none; got 'fast'"):
+        trajectory_retrieval_reward(trajectory([2.0], "R", [1.0]), ObjectiveSettings(**{key: "fast"}))
+
+
+def test_step_entropies_as_the_settings_have_them() -> None:
+    walked = trajectory([1.0, 3.0, 8.0], "O", "R", [0.5, 0.25, 7.0])
+    first_two = ObjectiveSettings(step_entropy_tokens=2, step_entropy_reduction="sum")
+    assert retrieval_entropies(walked, first_two) == [(4.0, 0.75)]
+    assert retrieval_entropies(walked, ObjectiveSettings(step_entropy_tokens=2)) == [(2.0, 0.375)]
+    # change 0.8125, tanh 1.625 = 0.925346, times 4
+    assert trajectory_retrieval_reward(walked, first_two) == pytest.approx(3.701385, abs=1e-5)
+
+
+def test_dividing_entropies_by_log_v_changes_no_advantage() -> None:
+    """The released code does; with it Z shrinks by log V, and eq. 9 takes that out again."""
+    log_v = math.log(49_152)
+    pairs = [(2.0, 1.0), (1.0, 1.5), (3.0, 0.5)]
+    assert entropy_change(2.0 / log_v, 1.0 / log_v) == pytest.approx(entropy_change(2.0, 1.0), rel=1e-12)
+    plain = [retrieval_reward(*pair) for pair in pairs]
+    divided = [retrieval_reward(before / log_v, after / log_v) for before, after in pairs]
+    assert divided == pytest.approx([z / log_v for z in plain])
+    expected = retrieval_advantages([*plain, 0.0]).tolist()
+    assert retrieval_advantages([*divided, 0.0]).tolist() == pytest.approx(expected, abs=1e-4)

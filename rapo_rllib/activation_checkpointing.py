@@ -1,0 +1,48 @@
+"""Which activations a forward pass keeps for the backward pass, and which are computed again.
+
+    gradient_checkpointing: false        all kept
+                            selective    results of matrix products and attention kept, what lies between computed again
+                            true         one hidden state per layer kept, everything else computed again
+
+Norms, rotary embeddings and gates hold most of the memory and take little of the time: ``selective`` needs about 40 % of the
+memory of ``false`` and hardly more time; ``true`` needs a few per cent of it and a third more time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SELECTIVE = "selective"
+GRADIENT_CHECKPOINTING = (False, True, SELECTIVE)
+
+_ATEN = torch.ops.aten
+KEPT = [
+    _ATEN.mm.default,
+    _ATEN.addmm.default,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+    _ATEN._scaled_dot_product_flash_attention.default,
+    _ATEN._scaled_dot_product_efficient_attention.default,
+    _ATEN._scaled_dot_product_cudnn_attention.default,
+]
+
+
+def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing: bool | str) -> None:
+    """Set what the model's layers keep.
+
+    Raises:
+        ValueError: ``gradient_checkpointing`` is none of ``GRADIENT_CHECKPOINTING``.
+    """
+    if gradient_checkpointing not in GRADIENT_CHECKPOINTING:
+        raise ValueError(f"model.gradient_checkpointing must be false, true or 'selective', got {gradient_checkpointing!r}")
+    if gradient_checkpointing == SELECTIVE:
+        contexts = partial(create_selective_checkpoint_contexts, KEPT)
+        language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    elif gradient_checkpointing:
+        language_model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -1,0 +1,63 @@
+"""FlexAttention along a prefix tree: a block mask made from where each token's subtree ends.
+
+A token sees an earlier one if it lies in its subtree: one comparison. Whether a block of 128 queries sees any, or all, of a
+block of 128 keys follows from the least and greatest subtree end in the block, so that no ``[L, L]`` mask ever exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask
+
+if TYPE_CHECKING:
+    from rapo_rllib.batching.packing import PackedRow
+
+BLOCK = 128  # tokens, the block size that FlexAttention's kernels are written for
+
+
+def padded_row(row: PackedRow) -> PackedRow:
+    """The row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only."""
+    missing = -row.num_tokens % BLOCK
+    index = torch.arange(row.num_tokens, row.num_tokens + missing, device=row.token_ids.device)
+    return replace(
+        row,
+        token_ids=F.pad(row.token_ids, (0, missing)),
+        position_ids=F.pad(row.position_ids, (0, missing)),
+        subtree_ends=torch.cat([row.subtree_ends, index + 1]),
+    )
+
+
+def block_mask(row: PackedRow, window: int | None = None) -> BlockMask:
+    """The same as ``row.mask(window)``, of a row whose length is a multiple of ``BLOCK``, as FlexAttention reads it."""
+    ends, positions = row.subtree_ends, row.position_ids
+
+    def visible(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        seen = (query >= key) & (query < ends[key])
+        return seen if window is None else seen & (positions[query] - positions[key] < window)
+
+    some, every = _visible_blocks(ends.view(-1, BLOCK), positions.view(-1, BLOCK), window)
+    partial_blocks, full_blocks = _ordered(some & ~every), _ordered(every)
+    return BlockMask.from_kv_blocks(*partial_blocks, *full_blocks, BLOCK_SIZE=BLOCK, mask_mod=visible)
+
+
+def _visible_blocks(ends: torch.Tensor, positions: torch.Tensor, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which blocks of keys a block of queries may see some, or surely all, of: twice ``[n, n]``; arguments ``[n, BLOCK]``."""
+    index = torch.arange(len(ends), device=ends.device)
+    queries, keys = index[:, None], index
+    some = (queries >= keys) & (ends.amax(1) > queries * BLOCK)
+    every = (queries > keys) & (ends.amin(1) >= (queries + 1) * BLOCK)
+    if window is not None:
+        some &= positions.amin(1)[:, None] - positions.amax(1) < window
+        every &= positions.amax(1)[:, None] - positions.amin(1) < window
+    return some, every & some
+
+
+def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Number of key blocks of each query block ``[1, 1, n]``, and their indices ``[1, 1, n, n]``, those that count first."""
+    counts = blocks.sum(1, dtype=torch.int32)
+    indices = blocks.int().argsort(dim=1, descending=True, stable=True).int()
+    return counts[None, None], indices[None, None]

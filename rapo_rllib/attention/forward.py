@@ -1,0 +1,108 @@
+"""Packed row to hidden states, in the way that a model and a device can do it.
+
+Shapes: ``L`` tokens of a row, ``D`` hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from rapo_rllib.attention.block_attention import TREE_ATTENTION, TreeBlocks, register_tree_attention
+from rapo_rllib.attention.flex import block_mask, padded_row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rapo_rllib.batching.packing import PackedRow
+
+
+class RowAttention(StrEnum):
+    """How a packed row goes through a model."""
+
+    FLEX = "flex"  # FlexAttention with a block mask
+    BLOCKS = "blocks"  # SDPA on blocks of queries, by an attention function of ours
+    MASK = "mask"  # the model's own attention with one dense 4-D mask
+    UNSHARED = "unshared"  # every prompt + response as a sequence of its own, for models that take none of these
+
+
+IMPLEMENTATIONS = {RowAttention.FLEX: "flex_attention", RowAttention.BLOCKS: TREE_ATTENTION}  # names in transformers
+
+
+def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> None:
+    """Switch the model to the attention function that ``attention`` needs; a no-op where it is the model's own."""
+    if attention is RowAttention.BLOCKS:
+        register_tree_attention()
+    if attention in IMPLEMENTATIONS:
+        language_model.set_attn_implementation(IMPLEMENTATIONS[attention])
+
+
+def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:
+    """Last hidden states ``[L, D]`` of a row's tokens; the model must have been switched by :func:`use_attention`."""
+    return _FORWARDS[attention](language_model, row)
+
+
+def _flex(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
+    padded = padded_row(row)
+    masks = _per_kind_of_layer(language_model.config, lambda window: block_mask(padded, window))
+    return _decode(language_model, padded, masks)[: row.num_tokens]
+
+
+def _blocks(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
+    # a 4-D mask is passed through as it is: this one only keeps the model from making its own, [L, L]
+    unread = torch.zeros(1, 1, 1, 1, device=row.token_ids.device)
+    masks = _per_kind_of_layer(language_model.config, lambda window: unread)
+    return _decode(language_model, row, masks, tree=TreeBlocks(row))
+
+
+def _mask(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
+    dtype = next(language_model.parameters()).dtype
+
+    def dense(window: int | None) -> torch.Tensor:
+        visible = row.mask(window)[None, None]
+        if language_model.config._attn_implementation == "sdpa":
+            return visible
+        return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
+
+    return _decode(language_model, row, _per_kind_of_layer(language_model.config, dense))
+
+
+def _unshared(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
+    """Right-padded sequences without a mask: in a causal model no token sees the padding behind it."""
+    starts = (row.position_ids == 0).nonzero()[:, 0].tolist()
+    lengths = [stop - start for start, stop in zip(starts, [*starts[1:], row.num_tokens], strict=True)]
+    padded = pad_sequence(row.token_ids.split(lengths), batch_first=True)
+    hidden = language_model.get_decoder()(input_ids=padded, use_cache=False).last_hidden_state
+    return torch.cat([states[:length] for states, length in zip(hidden, lengths, strict=True)])
+
+
+_FORWARDS: dict[RowAttention, Callable[[Any, Any], torch.Tensor]] = {
+    RowAttention.FLEX: _flex,
+    RowAttention.BLOCKS: _blocks,
+    RowAttention.MASK: _mask,
+    RowAttention.UNSHARED: _unshared,
+}
+
+
+def _decode(language_model: PreTrainedModel, row: PackedRow, masks: Any, **options: Any) -> torch.Tensor:
+    output = language_model.get_decoder()(
+        input_ids=row.token_ids[None],
+        position_ids=row.position_ids[None],
+        attention_mask=masks,
+        use_cache=False,
+        **options,
+    )
+    return output.last_hidden_state[0]
+
+
+def _per_kind_of_layer(config: Any, mask: Callable[[int | None], Any]) -> Any:
+    """One mask, or one per kind of layer where some layers see a sliding window only."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" in kinds:
+        return {kind: mask(window if kind == "sliding_attention" else None) for kind in kinds}
+    return mask(None if kinds else window)

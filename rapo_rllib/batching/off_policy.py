@@ -1,0 +1,137 @@
+"""Trajectory-level off-policy mixing: whole trajectories of others join a group before its advantages (ALGORITHM section 11).
+
+    TrajectoryGroup (rollouts) --OffPolicyMixing.mixed--> TrajectoryGroup with ``off_policy`` --> samples.py
+    its source: ExpertSource (LUFFY: another agent's) or ReplayStore (replay.py: the policy's own earlier ones)
+
+They come on top of the ``G`` rollouts: a question that nothing is known of keeps a whole group. What is drawn depends on seed,
+weights and question alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.expert_tokens import expert_tokens
+from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
+
+
+class OffPolicySource(Protocol):
+    """Where trajectories of others come from."""
+
+    def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
+        """At most ``count`` different trajectories for the question of ``group``, with this prompt."""
+        ...
+
+    def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Take note of what was rolled out, after it was trained on."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers about the source itself."""
+        ...
+
+    def get_state(self) -> Any:
+        """For checkpoints."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """From a checkpoint."""
+        ...
+
+
+class ExpertSource:
+    """Trajectories of another agent, by question; those with a positive reward.
+
+    Args:
+        experts: all of them; held as texts.
+        chat: encodes those that are drawn.
+        max_response_tokens: longer ones are passed over.
+    """
+
+    def __init__(self, experts: Iterable[ExpertTrajectory], chat: ChatProtocol, max_response_tokens: int) -> None:
+        self._chat = chat
+        self._max_response_tokens = max_response_tokens
+        self._by_question: dict[str, list[ExpertTrajectory]] = {}
+        self.too_long = 0
+        for expert in experts:
+            if expert.reward > 0:
+                self._by_question.setdefault(_key(expert.question), []).append(expert)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_question.values()))
+
+    def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
+        """At most ``count`` of what the agent wrote for this question, as tokens."""
+        known = self._by_question.get(_key(group.question), ())
+        drawn: list[Trajectory] = []
+        for expert in rng.sample(known, len(known)):
+            if len(drawn) == count:
+                break
+            trajectory = expert_tokens(expert, prompt_ids, self._chat, group.policy_version)
+            if len(trajectory.token_ids) <= self._max_response_tokens:
+                drawn.append(trajectory)
+            else:
+                self.too_long += 1
+        return drawn
+
+    def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """An expert does not learn."""
+
+    def metrics(self) -> dict[str, float]:
+        """How many there are, and how many were too long so far."""
+        return {"stored": float(len(self)), "too_long": float(self.too_long)}
+
+    def get_state(self) -> None:
+        """Nothing: it is read again."""
+
+    def set_state(self, state: Any) -> None:
+        """Nothing to restore."""
+
+
+class OffPolicyMixing:
+    """Adds ``count`` trajectories of a source to every group.
+
+    Args:
+        source: where they come from.
+        count: at most so many per group.
+        seed: of the draws.
+    """
+
+    def __init__(self, source: OffPolicySource, count: int, seed: int = 0) -> None:
+        self.source = source
+        self._count = count
+        self._seed = seed
+
+    def mixed(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        """The same groups with their off-policy members; one of which all rollouts failed stays as it is."""
+        return [self._mixed(group) for group in groups]
+
+    def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        alive = [t for t in group.trajectories if t.end != "error"]
+        if not alive:
+            return group
+        rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
+        return replace(group, off_policy=self.source.draw(group, alive[0].prompt_ids, self._count, rng))
+
+    def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """What was mixed into these groups: ``off_policy/...``."""
+        added = [t for group in groups for t in group.off_policy]
+        ages = [group.policy_version - t.policy_version for group in groups for t in group.off_policy]
+        values = {
+            "trajectories": float(len(added)),
+            "tokens": float(sum(t.num_trained for t in added)),
+            "groups_without": float(sum(not group.off_policy for group in groups)),
+            "reward": sum(t.reward for t in added) / max(len(added), 1),
+            "age": sum(ages) / max(len(ages), 1),  # weight versions
+            **self.source.metrics(),
+        }
+        return {f"off_policy/{name}": value for name, value in values.items()}
+
+
+def _key(question: Question) -> str:
+    """Two data sets number their questions alike, so the text tells which is which; seeds alone have none."""
+    return question.text.strip() or question.id

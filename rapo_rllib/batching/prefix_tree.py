@@ -1,0 +1,79 @@
+"""Token sequences to a tree of their common prefixes, so that each shared token is computed once.
+
+    prompt + response of every sample --prefix_forest--> Segment trees --packing.py--> rows
+
+What is shared is read off the tokens: the prompt of a group, the steps that a branch took over, a system prompt that several
+groups begin with, and whatever two trajectories happen to generate alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass
+class Segment:
+    """Tokens that the same sequences share; its children continue it.
+
+    Example: the sequences ``[1, 2, 5]``, ``[1, 2, 6, 7]`` and ``[1, 2]`` (0, 1 and 2) make the segment ``[1, 2]``, at which
+    sequence 2 ends, with the children ``[6, 7]`` and ``[5]``.
+    """
+
+    token_ids: np.ndarray  # [T]
+    start: int  # position of its first token in every sequence that it is part of
+    ends: tuple[int, ...]  # the sequences that end with it
+    children: tuple[Segment, ...]  # the one with the most tokens below it first
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens of this segment and all below it."""
+        return len(self.token_ids) + sum(child.num_tokens for child in self.children)
+
+    @cached_property
+    def sequences(self) -> tuple[int, ...]:
+        """The sequences that pass through it, in the order in which the tree is walked."""
+        return self.ends + tuple(sequence for child in self.children for sequence in child.sequences)
+
+    def walk(self) -> Iterator[Segment]:
+        """This segment and all below it, parents before their children, a child's descendants before its next sibling."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def prefix_forest(sequences: Sequence[np.ndarray], chosen: Sequence[int] | None = None) -> list[Segment]:
+    """The trees of all sequences ``[T]``, or of those at the ``chosen`` indices: one for each different first token.
+
+    Deterministic: siblings are ordered by the number of tokens below them, then by their first sequence. Empty sequences are in
+    no tree.
+    """
+    members = range(len(sequences)) if chosen is None else chosen
+    return list(_segments(sequences, [index for index in members if len(sequences[index])], 0))
+
+
+def _segments(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> tuple[Segment, ...]:
+    """The segments at position ``start`` of the members, which are all longer and equal up to there."""
+    by_token: dict[int, list[int]] = {}
+    for index in members:
+        by_token.setdefault(int(sequences[index][start]), []).append(index)
+    segments = [_segment(sequences, same, start) for same in by_token.values()]
+    return tuple(sorted(segments, key=lambda segment: -segment.num_tokens))
+
+
+def _segment(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> Segment:
+    first = sequences[members[0]]
+    stop = min(_common_length(first, sequences[index], start) for index in members)
+    ends = tuple(index for index in members if len(sequences[index]) == stop)
+    longer = [index for index in members if len(sequences[index]) > stop]
+    return Segment(first[start:stop], start, ends, _segments(sequences, longer, stop))
+
+
+def _common_length(a: np.ndarray, b: np.ndarray, start: int) -> int:
+    """Length of the common prefix of two sequences that are equal up to ``start``."""
+    stop = min(len(a), len(b))
+    different = a[start:stop] != b[start:stop]
+    return start + int(different.argmax()) if different.any() else stop

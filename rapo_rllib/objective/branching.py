@@ -1,0 +1,62 @@
+"""When a trajectory forks: ARPO's entropy-based adaptive rollout (ALGORITHM section 10; arXiv 2507.19849, section 3.1).
+
+entropies of the first k tokens of step 0 --> H_0 --+
+entropies of the first k tokens of step t --> H_t --+--> ΔH --branch_probability--> P --> fork or not
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rapo_rllib.objective.entropy import step_entropy
+
+
+def opening_entropy(entropies: Sequence[float], num_tokens: int) -> float:
+    """Mean entropy of the first tokens of a step.
+
+        H = 1/k' Σᵢ Hᵢ over the first k' = min(k, n) tokens
+
+    Args:
+        entropies: ``[n]`` Hᵢ of the step's generated tokens, nats; at least one.
+        num_tokens: k.
+
+    Returns:
+        H, nats.
+    """
+    return step_entropy(entropies[:num_tokens])
+
+
+def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int) -> float:
+    """How much less sure the policy is after a tool result than it was at the start.
+
+        ΔH = (H_t - H_0) / log V
+
+    Positive where the uncertainty rose. ``log V`` is the entropy of the uniform distribution, so that ΔH is in [-1, 1] for any
+    vocabulary.
+
+    Args:
+        now: H_t, nats.
+        baseline: H_0, nats.
+        vocabulary_size: V, at least 2.
+
+    Returns:
+        ΔH, without unit.
+    """
+    return (now - baseline) / math.log(vocabulary_size)
+
+
+def branch_probability(entropy_change: float, base: float, weight: float) -> float:
+    """Tendency to fork.
+
+        P = α + β · ΔH, cut to [0, 1]
+
+    The paper forks where P exceeds a threshold τ. The released code forks where ``u - w · ΔH ≤ branch_prob`` for a uniform u: a
+    coin of probability P with ``α = branch_prob``, ``β = w``.
+
+    Args:
+        entropy_change: ΔH.
+        base: α.
+        weight: β.
+    """
+    return min(1.0, max(0.0, base + weight * entropy_change))

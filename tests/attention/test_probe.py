@@ -1,0 +1,125 @@
+"""A model is sent packed rows only if it computes them rightly; otherwise nothing is shared, and the log says so once."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_learner import TinyConfig, trajectory_groups
+from tiny_models import VOCABULARY, save_tiny_model, tiny_model
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from rapo_rllib.attention.forward import RowAttention
+from rapo_rllib.attention.probe import row_attention
+from rapo_rllib.batching.packing import pack_rows
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.learner import RAPOTorchLearner
+from rapo_rllib.rl_module import score_row
+from rapo_rllib.settings import ModelSettings, ObjectiveSettings
+
+
+class RecurrentConfig(PreTrainedConfig):
+    model_type = "recurrent_test_model"
+    vocab_size = VOCABULARY
+
+
+class RecurrentBackbone(PreTrainedModel):
+    """A GRU: it takes an attention mask and position ids like the others, and has no use for either."""
+
+    config_class = RecurrentConfig
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config)
+        self.embeddings = nn.Embedding(VOCABULARY, 16)
+        self.recurrent = nn.GRU(16, 16, batch_first=True)
+        self.post_init()
+
+    def forward(self, input_ids: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=self.recurrent(self.embeddings(input_ids))[0])
+
+
+class RecurrentLM(PreTrainedModel):
+    config_class = RecurrentConfig
+    base_model_prefix = "model"
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config)
+        self.model = RecurrentBackbone(config)
+        self.head = nn.Linear(16, VOCABULARY, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def forward(self, input_ids: torch.Tensor, **kwargs: Any) -> CausalLMOutputWithPast:
+        return CausalLMOutputWithPast(logits=self.head(self.model(input_ids).last_hidden_state))
+
+
+def recurrent_model() -> RecurrentLM:
+    torch.manual_seed(0)
+    return RecurrentLM(RecurrentConfig()).double()
+
+
+def test_model_that_ignores_masks_is_packed_without_sharing_and_computes_every_trajectory_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = recurrent_model()
+    with caplog.at_level(logging.WARNING, "rapo_rllib"):
+        assert row_attention(model) is RowAttention.UNSHARED
+    assert "RecurrentLM cannot attend along a prefix tree" in caplog.text
+    assert "packed without sharing" in caplog.text and "blocks: " in caplog.text and "mask: " in caplog.text
+    batch = TrainingBatch.from_groups(trajectory_groups(), ObjectiveSettings())
+    settings = ModelSettings(dtype="float64", autocast_dtype=None)
+    for row in pack_rows(batch.groups, 100, share=False):
+        logprobs, _ = score_row(model, row, settings, 1.0, RowAttention.UNSHARED)
+        starts = [*(row.position_ids == 0).nonzero().flatten().tolist(), row.num_tokens]
+        for start, stop in pairwise(starts):
+            log_p = torch.log_softmax(model(row.token_ids[None, start:stop]).logits[0], -1)
+            position = row.scored_positions[row.loss_index]
+            own = (start <= position) & (position < stop)
+            assert own.any()
+            expected = log_p[position[own] - start, row.target_ids[own]]
+            torch.testing.assert_close(logprobs[own], expected, rtol=0, atol=1e-12)
+
+
+def test_learner_of_such_a_model_takes_the_same_step_and_says_once_why_it_shares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, batch = save_tiny_model(tmp_path), TrainingBatch.from_groups(trajectory_groups(), ObjectiveSettings())
+    learners = []
+    for shares in (True, False):
+        if not shares:  # as of a model whose own attention cannot be replaced, and which knows no other masks
+            monkeypatch.setattr("rapo_rllib.attention.probe.CANDIDATES", {"sdpa": ()})
+        config = TinyConfig(folder, dtype="float64")
+        learners.append(RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec()))
+        learners[-1].build()
+        for _ in range(2):
+            learners[-1].update(training_data=batch)
+    assert [learner.policy.attention for learner in learners] == [RowAttention.BLOCKS, RowAttention.UNSHARED]
+    assert caplog.text.count("packed without sharing") == 1
+    for a, b in zip(learners[0].policy.parameters(), learners[1].policy.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_whose_attention_cannot_be_replaced_gets_a_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "rapo_rllib.attention.block_attention.TreeBlocks.masks",
+        lambda tree, window, dtype: [torch.zeros(size, 1) for size in tree.query_sizes],  # the wrong shape, as of odd heads
+    )
+    model = tiny_model("llama", torch.float32)
+    assert row_attention(model) is RowAttention.MASK and model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("requested", "message"),
+    [("flash", r"model.attention must be one of \['auto', 'flex', 'sdpa'\], got 'flash'"), ("flex", "'flex' needs CUDA")],
+)
+def test_attention_that_is_not_there_is_refused(requested: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        row_attention(tiny_model("llama", torch.float32), requested)

@@ -1,0 +1,175 @@
+"""The learners' state by torch distributed checkpoint: bit for bit, on any number of learners."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.cloudpickle
+import tiny_learner
+import torch
+from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
+from tiny_learner import TinyConfig, trajectory_groups
+from tiny_models import save_tiny_model
+
+from rapo_rllib.algorithm_checkpoint import SavesCheckpoints, _save
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.errors import CheckpointError
+from rapo_rllib.learner import RAPOTorchLearner
+from rapo_rllib.settings import ObjectiveSettings
+
+# Ray's workers cannot import modules of this folder
+ray.cloudpickle.register_pickle_by_value(tiny_learner)
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
+    config = TinyConfig(folder, **settings)
+    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
+    learner.build()
+    return learner
+
+
+def batch(count: int) -> TrainingBatch:
+    return TrainingBatch.from_groups(trajectory_groups(count), ObjectiveSettings(), 2)
+
+
+def weights(learner: Any) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.policy.language_model.parameters()]
+
+
+def entries(learner: Any) -> list[torch.Tensor]:
+    (optimizer,) = learner._optimizers()
+    return [values[name].clone() for values in optimizer.state_dict()["state"].values() for name in sorted(values)]
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(
+    "precision", [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "master_weights": None}], ids=["fp32", "masters", "bf16"]
+)
+def test_a_restored_learner_goes_on_bit_for_bit(folder: Path, tmp_path: Path, precision: dict[str, Any]) -> None:
+    learner, restored = build(folder, **precision), build(folder, **precision)
+    learner.update(training_data=batch(4))
+    learner.save_training_state(str(tmp_path))
+    saved = weights(learner), entries(learner)
+    expected = torch.rand(3)  # the next the generator gives
+    for _ in range(3):  # newer than the checkpoint, and still it is restored
+        restored.update(training_data=batch(2))
+    restored.load_training_state(str(tmp_path), 0)
+    assert torch.equal(torch.rand(3), expected)
+    assert restored._weights_seq_no == 1
+    assert equal(weights(restored), saved[0])
+    assert equal(entries(restored), saved[1])
+    for each in (learner, restored):
+        each.update(training_data=batch(3))
+    assert equal(weights(learner), weights(restored))
+    assert equal(entries(learner), entries(restored))
+
+
+@pytest.mark.parametrize("masters_first", [True, False])
+def test_masters_and_float32_weights_are_the_same_thing(folder: Path, tmp_path: Path, masters_first: bool) -> None:
+    with_masters, plain = build(folder, dtype="bfloat16"), build(folder)
+    saved, restored = (with_masters, plain) if masters_first else (plain, with_masters)
+    for _ in range(3):
+        saved.update(training_data=batch(4))
+    saved.save_training_state(str(tmp_path))
+    restored.load_training_state(str(tmp_path), 0)
+    (optimizer,) = with_masters._optimizers()
+    exact = [parameter.detach() for parameter in plain.policy.language_model.parameters()]
+    assert equal([master.detach() for master in optimizer.masters], exact)
+    assert equal(weights(with_masters), [tensor.bfloat16() for tensor in exact])
+    restored.update(training_data=batch(2))
+    assert all(torch.equal(w, m.bfloat16()) for w, m in zip(weights(with_masters), optimizer.masters, strict=True))
+
+
+def test_before_the_first_step_there_is_nothing_of_the_optimiser(folder: Path, tmp_path: Path) -> None:
+    fresh, other = build(folder), build(folder)
+    fresh.save_training_state(str(tmp_path))
+    other.update(training_data=batch(2))
+    other.load_training_state(str(tmp_path), 0)
+    assert entries(other) == []
+    assert equal(weights(fresh), weights(other))
+
+
+def test_the_learning_rate_follows_from_config_and_steps(folder: Path, tmp_path: Path) -> None:
+    learner = build(folder, lr=[[0, 1e-3], [100, 0.0]])
+    learner.update(training_data=batch(2), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 25})
+    learner.save_training_state(str(tmp_path))
+    scheduled, fixed = build(folder, lr=[[0, 1e-3], [100, 0.0]]), build(folder, lr=7e-4)
+    for restored, expected in ((scheduled, 7.5e-4), (fixed, 7e-4)):
+        restored.load_training_state(str(tmp_path), 25)
+        (optimizer,) = restored._optimizers()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+
+
+def test_skipped_steps_are_counted_on(folder: Path, tmp_path: Path) -> None:
+    learner, restored = build(folder), build(folder)
+    learner._skipped_in_a_row = 2
+    learner.save_training_state(str(tmp_path))
+    restored.load_training_state(str(tmp_path), 0)
+    assert restored._skipped_in_a_row == 2
+
+
+def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    build(folder).save_training_state(str(tmp_path / "state"))
+    other = build(save_tiny_model(tmp_path / "other", "qwen2"))
+    with pytest.raises(CheckpointError, match=r"holds the weights of another model: .* is missing there"):
+        other.load_training_state(str(tmp_path / "state"), 0)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2), (2, 2)])
+def test_on_another_number_of_learners(folder: Path, tmp_path: Path, before: int, after: int) -> None:
+    state = str(tmp_path / "state")
+    first = LearnerGroup(config=TinyConfig(folder, num_learners=before))
+    second = LearnerGroup(config=TinyConfig(folder, num_learners=after))
+    try:
+        first.update(training_data=batch(4), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 0})
+        answers(first, lambda learner: learner.save_training_state(state))
+        (one, *_) = answers(first, lambda learner: (weights(learner), entries(learner)))
+        answers(second, lambda learner: learner.load_training_state(state, 0))
+        for there in answers(second, lambda learner: (weights(learner), entries(learner))):
+            assert equal(there[0], one[0])
+            assert equal(there[1], one[1])
+        size = sum(file.stat().st_size for file in Path(state).iterdir())
+        tensors = sum(tensor.numel() * 4 for tensor in [*one[0], *one[1]])
+        assert size < 1.7 * tensors + 50_000  # replicas are written once
+    finally:
+        for group in (first, second):
+            if not group.is_local:
+                group.shutdown()
+
+
+class Saver(SavesCheckpoints):
+    """The part of the algorithm that asks all learners."""
+
+    def __init__(self, group: LearnerGroup) -> None:
+        self.learner_group = group
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_learner_that_cannot_write_is_an_error_and_lives_on(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "state" / "__0_0.distcp").mkdir(parents=True)  # in the way of the first learner's file
+    group = LearnerGroup(config=TinyConfig(folder, num_learners=2))
+    try:
+        with pytest.raises(CheckpointError, match=r"learner 0: .*__0_0.distcp"):
+            Saver(group)._on_all_learners(tmp_path / "state", _save, writes=True)
+        Saver(group)._on_all_learners(tmp_path / "other", _save, writes=True)
+        assert (tmp_path / "other" / ".metadata").exists()
+    finally:
+        group.shutdown()
+
+
+def answers(group: LearnerGroup, function: Any) -> list[Any]:
+    return [result.get() for result in group.foreach_learner(function).result_or_errors]

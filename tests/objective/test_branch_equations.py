@@ -1,0 +1,49 @@
+"""ARPO's forks and shared advantages, worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rapo_rllib.objective.advantages import shared_token_advantages
+from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change, opening_entropy
+
+
+def test_only_the_first_tokens_of_a_step_count() -> None:
+    assert opening_entropy([1.0, 2.0, 9.0, 9.0], 2) == 1.5
+    assert opening_entropy([1.0, 2.0], 20) == 1.5
+    with pytest.raises(ValueError, match="without generated tokens"):
+        opening_entropy([], 20)
+
+
+def test_the_change_is_measured_in_units_of_the_uniform_distribution() -> None:
+    # (3 - 1) nats of log 8 = 2.0794 nats
+    assert normalized_entropy_change(3.0, 1.0, 8) == pytest.approx(2 / 2.0794415)
+    assert normalized_entropy_change(1.0, 3.0, 8) == pytest.approx(-2 / 2.0794415)
+    assert normalized_entropy_change(math.log(50), 0.0, 50) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "base", "weight", "expected"),
+    [(0.0, 0.5, 0.2, 0.5), (0.5, 0.5, 0.2, 0.6), (-0.5, 0.5, 0.2, 0.4), (1.0, 0.5, 2.0, 1.0), (-1.0, 0.5, 2.0, 0.0)],
+)
+def test_branch_probability(change: float, base: float, weight: float, expected: float) -> None:
+    assert branch_probability(change, base, weight) == pytest.approx(expected)
+
+
+def test_shared_tokens_get_the_mean_of_those_that_share_them() -> None:
+    # 0 writes 4 tokens; 1 leaves it after 2; 2 leaves 1 after 3; 3 stands alone
+    segments = [[(0, 0)], [(0, 0), (2, 1)], [(0, 0), (2, 1), (3, 2)], []]
+    found = shared_token_advantages([3.0, 0.0, -6.0, 5.0], [4, 4, 5, 2], segments)
+    assert [values.tolist() for values in found] == [
+        [-1.0, -1.0, 3.0, 3.0],  # (3 + 0 - 6) / 3 on the first two
+        [-1.0, -1.0, -3.0, 0.0],  # (0 - 6) / 2 on the third
+        [-1.0, -1.0, -3.0, -6.0, -6.0],
+        [5.0, 5.0],
+    ]
+
+
+def test_a_branch_whose_origin_is_missing_keeps_its_own() -> None:
+    """The origin failed and was left out of the group."""
+    assert shared_token_advantages([2.0], [3], [[(0, 0), (2, 1)]])[0].tolist() == [2.0, 2.0, 2.0]
