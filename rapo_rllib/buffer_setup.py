@@ -1,24 +1,40 @@
-"""The Step-Trace Buffer is made on the first run, before any engine starts."""
+"""The Step-Trace Buffer is made on the first run, before any engine starts; and how rollouts ask it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.progress import Progress
 from rapo_rllib.question_source import expert_trajectories
-from rapo_rllib.types import ExpertTrajectory
+from rapo_rllib.types import ExpertTrajectory, Question
+
+if TYPE_CHECKING:
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer_upkeep import BufferUpkeep
+    from rapo_rllib.rollout.retriever import Retriever, TraceSource
 
 
-def open_buffer(config: Any, progress: Progress) -> Any:
-    """The complete buffer of this config, built if it is not there yet; the caller closes it.
+def open_buffer(
+    config: Any, progress: Progress, run: str, test_questions: Sequence[Question] = ()
+) -> tuple[StepTraceBuffer, BufferUpkeep]:
+    """The complete buffer of this config, built if it is not there yet, and its upkeep in this run; the caller closes both.
+
+    Args:
+        config: a ``RAPOConfig``.
+        progress: told what is done.
+        run: name of this run.
+        test_questions: those of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
+            beforehand, so nothing can be said about them.
 
     Raises:
-        ValueError: it cannot be built, or was built from something else.
+        ValueError: it cannot be built, was built from something else, or holds evaluation questions.
         RetrievalError: Milvus does not answer.
     """
     from rapo_rllib.buffer.build import ensure_built
+    from rapo_rllib.buffer.leak_guard import LeakGuard
     from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer_upkeep import BufferUpkeep
 
     settings = config.buffer_settings
     buffer = StepTraceBuffer(settings)
@@ -31,9 +47,29 @@ def open_buffer(config: Any, progress: Progress) -> Any:
             said = count
             progress.say(f"embedded and stored {count} step traces")
 
-    count = ensure_built(buffer, _traces(config), settings.max_traces, on_progress)
+    guard = LeakGuard(question.text for question in test_questions)
+    count = ensure_built(buffer, _traces(config), settings.max_traces, on_progress, guard)
+    if guard.refused:
+        progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
+    buffer.prepare()
     progress.say(f"the Step-Trace Buffer holds {count} step traces")
-    return buffer
+    return buffer, BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings)
+
+
+def retriever_over(config: Any, source: TraceSource) -> Retriever:
+    """What answers histories from ``source``, as ``config`` has it."""
+    from rapo_rllib.rollout.retriever import Retriever
+
+    settings = config.buffer_settings
+    return Retriever(
+        source,
+        selection=settings.selection,
+        top_k=settings.top_k,
+        fallback_text=settings.fallback_text,
+        usage_weight=settings.usage_weight,
+        noise=config.retrieval_noise,
+        seed=config.seed or 0,
+    )
 
 
 def _traces(config: Any) -> Any:

@@ -1,8 +1,9 @@
 r"""Files of recorded trajectories, rendered into the text protocol. Flow: file -> here -> ``buffer/build.py``, ``envs/``.
 
 One JSON object a line, plain or gzipped, with ``id``, ``source``, ``question``, ``gold``, ``correct`` and ``segments``: a list
-of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``. Optional: ``reward``, ``calc_ok`` (every
-recorded calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
+of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that are
+in the text protocol already (``rllib buffer build`` writes them). Optional: ``reward``, ``calc_ok`` (every recorded
+calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
 
     think  -> <think>TEXT</think>           result -> \n<result>\nTEXT\n</result>\n
     call   -> <TOOL>TEXT</TOOL>             answer -> <answer>\boxed{TEXT}</answer>
@@ -10,42 +11,48 @@ recorded calculation is right) and ``in_arpo_eval`` (the evaluation set that ask
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rapo_rllib.trace_formats.rows import json_rows
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SEGMENT_TYPES = ("think", "call", "result", "answer")
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def read_trace_file(path: str | Path) -> Iterator[ExpertTrajectory]:
+def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> Iterator[ExpertTrajectory]:
     """Yield the usable trajectories of a ``.jsonl`` or ``.jsonl.gz`` file, in its order.
 
     Left out: rows with ``correct`` false, with ``calc_ok`` false, of an evaluation set (``in_arpo_eval``), and without any
     step. The reward is the row's ``reward``, else 1.0.
 
+    Args:
+        path: of the file.
+        dropped: counts the rows that are left out, by reason.
+
     Raises:
         ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
     """
-    for number, line in _lines(Path(path).expanduser()):
-        where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: no JSON ({error.msg} at character {error.pos})") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
-        if row.get("correct") is False or row.get("calc_ok") is False or row.get("in_arpo_eval"):
-            continue
-        expert = _trajectory(row, where)
-        if expert.steps:
+    for where, row in json_rows(Path(path)):
+        reason = _why_not(row)
+        expert = None if reason else _trajectory(row, where)
+        if expert and expert.steps:
             yield expert
+        elif dropped is not None:
+            dropped[reason or "no step"] += 1
+
+
+def _why_not(row: dict[str, Any]) -> str:
+    """Why a row is left out; "" if it is not."""
+    if row.get("correct") is False:
+        return "correct is false"
+    if row.get("calc_ok") is False:
+        return "calc_ok is false: a recorded calculation is wrong"
+    return "question of an evaluation set (in_arpo_eval)" if row.get("in_arpo_eval") else ""
 
 
 def rendered_steps(segments: Sequence[dict[str, Any]]) -> tuple[str, ...]:
@@ -80,6 +87,8 @@ def _rendered(kind: str, text: str, tool: str | None) -> str:
         return f"<{tool}>{text}</{tool}>"
     if kind == "result":
         return f"\n<result>\n{text}\n</result>\n"
+    if kind == "raw":  # has its tags already; no trace file may say so
+        return text
     return f"<answer>\\boxed{{{text.strip()}}}</answer>"
 
 
@@ -94,9 +103,19 @@ def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
     question = Question(
         id=_text(row, "id", where), text=text, answer=golds[0], aliases=tuple(golds[1:]), source=_text(row, "source", where, "")
     )
-    _check_segments(row.get("segments"), where)
-    steps = rendered_steps(row["segments"])
+    steps = _written_steps(row["steps"], where) if "steps" in row else _rendered_segments(row, where)
     return ExpertTrajectory(question, steps, 1.0 if reward is None else float(reward), question.source)
+
+
+def _written_steps(steps: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(steps, list) or not all(isinstance(step, str) and step for step in steps):
+        raise ValueError(f"{where}: field 'steps' must be a list of texts, none of them empty, got {str(steps)[:80]}")
+    return tuple(steps)
+
+
+def _rendered_segments(row: dict[str, Any], where: str) -> tuple[str, ...]:
+    _check_segments(row.get("segments"), where)
+    return rendered_steps(row["segments"])
 
 
 def _check_segments(segments: Any, where: str) -> None:
@@ -135,18 +154,3 @@ def _text(row: dict[str, Any], field: str, where: str, default: str | None = Non
     if not isinstance(value, str):
         raise ValueError(f"{where}: field {field!r} must be a text, got {value!r}")
     return value
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 1."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except FileNotFoundError as error:
-        raise ValueError(f"there is no trace file {path}; correct the path") from error
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"the trace file {path} cannot be read after line {number}: {error}") from error

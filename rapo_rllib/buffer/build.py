@@ -1,18 +1,24 @@
 """From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. ALGORITHM section 4, appendix C.3.1.
 
 envs (expert) or trace_files.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
+
+With ``retrieval_level: trajectory`` (an ablation) ``whole_trajectory`` takes the place of ``step_traces``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 
+from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.buffer.lite_lease import check_lite_path, exclusive_lock
-from rapo_rllib.buffer.lite_server import beside
+from rapo_rllib.buffer.leak_check import refuse_leaks
+from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.milvus.lite_lease import check_lite_path, exclusive_lock
+from rapo_rllib.milvus.lite_server import beside
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"
@@ -20,13 +26,16 @@ BUILD_TIMEOUT_S = 24 * 3600.0  # how long a second process waits for the one tha
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
-    """Cut a trajectory into step traces: key = the steps before ``t``, value = step ``t``. None if its reward is not positive.
+    """The step traces of a trajectory, as :func:`cut` makes them. None if its reward is not positive."""
+    return cut(expert) if expert.reward > 0 else []
+
+
+def cut(expert: ExpertTrajectory) -> list[StepTrace]:
+    """Cut a trajectory into step traces: key = the steps before ``t``, value = step ``t``.
 
     Example: steps ``("<python>3 + 5</python>…", "<answer>8</answer>")`` give two traces, with histories ``""`` and
     ``"<python>3 + 5</python>…"``.
     """
-    if expert.reward <= 0:
-        return []
     question, traces = expert.question, []
     for index, text in enumerate(expert.steps):
         history = "".join(expert.steps[:index])
@@ -45,11 +54,21 @@ def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
     return traces
 
 
+def whole_trajectory(expert: ExpertTrajectory) -> list[StepTrace]:
+    """A trajectory as one trace: key = the question alone, value = all its steps. None if its reward is not positive.
+
+    Example: steps ``("<python>3 + 5</python>…", "<answer>8</answer>")`` give one trace with history ``""`` and text
+    ``"<python>3 + 5</python>…<answer>8</answer>"``.
+    """
+    return step_traces(replace(expert, steps=("".join(expert.steps),)))
+
+
 def ensure_built(
     buffer: StepTraceBuffer,
     traces: Callable[[], Iterable[ExpertTrajectory]] | None,
     max_traces: int | None = None,
     on_progress: Callable[[int], None] | None = None,
+    guard: LeakGuard | None = None,
 ) -> int:
     """Build the buffer on first use; return the number of step traces in it.
 
@@ -61,30 +80,52 @@ def ensure_built(
         traces: opens the source; called only if something is to be built. None: the buffer must be complete.
         max_traces: stop after so many step traces.
         on_progress: told the number of step traces done so far.
+        guard: knows the evaluation questions. Trajectories that answer one are left out, counted in ``guard.refused``; a buffer
+            that holds some is refused.
 
     Raises:
-        ValueError: there is nothing to build from, or the buffer was built from something else, or with another embedder.
+        ValueError: there is nothing to build from, or the buffer was built from something else, with another embedder, at
+            another level, or holds evaluation questions.
         RetrievalError: Milvus does not answer.
     """
-    wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
-    with _build_lock(buffer):
-        built = buffer.note(NOTE) if buffer.exists() else None
-        if built is not None and _serves(buffer, built, wanted, traces is None):
-            buffer.create()  # checks that the embedder is the same
-            return buffer.count()
-        if traces is None:
-            raise ValueError(
-                f"step_trace_buffer: there is no complete buffer in collection {buffer.collection!r} at {buffer.uri}, and "
-                "step_trace_buffer.traces names nothing to build it from. Name a trace file or 'expert'."
-            )
-        buffer.create()
-        buffer.insert(islice(_all_steps(traces()), max_traces), on_progress)
-        count = buffer.count()
-        if count == 0:
-            raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")
-        buffer.fit_index()
-        buffer.set_note(NOTE, {**wanted, "count": count})
+    with build_lock(buffer):
+        count = _built(buffer, traces, max_traces, on_progress, guard)
+        if guard is not None:
+            refuse_leaks(buffer, guard)
         return count
+
+
+def _built(
+    buffer: StepTraceBuffer,
+    traces: Callable[[], Iterable[ExpertTrajectory]] | None,
+    max_traces: int | None,
+    on_progress: Callable[[int], None] | None,
+    guard: LeakGuard | None,
+) -> int:
+    wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
+    built = buffer.note(NOTE) if buffer.exists() else None
+    damaged = built is not None and traces is not None and buffer.missing() > 0
+    if built is not None and _serves(buffer, built, wanted, traces is None) and not damaged:
+        buffer.create()  # checks that embedder and level are the same
+        if buffer.settings.index != "auto":
+            buffer.fit_index()
+        return buffer.count()
+    if traces is None:
+        raise ValueError(
+            f"step_trace_buffer: there is no complete buffer in collection {buffer.collection!r} at {buffer.uri}, and "
+            "step_trace_buffer.traces names nothing to build it from. Name a trace file or 'expert'."
+        )
+    buffer.create()
+    into_traces = whole_trajectory if buffer.settings.level == "trajectory" else step_traces
+    experts = traces() if guard is None else guard.keep(traces())
+    told = None if on_progress is None else lambda seen, added: on_progress(seen)
+    buffer.insert(islice(chain.from_iterable(map(into_traces, experts)), max_traces), told)
+    count = buffer.count()
+    if count == 0:
+        raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")
+    buffer.fit_index()
+    buffer.set_note(NOTE, {**wanted, "count": count})
+    return count
 
 
 def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) -> bool:
@@ -102,13 +143,14 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
     return built["max_traces"] >= wanted["max_traces"]
 
 
-def _all_steps(trajectories: Iterable[ExpertTrajectory]) -> Iterator[StepTrace]:
-    for trajectory in trajectories:
-        yield from step_traces(trajectory)
+def build_lock(buffer: StepTraceBuffer, timeout_s: float = BUILD_TIMEOUT_S) -> AbstractContextManager[None]:
+    """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
 
-
-def _build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
+    Raises:
+        ValueError: the Lite path is none.
+        RetrievalError: another process holds it for longer than ``timeout_s``.
+    """
     if not buffer.milvus.is_lite:
         return nullcontext()
-    check_lite_path(buffer.uri)
-    return exclusive_lock(beside(buffer.uri, "build"), BUILD_TIMEOUT_S)
+    check_lite_path(buffer.uri, URI_KEY)
+    return exclusive_lock(beside(buffer.uri, "build"), timeout_s)

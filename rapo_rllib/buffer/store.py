@@ -2,34 +2,38 @@
 
     build.py --insert--> StepTraceBuffer --retrieve--> the rollout loop, one batch of histories at a time
 
-Key: the embedding of (question, history before the step); value: the step. ``embedder.py`` makes keys, ``milvus.py`` stores
-them.
+Key: the embedding of (question, history before the step); value: the step. ``embedder.py`` makes keys, ``rapo_rllib/milvus``
+stores them.
 """
 
 from __future__ import annotations
 
-import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.embedder import BATCH_SIZE, Embedder
-from rapo_rllib.buffer.milvus import MAX_VARCHAR_BYTES, Field, MilvusHandle, checked_uri, index_kind
+from rapo_rllib.buffer.choices import URI_KEY, check_settings
+from rapo_rllib.buffer.embedder import Embedder
+from rapo_rllib.buffer.ledger import Ledger
+from rapo_rllib.buffer.maker import check_maker, maker_of
+from rapo_rllib.buffer.nearest import NearestRows
+from rapo_rllib.buffer.parts import COUNT, PartRows
+from rapo_rllib.buffer.reading import BufferReader
+from rapo_rllib.buffer.rows import FIELDS, NAMES, by_id, check_columns, retrieved_of, row_of, trace_of
+from rapo_rllib.buffer.usage import Usage
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.index import index_kind
+from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
-FIELDS = (
-    Field("id", max_bytes=256),
-    Field("question"),
-    Field("history"),
-    Field("text"),
-    Field("reward", "DOUBLE"),
-    Field("question_id", max_bytes=1024),
-    Field("step_index", "INT64"),
-    Field("source", max_bytes=1024),
-)
-NAMES = tuple(field.name for field in FIELDS)
-NOTE_FIELDS = (Field("id", max_bytes=256), Field("value"))
-SELECTIONS = ("nearest", "best_reward")
+if TYPE_CHECKING:
+    import numpy as np
+
+SOURCE_WEIGHTS = "source_weights"  # a note
+WINDOW = 256  # step traces that are embedded together: what a kill can cost
+WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
 
 
 class StepTraceBuffer:
@@ -45,12 +49,17 @@ class StepTraceBuffer:
         check_settings(settings)
         self.settings = settings
         self.collection = settings.collection
-        self.milvus = MilvusHandle(settings.uri, settings.token, settings.db_name, settings.timeout_s)
-        self.embedder = Embedder(settings.embedder)
-        self._checked = False
+        self.milvus = MilvusHandle(settings.uri, settings.token, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        self.embedder = Embedder.of(settings)
+        self._checked = self._found_whole = False
+        self._ids: list[str] = []  # of all traces, once somebody has drawn from them
+        self._nearest = NearestRows(self.milvus, settings)
+        self._notes = Notes(self.milvus, self.collection)
+        self._parts = PartRows(self.milvus, self.collection)
+        self._ledger = Ledger(self.milvus, self.collection)
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_checked": False}
+        return {**self.__dict__, "_checked": False, "_found_whole": False, "_ids": []}
 
     @property
     def uri(self) -> str:
@@ -65,42 +74,96 @@ class StepTraceBuffer:
         """Create the collection, unless it exists.
 
         Raises:
-            ValueError: it exists and was made with another embedder.
+            ValueError: it exists and was made with another embedder, or at another level.
         """
         if not self.exists():
-            self.milvus.drop(self._notes)  # of a collection that was dropped halfway
-            self.set_note("embedder", self._embedder_note)
+            self._ledger.check()
+            self._notes.drop()  # of a collection that was dropped halfway
+            self._parts.drop()
+            self.set_note("embedder", self._made_by)
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
-        self._check_embedder()
+        self._check_maker()
 
-    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int], None] | None = None) -> int:
-        """Embed and store step traces, in batches of 64. What is already stored is not embedded again.
+    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> int:
+        """Embed and store step traces of any length, a window of 256 at a time. What is stored already is not embedded again.
 
-        Of a history above 65,535 bytes the end is stored (the key needs no more, and only ``text`` is ever inserted).
+        The embedder sorts a window by length, so that short texts are not padded to the longest of them all.
 
         Args:
             traces: each with a content-derived ``id`` (see ``build.step_traces``).
-            progress: told the number of traces seen so far, after every batch.
+            progress: told how many traces were seen and how many of them were added so far, now and then.
 
         Returns:
             Number of traces that were not there before.
 
         Raises:
-            ValueError: a trace without id or text, two traces with one id, a ``text`` above 65,535 bytes.
+            ValueError: a trace without id or text, with half a character, two traces with one id, or a vector that is none.
             RetrievalError: Milvus does not answer.
         """
         self._open()
+        self._ids = []
         seen = added = 0
-        for batch in _batches(traces, BATCH_SIZE):
-            unique = _unique(batch)
+        for window in _windows(traces):
+            unique = by_id(window)
             present = {row["id"] for row in self.milvus.get(self.collection, list(unique), ["id"])}
             fresh = [trace for trace in unique.values() if trace.id not in present]
+            if fresh and not added:
+                self.mark_changed()
             vectors = self.embedder.encode([(trace.question, trace.history) for trace in fresh])
-            self.milvus.upsert(self.collection, [_row(trace) for trace in fresh], vectors)
-            seen, added = seen + len(batch), added + len(fresh)
-            if progress:
-                progress(seen)
+            seen += len(window) - len(fresh)
+            if progress and not fresh:
+                progress(seen, added)
+            for start in range(0, len(fresh), WRITE_BATCH):
+                batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
+                self.milvus.upsert(self.collection, self._parts.put_aside(batch), vectors[start : start + WRITE_BATCH])
+                seen, added = seen + len(batch), added + len(batch)
+                if progress:
+                    progress(seen, added)
+        if added:
+            self.mark_changed()
+            self._ledger.add_up()
         return added
+
+    def mark_changed(self) -> None:
+        """Tell all users that rows were added: who keeps a snapshot of the keys makes a new one."""
+        self._nearest.live_keys.mark_changed()
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete step traces; those that are not there are none the less gone."""
+        if ids:
+            self.mark_changed()
+            rows = self.milvus.get(self.collection, ids, ["id", COUNT])
+            self._ledger.lower(len(rows))
+            self.milvus.delete(self.collection, ids)
+            self._parts.delete(rows)
+            self.mark_changed()
+
+    def missing(self) -> int:
+        """Number of step traces that were stored and are gone, because files of the buffer were damaged."""
+        return self._ledger.missing()
+
+    def refresh(self) -> None:
+        """See at the next retrieval what others have written meanwhile (otherwise seen within seconds)."""
+        self._nearest.live_keys.refresh()
+
+    @property
+    def usage(self) -> Usage:
+        """How often each trace was shown, and how it fared."""
+        return Usage(self.milvus, self.collection)
+
+    def source_weights(self) -> dict[str, float]:
+        """Weights of the sources, as they were given when traces were imported; a source that is missing has 1."""
+        return dict(self.note(SOURCE_WEIGHTS) or {})
+
+    def prepare(self) -> None:
+        """Do what the first retrieval would wait for: connect, load the embedder, and have keys and rows in memory (Lite only).
+
+        Raises:
+            RetrievalError: Milvus does not answer, or has lost step traces.
+            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+        """
+        self._open_whole()
+        self._nearest.snapshot(self.embedder.dim)
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
         """For each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
@@ -109,51 +172,100 @@ class StepTraceBuffer:
 
         Raises:
             RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist or was made with another embedder.
+            ValueError: the buffer does not exist, or was made with another embedder or at another level.
         """
         if not queries:
             return []
+        return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
+
+    def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
+        """The vectors that queries are searched by: ``[B, D]``."""
+        return self.embedder.encode([(query.question, query.history) for query in queries])
+
+    def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
+        """For each query, embedded as ``vectors [B, D]``, the nearest of the traces that ``settings.filter`` allows it.
+
+        Raises:
+            RetrievalError: Milvus does not answer, or has lost step traces.
+            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+        """
+        self._open_whole()
+        found = self._nearest.find(vectors, queries, top_k)
+        whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
+        return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
+
+    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
+        """One step trace per generator, drawn with it uniformly from the whole buffer; repeats are possible.
+
+        What a generator draws depends on it and on what the buffer holds, not on the other generators. The ids are listed once
+        (some seconds for 170,000 on Lite), the drawn traces are read by one request.
+
+        Raises:
+            RetrievalError: Milvus does not answer.
+            ValueError: the buffer does not exist or is empty, or was made with another embedder or at another level.
+        """
+        if not rngs:
+            return []
+        self._open_whole()
+        if not self._ids:
+            self._ids = sorted(row["id"] for page in self.milvus.pages(self.collection, ["id"]) for row in page)
+        if not self._ids:
+            raise ValueError(f"step_trace_buffer: collection {self.collection!r} at {self.uri} is empty; nothing can be drawn")
+        ids = [rng.choice(self._ids) for rng in rngs]
+        rows = {row["id"]: row for row in self._parts.whole(self.milvus.get(self.collection, sorted(set(ids)), NAMES))}
+        return [trace_of(rows[key]) for key in ids]
+
+    def all_traces(self) -> Iterator[StepTrace]:
+        """Every step trace, in no particular order.
+
+        Raises:
+            RetrievalError: Milvus does not answer.
+            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+        """
+        yield from self.reader.traces()
+
+    @property
+    def reader(self) -> BufferReader:
+        """Reads everything that the buffer holds.
+
+        Raises:
+            RetrievalError: Milvus does not answer.
+            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+        """
         self._open()
-        vectors = self.embedder.encode([(query.question, query.history) for query in queries])
-        found = self.milvus.search(self.collection, vectors, top_k or self.settings.top_k, NAMES)
-        return [[_retrieved(row) for row in rows] for rows in found]
+        return BufferReader(self.milvus, self.collection, self._parts)
 
     def count(self) -> int:
         """Number of step traces; 0 if the collection does not exist."""
         return self.milvus.count(self.collection) if self.exists() else 0
 
     def fit_index(self) -> None:
-        """Choose the index for the present size: exact while small. Worth calling after a large import."""
-        self.milvus.set_index(self.collection, index_kind(self.count()))
+        """Have the index of the settings; ``auto`` chooses by the present size. Worth calling after a large import."""
+        exact = self._nearest.snapshot(self.embedder.dim) is not None  # nobody asks an index
+        self.milvus.set_index(self.collection, "FLAT" if exact else index_kind(self.count(), self.settings.index))
 
     def drop(self) -> None:
         """Delete the step traces and the notes about them."""
-        self._checked = False
-        self.milvus.drop(self._notes)
+        self._checked, self._found_whole, self._ids = False, False, []
+        self._nearest.live_keys.forget()
+        self._notes.drop()
+        self.usage.drop()
         self.milvus.drop(self.collection)
+        self._parts.drop()
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
-        self._checked = False
+        self._checked = self._found_whole = False
+        self._nearest.live_keys.forget()
         self.milvus.close()
 
     def note(self, name: str) -> dict | None:
         """What :meth:`set_note` stored under ``name``."""
-        if not self.milvus.exists(self._notes):
-            return None
-        rows = self.milvus.get(self._notes, [name], ["value"])
-        return json.loads(rows[0]["value"]) if rows else None
+        return self._notes.get(name)
 
     def set_note(self, name: str, value: dict) -> None:
         """Store a small JSON object beside the step traces."""
-        import numpy as np
-
-        self.milvus.create(self._notes, NOTE_FIELDS, 2)
-        self.milvus.upsert(self._notes, [{"id": name, "value": json.dumps(value)}], np.ones((1, 2), dtype=np.float32))
-
-    @property
-    def _notes(self) -> str:
-        return f"{self.collection}_notes"
+        self._notes.set(name, value)
 
     def _open(self) -> None:
         if self._checked:
@@ -163,80 +275,26 @@ class StepTraceBuffer:
                 f"step_trace_buffer: there is no collection {self.collection!r} at {self.uri}. Set step_trace_buffer.traces to "
                 "what it shall be built from, or correct uri and collection."
             )
-        self._check_embedder()
+        self._check_maker()
+
+    def _open_whole(self) -> None:
+        self._open()
+        if not self._found_whole:
+            self._ledger.check()
+            self._found_whole = True
 
     @property
-    def _embedder_note(self) -> dict:
-        return {"name": self.embedder.name, "fingerprint": self.embedder.fingerprint}
+    def _made_by(self) -> dict:
+        return {**maker_of(self.embedder), "level": self.settings.level}
 
-    def _check_embedder(self) -> None:
-        stored = self.note("embedder")
-        if stored is None:
-            raise ValueError(
-                f"step_trace_buffer.collection: {self.collection!r} at {self.uri} is no Step-Trace Buffer of this package; "
-                "name another collection"
-            )
-        if stored["fingerprint"] != self.embedder.fingerprint:
-            raise ValueError(
-                f"step_trace_buffer.embedder: {self.collection!r} at {self.uri} was embedded by {stored['name']!r} "
-                f"({stored['fingerprint']}), which is not {self.embedder.name!r} as it is here ({self.embedder.fingerprint}). "
-                "Name that embedder, or another collection."
-            )
+    def _check_maker(self) -> None:
+        where = f"{self.collection!r} at {self.uri}"
+        check_maker(self.note("embedder"), self.embedder, self.settings.level, where)
+        check_columns(self.milvus.shape(self.collection).columns, where)
         self._checked = True
 
 
-def check_settings(settings: BufferSettings) -> None:
-    """Refuse values that could only fail later. Raises ``ValueError`` naming the key."""
-    checked_uri(settings.uri)
-    if settings.selection not in SELECTIONS:
-        raise ValueError(f"step_trace_buffer.selection must be one of {SELECTIONS}, got {settings.selection!r}")
-    if settings.top_k < 1:
-        raise ValueError(f"step_trace_buffer.top_k must be at least 1, got {settings.top_k}")
-    if settings.timeout_s <= 0:
-        raise ValueError(f"step_trace_buffer.timeout_s must be positive, got {settings.timeout_s}")
-    if not settings.collection.isidentifier():
-        raise ValueError(f"step_trace_buffer.collection must be letters, digits and underscores, got {settings.collection!r}")
-
-
-def select(hits: Sequence[RetrievedTrace], selection: str = "nearest") -> RetrievedTrace | None:
-    """Choose among the ``top_k`` of one query (given nearest first): the nearest, or the one with the highest reward.
-
-    ``best_reward`` is the released code's rule (ALGORITHM section 9): None if no reward is positive; of equal ones the nearest.
-    """
-    if selection not in SELECTIONS:
-        raise ValueError(f"step_trace_buffer.selection must be one of {SELECTIONS}, got {selection!r}")
-    if not hits:
-        return None
-    if selection == "nearest":
-        return hits[0]
-    best = max(hits, key=lambda hit: hit.trace.reward)
-    return best if best.trace.reward > 0 else None
-
-
-def _batches(traces: Iterable[StepTrace], size: int) -> Iterator[list[StepTrace]]:
+def _windows(traces: Iterable[StepTrace]) -> Iterator[list[StepTrace]]:
     iterator = iter(traces)
-    while batch := list(islice(iterator, size)):
-        yield batch
-
-
-def _unique(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
-    unique: dict[str, StepTrace] = {}
-    for trace in batch:
-        if not trace.id or not trace.text:
-            raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
-        if unique.setdefault(trace.id, trace).text != trace.text:
-            raise ValueError(f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id)")
-    return unique
-
-
-def _row(trace: StepTrace) -> dict:
-    row = {name: getattr(trace, name) for name in NAMES}
-    encoded = trace.history.encode()
-    if len(encoded) > MAX_VARCHAR_BYTES:
-        row["history"] = encoded[-MAX_VARCHAR_BYTES:].decode(errors="ignore")
-    return row
-
-
-def _retrieved(row: dict) -> RetrievedTrace:
-    similarity = min(1.0, max(-1.0, row["similarity"]))  # rounding may leave the interval
-    return RetrievedTrace(StepTrace(**{name: row[name] for name in NAMES}), similarity)
+    while window := list(islice(iterator, WINDOW)):
+        yield window

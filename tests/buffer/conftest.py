@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rapo_rllib.buffer.embedder import resolve_embedder
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
+from rapo_rllib.text_encoder import resolve_embedder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def minilm() -> str:
     """Folder of the packaged embedding model."""
-    return resolve_embedder("all-minilm-l6-v2")
+    return resolve_embedder("all-minilm-l6-v2", "embedder")
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import signal
 import pytest
 from buffer_helpers import experts, wait_until
 
-from rapo_rllib.buffer.build import ensure_built, step_traces
+from rapo_rllib.buffer.build import ensure_built, step_traces, whole_trajectory
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.types import ExpertTrajectory, Question
+from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -27,6 +27,40 @@ def test_a_trajectory_is_cut_into_keys_and_values():
 @pytest.mark.parametrize("reward", [0.0, -1.0])
 def test_failures_are_never_cut(reward):
     assert step_traces(ExpertTrajectory(Question("q", "?"), ("a",), reward, "s")) == []
+
+
+def test_a_whole_trajectory_is_one_trace():
+    expert = ExpertTrajectory(Question("q1", "What?"), ("a", "b", "c"), 0.5, "s")
+    (trace,) = whole_trajectory(expert)
+    assert (trace.history, trace.text, trace.step_index, trace.question_id) == ("", "abc", 0, "q1")
+    assert trace.id not in {step.id for step in step_traces(expert)}
+    assert whole_trajectory(ExpertTrajectory(Question("q", "?"), ("a",), 0.0, "s")) == []
+
+
+def test_a_buffer_of_whole_trajectories_and_one_of_steps_at_one_path(make_buffer):
+    whole = make_buffer(level="trajectory", collection="whole")
+    assert ensure_built(whole, lambda: experts(5)) == 5
+    expert = next(iter(experts(1)))
+    (hit,) = whole.retrieve([HistoryQuery(expert.question.text, "")])[0]
+    assert hit.trace.text == "".join(expert.steps) and hit.similarity > 0.99
+    assert ensure_built(make_buffer(), lambda: experts(5)) == 10
+    message = (
+        r"retrieval_level = '{}': the buffer in .*collection '{}' at .* was built with '{}'. Name another collection or uri"
+    )
+    with pytest.raises(ValueError, match=message.format("step", "whole", "trajectory")):
+        ensure_built(make_buffer(collection="whole"), lambda: experts(5))
+    with pytest.raises(ValueError, match=message.format("trajectory", "step_traces", "step")):
+        ensure_built(make_buffer(level="trajectory", traces=None), None)
+
+
+def test_the_index_is_that_of_the_settings_also_when_nothing_is_built(make_buffer):
+    first = make_buffer(index="hnsw")
+    ensure_built(first, lambda: experts(5))
+    assert first.milvus.index_of("step_traces") == "HNSW"
+    ensure_built(make_buffer(), lambda: experts(5))
+    assert first.milvus.index_of("step_traces") == "HNSW"  # auto leaves what is there
+    ensure_built(make_buffer(index="exact"), None)
+    assert first.milvus.index_of("step_traces") == "FLAT"
 
 
 def test_built_on_first_use_only(make_buffer):
@@ -75,7 +109,7 @@ def test_a_build_that_was_killed_is_completed(make_buffer):
     encode = buffer.embedder.encode
     buffer.embedder.encode = lambda pairs: embedded.append(len(pairs)) or encode(pairs)
     assert ensure_built(buffer, lambda: experts(40)) == 80
-    assert embedded == [0, 16]  # what was stored is not embedded again
+    assert embedded == [16]  # what was stored is not embedded again
 
 
 def build_and_report(uri: str, folder: str) -> None:
@@ -101,7 +135,6 @@ def test_two_processes_build_once(make_buffer, tmp_path):
 
 def test_real_step_traces(make_buffer, shared_data):
     from rapo_rllib.trace_files import read_trace_file
-    from rapo_rllib.types import HistoryQuery
 
     path = shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"
     buffer = make_buffer(traces=str(path))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_rllib.buffer.keys import key_text, trace_id
+from rapo_rllib.buffer.keys import key_text, last_characters, trace_id
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,37 @@ def test_words_cut_in_the_middle_stay_within_the_limit(tokenizer):
 def test_a_limit_without_room_for_a_history_is_refused(tokenizer):
     with pytest.raises(ValueError, match="limit of 66 tokens has no room"):
         key_text("q", "h", tokenizer, max_tokens=66)
+
+
+def test_the_last_1300_characters_of_question_and_history(tokenizer):
+    assert last_characters("What is 3 + 5?", "<think>Add.</think>", tokenizer) == "What is 3 + 5?\n<think>Add.</think>"
+    assert last_characters("What is 3 + 5?", "", tokenizer) == "What is 3 + 5?"
+    history = "abcdefg " * 200  # 1,600 characters
+    assert last_characters("What?", history, tokenizer, max_tokens=10_000) == history[-1300:]
+    assert last_characters("x" * 90, "y" * 1250, tokenizer, max_tokens=10_000) == "x" * 49 + "\n" + "y" * 1250
+
+
+def test_of_the_last_characters_as_many_as_the_encoder_reads(tokenizer):
+    history = "one two three four five six seven eight nine ten " * 40  # one token each; 1,300 characters are 265 words
+    text = last_characters("What?", history, tokenizer)
+    assert text.split() == history.split()[-254:]
+    assert length(tokenizer, text) == 256
+
+
+def test_characters_of_several_tokens_are_cut_whole(tokenizer):
+    syllables = "각 " * 60  # three tokens each, all at the offset of the syllable
+    assert length(tokenizer, syllables) > 100
+    for limit in (40, 41, 42):
+        text = last_characters("", syllables, tokenizer, max_tokens=limit)
+        assert limit - 3 < length(tokenizer, text) <= limit
+
+
+@settings(max_examples=40, deadline=None)
+@given(question=st.text(max_size=100), history=st.text(max_size=1600))
+def test_the_encoder_never_truncates_the_last_characters(tokenizer, question, history):
+    text = last_characters(question, history, tokenizer, max_tokens=128)
+    assert length(tokenizer, text) <= 128
+    assert f"{question}\n{history}".endswith(text) or text == question[-1300:]
 
 
 def test_trace_ids_tell_every_part_apart():

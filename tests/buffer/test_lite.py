@@ -14,10 +14,10 @@ import pytest
 from buffer_helpers import experts, running, wait_until
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.lite_lease import LiteLease
-from rapo_rllib.buffer.lite_server import beside, read_endpoint, try_lock
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.lite_lease import LiteLease
+from rapo_rllib.milvus.lite_server import beside, read_endpoint, try_lock
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
@@ -82,13 +82,15 @@ def test_a_killed_server_comes_back_with_its_rows(uri, buffer):
     check(buffer)
     before = read_endpoint(uri).pid
     os.kill(before, signal.SIGKILL)
-    check(buffer)
+    check(buffer)  # from the snapshot, which needs no server
+    assert buffer.count() == 16
     after = read_endpoint(uri).pid
     assert after != before
     errors = []
 
     def read() -> None:
         try:
+            assert buffer.count() == 16
             check(buffer)
         except BaseException as error:
             errors.append(error)
@@ -113,7 +115,7 @@ def test_acknowledged_rows_survive_a_kill(tmp_path):
 
 
 def test_the_first_user_may_leave_before_the_others(uri, buffer):
-    first = LiteLease(uri)
+    first = LiteLease(uri, "uri")
     first.address()
     pid = read_endpoint(uri).pid
     check(buffer)
@@ -136,11 +138,11 @@ def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
 
 def test_a_deleted_folder_is_made_anew(tmp_path):
     path = str(tmp_path / "steps.db")
-    lease = LiteLease(path)
+    lease = LiteLease(path, "uri")
     lease.address()
     pid = read_endpoint(path).pid
     shutil.rmtree(path)
-    fresh = LiteLease(path)
+    fresh = LiteLease(path, "uri")
     fresh.address()
     assert not running(pid) or wait_until(lambda: not running(pid))
     assert os.path.exists(os.path.join(path, "LOCK"))
@@ -155,7 +157,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     with pytest.raises(
         RetrievalError, match=r"Milvus Lite server of .*steps\.db did not start \(FileExistsError.*steps\.db\.log"
     ):
-        LiteLease(str(path)).address()
+        LiteLease(str(path), "uri").address()
 
 
 def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
@@ -166,7 +168,7 @@ def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
         json.dump(endpoint | {"machine": "other-host"}, file)
     try:
         with pytest.raises(RetrievalError, match=r"in use on the machine other-host.*start a Milvus server"):
-            LiteLease(uri).address()
+            LiteLease(uri, "uri").address()
     finally:
         os.kill(endpoint["pid"], signal.SIGKILL)
     check(buffer)
@@ -187,7 +189,7 @@ def test_the_server_listens_on_this_machine_only(uri, buffer):
 
 def test_the_server_module_loads_nothing_heavy():
     code = (
-        "import sys, rapo_rllib.buffer.lite_server;"
+        "import sys, rapo_rllib.milvus.lite_server;"
         "print([m for m in ('ray', 'grpc', 'pymilvus', 'milvus_lite', 'torch') if m in sys.modules])"
     )
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,16 +1,16 @@
 """Insert, retrieve, count on a real Milvus Lite; what is refused; the choice among hits."""
 
-import pickle
 import socket
 import time
-from dataclasses import replace
 
 import pytest
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.store import StepTraceBuffer, select
+from rapo_rllib.buffer.choices import select
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
@@ -30,103 +30,11 @@ def filled(tmp_path_factory):
     buffer.close()
 
 
-def test_every_trace_is_found_by_its_own_history(filled):
-    found = filled.retrieve([query(trace) for trace in TRACES])
-    assert [hits[0].trace for hits in found] == TRACES  # every field survives
-    assert all(hits[0].similarity > 0.99 for hits in found)
-    assert all(len(hits) == 1 for hits in found)  # the default top_k
-
-
-def test_hits_come_nearest_first(filled):
-    hits = filled.retrieve([HistoryQuery("Bob owns 5 coins and finds 8 more coins. How many?", "")], top_k=5)[0]
-    similarities = [hit.similarity for hit in hits]
-    assert len(hits) == 5
-    assert similarities == sorted(similarities, reverse=True)
-    assert -1 <= similarities[-1] < similarities[0] <= 1
-    assert "coins" in hits[0].trace.question
-    assert filled.retrieve([]) == []
-
-
-def test_importing_again_changes_nothing(filled):
-    seen = []
-    assert filled.insert(TRACES[:70], progress=seen.append) == 0
-    assert seen == [64, 70]
-    assert filled.count() == 80
-
-
-def test_a_pickled_buffer_reads_the_same_rows(filled):
-    copy = pickle.loads(pickle.dumps(filled))
-    assert copy.retrieve([query(TRACES[3])])[0][0].trace == TRACES[3]
-    copy.close()
-    assert filled.count() == 80  # the copy's lease was its own
-    assert len(pickle.dumps(filled)) < 3000
-
-
-def test_long_and_odd_texts_survive(filled):
-    history = "é" * 40_000 + " the end"  # 80,008 bytes: more than a VARCHAR holds
-    trace = StepTrace("odd", "q\n\"'\\", history, "<think>\u2211 \U0001f600 'x' \\boxed{}</think>\x00", 0.25, source="s")
-    filled.insert([trace])
-    found = filled.retrieve([query(trace)])[0][0]
-    assert found.similarity > 0.99
-    # 65,535 bytes: 8 of " the end", 65,527 / 2 = 32,763 whole é
-    assert found.trace == replace(trace, history="é" * 32_763 + " the end")
-
-
-@pytest.mark.parametrize(
-    ("traces", "message"),
-    [
-        ([replace(TRACES[0], id="new", text="é" * 32_768)], r"text of row 'new' has 65536 bytes; Milvus stores 65535"),
-        ([replace(TRACES[0], id="")], "a step trace needs an id and a text"),
-        ([replace(TRACES[0], text="")], "a step trace needs an id and a text"),
-        ([TRACES[0], replace(TRACES[0], text="other")], "two different step traces have the id"),
-    ],
-)
-def test_what_milvus_would_refuse_is_refused_first(filled, traces, message):
-    with pytest.raises(ValueError, match=message):
-        filled.insert(traces)
-
-
-def test_another_embedder_is_refused(filled, monkeypatch):
-    other = StepTraceBuffer(BufferSettings(uri=filled.uri))
-    monkeypatch.setattr("rapo_rllib.buffer.embedder.RECIPE", "question only")  # as a later version might embed
-    with pytest.raises(
-        ValueError, match=r"step_trace_buffer\.embedder: 'step_traces' at .*question\[:64\].* is not 'all-minilm"
-    ):
-        other.retrieve([query(TRACES[0])])
-    other.close()
-
-
-def test_a_collection_that_is_not_there_is_named(filled):
-    other = StepTraceBuffer(BufferSettings(uri=filled.uri, collection="elsewhere"))
-    assert not other.exists()
-    assert other.count() == 0
-    with pytest.raises(ValueError, match=r"there is no collection 'elsewhere' at .*steps\.db.*step_trace_buffer\.traces"):
-        other.retrieve([query(TRACES[0])])
-    other.close()
-
-
-def test_a_foreign_collection_is_refused(filled):
-    from rapo_rllib.buffer.milvus import Field
-
-    filled.milvus.create("foreign", [Field("key")], 3)
-    with pytest.raises(ValueError, match=r"step_trace_buffer\.collection: 'foreign' .* is no Step-Trace Buffer"):
-        StepTraceBuffer(BufferSettings(uri=filled.uri, collection="foreign")).create()
-
-
-def test_drop_and_create_again(filled):
-    buffer = StepTraceBuffer(BufferSettings(uri=filled.uri, collection="short_lived"))
-    buffer.create()
-    buffer.insert(TRACES[:2])
-    buffer.drop()
-    assert not buffer.exists()
-    buffer.create()
-    assert buffer.count() == 0
-    buffer.drop()
-    buffer.close()
-
-
 def test_the_index_follows_the_size(filled, monkeypatch):
-    monkeypatch.setattr("rapo_rllib.buffer.milvus.EXACT_LIMIT", 10)
+    monkeypatch.setattr("rapo_rllib.milvus.index.EXACT_LIMIT", 10)
+    filled.fit_index()
+    assert filled.milvus.index_of("step_traces") == "FLAT"  # the snapshot is searched, so that nothing needs an index
+    monkeypatch.setattr(filled._nearest, "snapshot", lambda dim: None)  # as with a server, or a disk that takes no snapshot
     filled.fit_index()
     assert filled.milvus.index_of("step_traces") in ("AUTOINDEX", "HNSW")
     assert filled.retrieve([query(TRACES[5])])[0][0].trace == TRACES[5]
@@ -137,12 +45,30 @@ def test_the_index_follows_the_size(filled, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("choice", "num_rows", "kind"),
+    [("auto", 20_000, "FLAT"), ("auto", 20_001, "AUTOINDEX"), ("exact", 10**6, "FLAT"), ("hnsw", 1, "HNSW")],
+)
+def test_the_kind_of_index(choice, num_rows, kind):
+    assert index_kind(num_rows, choice) == kind
+
+
+@pytest.mark.parametrize(("choice", "top_k", "effort"), [("hnsw", 3, 128), ("hnsw", 300, 300), ("auto", 1, 200)])
+def test_the_effort_of_a_search(choice, top_k, effort):
+    assert search_effort(choice, top_k) == effort
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"uri": "steps"}, r"step_trace_buffer\.uri: 'steps' is neither"),
         ({"uri": "ftp://host/x.db"}, r"step_trace_buffer\.uri: 'ftp://host/x\.db' is neither"),
         ({"uri": "http://"}, r"step_trace_buffer\.uri"),
         ({"selection": "best"}, r"step_trace_buffer\.selection must be one of .* got 'best'"),
+        ({"pooling": "max"}, r"step_trace_buffer\.pooling must be one of .* got 'max'"),
+        ({"key_recipe": "all"}, r"step_trace_buffer\.key_recipe must be one of .*last_characters.* got 'all'"),
+        ({"index": "ivf"}, r"step_trace_buffer\.index must be one of .*hnsw.* got 'ivf'"),
+        ({"level": "token"}, r"step_trace_buffer\.level must be one of .* got 'token'"),
+        ({"fallback_text": None}, r"step_trace_buffer\.fallback_text must be a text, got None"),
         ({"top_k": 0}, r"step_trace_buffer\.top_k must be at least 1, got 0"),
         ({"timeout_s": 0.0}, r"step_trace_buffer\.timeout_s must be positive"),
         ({"collection": "a b"}, r"step_trace_buffer\.collection .* got 'a b'"),

@@ -1,4 +1,4 @@
-"""A user's share in the one server of a Milvus Lite path. Flow: ``milvus.py`` asks it for the address."""
+"""A user's share in the one server of a Milvus Lite path. Flow: ``connection.py`` asks it for the address."""
 
 from __future__ import annotations
 
@@ -16,35 +16,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rapo_rllib.buffer.lite_server import HOST, Endpoint, beside, read_endpoint, try_lock
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.lite_server import HOST, Endpoint, beside, read_endpoint, try_lock
 
 START_TIMEOUT_S = 60.0  # a killed server's log is replayed first: 5.5 s were seen
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
-def check_lite_path(path: str) -> None:
+def check_lite_path(path: str, uri_key: str) -> None:
     """Refuse a path that cannot hold a Milvus Lite folder; makes the parent folders.
 
     Raises:
-        ValueError: naming ``step_trace_buffer.uri`` and what to do.
+        ValueError: naming ``uri_key``, what the user calls the path, and what to do.
     """
     folder = Path(path)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
-            f"step_trace_buffer.uri: the folder {folder.parent} cannot be made ({error}). Name another."
-        ) from error
+        raise ValueError(f"{uri_key}: the folder {folder.parent} cannot be made ({error}). Name another.") from error
     if folder.exists() and not folder.is_dir():
         raise ValueError(
-            f"step_trace_buffer.uri: {path} is a file; Milvus Lite 3 keeps a folder. Name another path, or move the file away."
+            f"{uri_key}: {path} is a file; Milvus Lite 3 keeps a folder. Name another path, or move the file away."
         )
     for place in [folder.parent, *([folder] if folder.exists() else [])]:
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            raise ValueError(
-                f"step_trace_buffer.uri: no permission to read and write {place}. Name another path, or change it."
-            )
+            raise ValueError(f"{uri_key}: no permission to read and write {place}. Name another path, or change it.")
 
 
 @contextmanager
@@ -58,8 +54,9 @@ def exclusive_lock(file_name: Path, timeout_s: float) -> Iterator[None]:
 class LiteLease:
     """One user of a Lite path. While it is held the server stays; one that was killed is started anew by :meth:`address`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, uri_key: str) -> None:
         self.path = path
+        self._uri_key = uri_key
         self._users: IO | None = None
 
     def address(self) -> str:
@@ -69,7 +66,7 @@ class LiteLease:
             ValueError: the path cannot hold a Milvus Lite folder.
             RetrievalError: the server did not start, or runs on another machine that shares the disk.
         """
-        check_lite_path(self.path)
+        check_lite_path(self.path, self._uri_key)
         if self._users is None:
             users = beside(self.path, "users").open("a")
             _wait_for_lock(users, fcntl.LOCK_SH, START_TIMEOUT_S)  # taken at once, unless a server is just leaving
@@ -77,7 +74,7 @@ class LiteLease:
         endpoint = self._running()
         if endpoint is None:
             with exclusive_lock(beside(self.path, "lock"), START_TIMEOUT_S):
-                endpoint = self._running() or _start_server(self.path)
+                endpoint = self._running() or _start_server(self.path, self._uri_key)
         return f"http://{HOST}:{endpoint.port}"
 
     def release(self) -> None:
@@ -94,7 +91,7 @@ class LiteLease:
                 return None
             if endpoint.machine != socket.gethostname():
                 raise RetrievalError(
-                    f"step_trace_buffer.uri: {self.path} is in use on the machine {endpoint.machine}. A Milvus Lite path "
+                    f"{self._uri_key}: {self.path} is in use on the machine {endpoint.machine}. A Milvus Lite path "
                     "serves one machine; for several, start a Milvus server and name it: http://host:19530"
                 )
             if Path(self.path, "LOCK").exists():
@@ -114,13 +111,13 @@ def _wait_for_lock(file: IO, operation: int, timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-def _start_server(path: str) -> Endpoint:
+def _start_server(path: str, uri_key: str) -> Endpoint:
     """Start the detached server process and wait until it serves."""
     environment = dict(os.environ, PYTHON_DOTENV_DISABLED="1")  # pymilvus would read any .env file into the environment
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     with beside(path, "log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rapo_rllib.buffer.lite_server", "--path", path],
+            [sys.executable, "-P", "-m", "rapo_rllib.milvus.lite_server", "--path", path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -138,7 +135,7 @@ def _start_server(path: str) -> Endpoint:
     endpoint = read_endpoint(path)
     if "error" in answer or endpoint is None:
         raise RetrievalError(
-            f"step_trace_buffer.uri: the Milvus Lite server of {path} did not start ({answer.get('error', 'it ended')}). "
+            f"{uri_key}: the Milvus Lite server of {path} did not start ({answer.get('error', 'it ended')}). "
             f"See {beside(path, 'log')}; if another program has the folder open, end it."
         )
     return endpoint

@@ -1,4 +1,4 @@
-"""The one server process of a Milvus Lite path: ``python -m rapo_rllib.buffer.lite_server --path steps.db``.
+"""The one server process of a Milvus Lite path: ``python -m rapo_rllib.milvus.lite_server --path steps.db``.
 
 A Lite folder can be open in one process only, so that process is this small server on 127.0.0.1; ``lite_lease.py`` starts it
 and everybody else connects. Files beside the folder: ``.users`` (every user holds a shared flock: its lease), ``.endpoint``

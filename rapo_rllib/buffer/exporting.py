@@ -1,0 +1,65 @@
+"""A buffer as a file, without loss. Flow: ``rllib buffer export`` -> here -> ``trace_formats/exported.py`` reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.trace_formats.exported import Header, row_of_trace
+
+TELL_EVERY = 1000
+
+
+def export_traces(
+    buffer: StepTraceBuffer, path: Path, replace: bool = False, on_progress: Callable[[int, int], None] | None = None
+) -> int:
+    """Write every step trace to a ``.jsonl`` or ``.jsonl.gz`` file; returns their number.
+
+    The file takes its name when it is whole; a stopped export leaves nothing under it.
+
+    Args:
+        buffer: what is exported.
+        path: of the file.
+        replace: write over an existing file.
+        on_progress: told how many of how many are written.
+
+    Raises:
+        ValueError: the file is there already, its name or folder is wrong, or the buffer changed meanwhile.
+        RetrievalError: Milvus does not answer.
+    """
+    path = path.expanduser()
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        raise ValueError(f"{path}: the file's name must end in .jsonl or .jsonl.gz")
+    if path.exists() and not replace:
+        raise ValueError(f"{path} is there already; name another file, or allow it with --replace")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it, or correct the path")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with _opened(part, path.suffix == ".gz") as file:
+            count = _write(buffer, file, on_progress)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _opened(path: Path, packed: bool) -> IO[str]:
+    return gzip.open(path, "wt", encoding="utf-8") if packed else open(path, "w", encoding="utf-8")
+
+
+def _write(buffer: StepTraceBuffer, file: IO[str], on_progress: Callable[[int, int], None] | None) -> int:
+    total, count = buffer.count(), 0
+    print(json.dumps(Header(total, buffer.source_weights()).row()), file=file)
+    for count, trace in enumerate(buffer.all_traces(), start=1):
+        print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
+        if on_progress and (count % TELL_EVERY == 0 or count == total):
+            on_progress(count, total)
+    if count != total:
+        raise ValueError(f"{buffer.uri}: the buffer changed while it was exported ({total:,}, then {count:,}); do it again")
+    return count

@@ -1,0 +1,110 @@
+"""Which step traces a query may be answered by: a ``TraceFilter`` as Milvus' expression, and as a mask over a snapshot's rows.
+
+    store.py --server--> milvus_expression --> MilvusHandle.search(only=...)
+    store.py --Lite----> AllowedRows -------> Snapshot.search(allowed=...)
+
+Both say the same; a test holds them against each other. Questions are compared by their text: data sets number theirs alike.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rapo_rllib.buffer.parts import pieces
+from rapo_rllib.settings import TraceFilter
+from rapo_rllib.types import HistoryQuery
+
+if TYPE_CHECKING:
+    import numpy as np
+
+QUESTIONS = ("any", "other", "same")
+EVERYTHING = TraceFilter()
+
+
+def check_filter(chosen: TraceFilter) -> None:
+    """Refuse values that mean nothing. Raises ``ValueError`` naming the key."""
+    where = "step_trace_buffer.filter"
+    if chosen.sources is not None and (not chosen.sources or not all(isinstance(name, str) for name in chosen.sources)):
+        raise ValueError(f"{where}.sources must be a list of sources' names, got {chosen.sources!r}; leave it out for all")
+    if chosen.question not in QUESTIONS:
+        raise ValueError(f"{where}.question must be one of {QUESTIONS}, got {chosen.question!r}")
+    if chosen.min_reward is not None and not _is_number(chosen.min_reward):
+        raise ValueError(f"{where}.min_reward must be a number, got {chosen.min_reward!r}; leave it out for none")
+    if chosen.max_age is not None and (not _is_number(chosen.max_age) or chosen.max_age != int(max(chosen.max_age, 0))):
+        raise ValueError(f"{where}.max_age must be a whole number of weight versions, 0 or more, got {chosen.max_age!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def milvus_expression(chosen: TraceFilter, query: HistoryQuery) -> str:
+    """The filter for one query in Milvus' language; "" for no restriction.
+
+    Example: ``TraceFilter(sources=("gpt",), min_reward=0.5)`` gives ``source in ["gpt"] and reward >= 0.5``.
+    """
+    parts = []
+    if chosen.sources is not None:
+        parts.append(f"source in [{', '.join(map(_literal, chosen.sources))}]")
+    if chosen.min_reward is not None:
+        parts.append(f"reward >= {float(chosen.min_reward)!r}")
+    if chosen.max_age is not None:
+        parts.append(f"(weight_version < 0 or weight_version >= {query.weight_version - chosen.max_age})")
+    if chosen.question != "any":
+        parts.append(f"question {'!=' if chosen.question == 'other' else '=='} {_literal(pieces(query.question)[0])}")
+    return " and ".join(parts)
+
+
+def _literal(text: str) -> str:
+    """A string of Milvus' expression language, which escapes as JSON does."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+class Columns(Protocol):
+    """The part of a snapshot that masks are made of."""
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column of numbers, ``[N]``."""
+
+    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+        """A column of texts as one number per different text, ``[N]``, and the number of each text."""
+
+
+class AllowedRows:
+    """The filter as masks over the rows of one snapshot. What does not depend on the question is computed once per version."""
+
+    def __init__(self, chosen: TraceFilter, snapshot: Columns) -> None:
+        self._chosen, self.snapshot = chosen, snapshot
+        self._common: dict[int, np.ndarray | None] = {}  # by the asking policy's weight version
+
+    def of(self, query: HistoryQuery) -> np.ndarray | None:
+        """A bool per row, ``[N]``; None: all rows."""
+        common = self._of_version(query.weight_version)
+        if self._chosen.question == "any":
+            return common
+        codes, code_of = self.snapshot.codes("question")
+        code = code_of.get(pieces(query.question)[0], -1)  # -1: no row has this question
+        mask = codes == code if self._chosen.question == "same" else codes != code
+        return mask if common is None else mask & common
+
+    def _of_version(self, version: int) -> np.ndarray | None:
+        if self._chosen.max_age is None:
+            version = 0
+        if version not in self._common:
+            self._common = {version: self._compute(version)}  # older versions do not ask again
+        return self._common[version]
+
+    def _compute(self, version: int) -> np.ndarray | None:
+        import numpy as np
+
+        masks = []
+        if self._chosen.sources is not None:
+            codes, code_of = self.snapshot.codes("source")
+            masks.append(np.isin(codes, [code_of[name] for name in self._chosen.sources if name in code_of]))
+        if self._chosen.min_reward is not None:
+            masks.append(self.snapshot.numbers("reward") >= self._chosen.min_reward)
+        if self._chosen.max_age is not None:
+            versions = self.snapshot.numbers("weight_version")
+            masks.append((versions < 0) | (versions >= version - self._chosen.max_age))
+        return np.logical_and.reduce(masks) if masks else None

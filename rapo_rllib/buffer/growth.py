@@ -1,0 +1,153 @@
+"""The policy's own good steps enter the buffer during training: which, how many, and which leave.
+
+    groups of a rollout --grown_candidates--> StepTraces --GrownTraces.add--> those that are new, those that leave
+
+They live in a collection of their own run (``buffer_upkeep.py``), beside the off-policy agents' one: that one is shared with
+other runs, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.usage import NEVER, TraceUsage
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import StepTrace, Trajectory, TrajectoryGroup
+
+GROWTHS = ("none", "successful", "advantage")
+POLICY = "policy"  # source of such traces
+
+
+def grown_candidates(
+    groups: Sequence[TrajectoryGroup], growth: str, protocol: ProtocolSettings, level: str = "step"
+) -> list[StepTrace]:
+    """Step traces of the rollouts that are good enough.
+
+        successful: of trajectories that are correct and ended by themselves
+        advantage:  of trajectories with a positive reward above their group's mean, which ended by themselves
+
+    A step whose tool call failed is no example, and neither is what a branch took over (it is its sibling's).
+
+    Args:
+        groups: of one rollout.
+        growth: one of ``GROWTHS``.
+        protocol: how observations are rendered.
+        level: ``trajectory``: one trace of all steps, as ``retrieval_level`` asks for.
+    """
+    if growth == "none":
+        return []
+    found = []
+    for group in groups:
+        mean = math.fsum(group.rewards) / max(len(group.rewards), 1)
+        for trajectory in group.trajectories:
+            good = trajectory.correct if growth == "successful" else trajectory.reward > max(mean, 0.0)
+            if good and trajectory.end not in ("error", "length"):
+                found += _step_traces(trajectory, protocol, level)
+    return found
+
+
+def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str) -> list[StepTrace]:
+    texts = [
+        step.text + (render_observation(step.observation, protocol) if step.observation else "") for step in trajectory.steps
+    ]
+    if level == "trajectory":
+        return [_trace(trajectory, "", "".join(texts), 0)] if not trajectory.own_start else []
+    return [
+        _trace(trajectory, "".join(texts[:index]), texts[index], index)
+        for index, step in enumerate(trajectory.steps)
+        if step.start >= trajectory.own_start and not step.tool_error and texts[index].strip()
+    ]
+
+
+def _trace(trajectory: Trajectory, history: str, text: str, index: int) -> StepTrace:
+    return StepTrace(
+        id=trace_id(trajectory.question_text, history, text, POLICY),
+        question=trajectory.question_text,
+        history=history,
+        text=text,
+        reward=trajectory.reward,
+        question_id=trajectory.question_id,
+        step_index=index,
+        source=POLICY,
+        weight_version=trajectory.policy_version,
+    )
+
+
+def grown_score(reward: float, usage: TraceUsage, age: int, half_life: float) -> float:
+    """What a trace of the policy's own is worth: its reward and how it fared, halved every ``half_life`` weight versions.
+
+        score = (reward + uses · mean retrieval reward / (uses + 4)) · 2^(-age / half_life)
+
+    Example: reward 1, never used, as old as the half-life: 0.5.
+    """
+    return (reward + usage.shrunk_reward) * 0.5 ** (age / half_life)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an addition did to the traces that are kept."""
+
+    added: tuple[str, ...] = ()  # ids
+    removed: tuple[str, ...] = ()  # ids
+    duplicates: int = 0
+
+
+class GrownTraces:
+    """The policy's traces that are kept: deduplicated, at most ``max_traces`` of them. In memory, without Milvus.
+
+    Two traces of one question whose texts are the same but for case and white space are one: the first. It does not age as long
+    as the policy goes on writing it.
+    """
+
+    def __init__(self, max_traces: int, half_life: float) -> None:
+        self._max_traces, self._half_life = max_traces, half_life
+        self.traces: dict[str, StepTrace] = {}  # by id
+        self._seen: dict[str, int] = {}  # id -> weight version that wrote it last
+        self._by_content: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def add(self, candidates: Iterable[StepTrace], version: int, usage: Mapping[str, TraceUsage]) -> Change:
+        """Take candidates in; above ``max_traces`` those of the lowest score leave (of equal ones the oldest)."""
+        before, duplicates = set(self.traces), 0
+        for candidate in candidates:
+            kept = self._by_content.setdefault(_content(candidate), candidate.id)
+            duplicates += kept in self.traces
+            self.traces.setdefault(kept, candidate)
+            self._seen[kept] = max(self._seen.get(kept, -1), candidate.weight_version)
+        self._shrink(version, usage)
+        after = set(self.traces)
+        return Change(tuple(sorted(after - before)), tuple(sorted(before - after)), duplicates)
+
+    def _shrink(self, version: int, usage: Mapping[str, TraceUsage]) -> None:
+        excess = len(self.traces) - self._max_traces
+        if excess <= 0:
+            return
+
+        def score(trace: StepTrace) -> tuple[float, int, str]:
+            seen = self._seen[trace.id]
+            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), max(version - seen, 0), self._half_life)
+            return worth, seen, trace.id
+
+        for trace in sorted(self.traces.values(), key=score)[:excess]:
+            del self.traces[trace.id], self._seen[trace.id], self._by_content[_content(trace)]
+
+    def get_state(self) -> list[tuple[StepTrace, int]]:
+        """For checkpoints: each trace and the weight version that wrote it last."""
+        return [(trace, self._seen[trace.id]) for trace in self.traces.values()]
+
+    def set_state(self, state: Iterable[tuple[StepTrace, int]]) -> None:
+        """From a checkpoint."""
+        pairs = list(state)
+        self.traces = {trace.id: trace for trace, _ in pairs}
+        self._seen = {trace.id: seen for trace, seen in pairs}
+        self._by_content = {_content(trace): trace.id for trace in self.traces.values()}
+
+
+def _content(trace: StepTrace) -> tuple[str, str]:
+    return trace.question, " ".join(trace.text.casefold().split())

@@ -1,0 +1,153 @@
+"""Files of traces into a buffer; may be stopped or killed at any time, and goes on where it was.
+
+    files --trace_formats--> trajectories, steps --usable_traces--> step traces, once to check and count, once more --> insert
+
+No file is ever held in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rapo_rllib.buffer.build import NOTE as BUILT
+from rapo_rllib.buffer.build import build_lock, cut
+from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
+from rapo_rllib.buffer.quotas import quotas
+from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
+from rapo_rllib.trace_formats.exported import read_header
+from rapo_rllib.trace_formats.formats import AUTO, detect, read
+from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+NOTE = "import"  # whether one is under way
+BUILT_FROM = "rllib buffer import"
+LOCK_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """What to import, and how."""
+
+    files: tuple[Path, ...]
+    format: str = AUTO
+    source: str | None = None  # in place of the files' own
+    weights: Mapping[str, float] = field(default_factory=dict)
+    max_traces: int | None = None
+    min_reward: float | None = None  # None: only positive rewards
+    guard: LeakGuard | None = None
+
+
+@dataclass
+class ImportReport:
+    """What the files hold."""
+
+    given: dict[str, int]  # step traces of each source that are imported
+    dropped: Counter[str]  # rows or step traces that are not, by reason
+    weights: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ImportProgress:
+    """How far an import is. ``seen`` step traces of ``total`` were looked at; ``embedded`` of them were not stored before."""
+
+    seen: int
+    embedded: int
+    total: int
+
+
+def survey(plan: ImportPlan) -> ImportReport:
+    """Read and check the files, and decide what each source gives.
+
+    Raises:
+        ValueError: a file is wrong, holds nothing usable, or a weight names a source that no file has.
+    """
+    dropped: Counter[str] = Counter()
+    available = Counter(trace.source for trace in usable_traces(plan, dropped))
+    if not available:
+        reasons = "; ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+        raise ValueError(f"{', '.join(map(str, plan.files))}: nothing to import ({reasons or 'no rows'})")
+    weights = _weights(plan)
+    if strangers := sorted(set(plan.weights) - set(available)):
+        raise ValueError(f"--weight {strangers[0]}=…: no file has this source; theirs are {', '.join(sorted(available))}")
+    given = quotas(available, weights, plan.max_traces)
+    if left := available.total() - sum(given.values()):
+        dropped["beyond --max-traces"] = left
+    return ImportReport(given, dropped, weights)
+
+
+def import_traces(
+    buffer: StepTraceBuffer,
+    plan: ImportPlan,
+    report: ImportReport,
+    on_progress: Callable[[ImportProgress], None] | None = None,
+) -> int:
+    """Store what :func:`survey` found; returns the number of step traces that were not there before.
+
+    Raises:
+        ValueError: the buffer was made with another embedder, or a file changed since.
+        RetrievalError: Milvus does not answer, or another process builds at this Lite path.
+    """
+    total = sum(report.given.values())
+
+    def tell(seen: int, embedded: int) -> None:
+        if on_progress:
+            on_progress(ImportProgress(seen, embedded, total))
+
+    with build_lock(buffer, LOCK_TIMEOUT_S):
+        buffer.create()
+        state = {"files": [str(path.expanduser().absolute()) for path in plan.files]}
+        buffer.set_note(NOTE, {**state, "complete": False})
+        if report.weights:
+            buffer.set_note(SOURCE_WEIGHTS, {**buffer.source_weights(), **report.weights})
+        added = buffer.insert(_chosen(plan, report.given), tell)
+        buffer.fit_index()
+        count = buffer.count()
+        buffer.set_note(BUILT, {"traces": BUILT_FROM, "max_traces": None, **(buffer.note(BUILT) or {}), "count": count})
+        buffer.set_note(NOTE, {**state, "complete": True})
+        return added
+
+
+def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
+    """The step traces of the plan's files, in their order, with content-derived ids."""
+    for path in plan.files:
+        for item in read(path, plan.format, dropped):
+            if item.reward < plan.min_reward if plan.min_reward is not None else item.reward <= 0:
+                dropped["reward below --min-reward" if plan.min_reward is not None else "reward not positive"] += 1
+            elif plan.guard is not None and plan.guard.leaks(_question(item)):
+                dropped[REFUSED] += 1
+            else:
+                yield from _traces(item, plan.source)
+
+
+def _question(item: ExpertTrajectory | StepTrace) -> str:
+    return item.question.text if isinstance(item, ExpertTrajectory) else item.question
+
+
+def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[StepTrace]:
+    if isinstance(item, ExpertTrajectory):
+        return cut(item if source is None else replace(item, source=source))
+    if item.id and source in (None, item.source):
+        return [item]
+    source = item.source if source is None else source
+    return [replace(item, source=source, id=trace_id(item.question, item.history, item.text, source))]
+
+
+def _weights(plan: ImportPlan) -> dict[str, float]:
+    """The plan's weights, above those that exported files bring along."""
+    weights: dict[str, float] = {}
+    if plan.source is None and plan.format in (AUTO, "traces-steps"):
+        for path in plan.files:
+            header = read_header(path) if detect(path) == "traces-steps" else None
+            weights |= header.source_weights if header else {}
+    return weights | dict(plan.weights)
+
+
+def _chosen(plan: ImportPlan, given: Mapping[str, int]) -> Iterator[StepTrace]:
+    left = dict(given)
+    for trace in usable_traces(plan, Counter()):
+        if left.get(trace.source, 0):
+            left[trace.source] -= 1
+            yield trace

@@ -1,0 +1,62 @@
+"""Two Step-Trace Buffers as one: the off-policy agents', and what the policy has added to it in this run.
+
+Retriever --retrieve--> LayeredBuffer --one embedding--> both --by similarity--> the nearest of all
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.usage import TraceUsage
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
+
+
+@dataclass(frozen=True)
+class BufferView:
+    """What the driver tells the env runners about the buffer before a rollout."""
+
+    grown_collection: str | None = None  # the policy's own traces; None: there are none
+    grown_version: int = 0  # changes with them
+    source_weights: dict[str, float] = field(default_factory=dict)  # by source
+    usage: dict[str, TraceUsage] = field(default_factory=dict)  # by trace id; empty where it does not count
+
+
+def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:
+    """The buffer of the policy's own traces: at the same place, by the same embedder, always searched exactly."""
+    return replace(settings, collection=collection, traces=None, index="exact")
+
+
+class LayeredBuffer:
+    """Reads the buffer and, once :meth:`look_at` has named it, the collection of the policy's own traces."""
+
+    def __init__(self, base: StepTraceBuffer) -> None:
+        self._base = base
+        self._grown: StepTraceBuffer | None = None
+        self._version = 0
+
+    def look_at(self, view: BufferView) -> None:
+        """Read the policy's own traces of this view from now on, as they are now."""
+        if view.grown_collection is None:
+            return
+        if self._grown is None or self._grown.collection != view.grown_collection:
+            self._grown = StepTraceBuffer(grown_settings(self._base.settings, view.grown_collection))
+        elif self._version != view.grown_version:
+            self._grown.refresh()
+        self._version = view.grown_version
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+        """For each query the nearest traces of both, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
+        if self._grown is None or not queries:
+            return self._base.retrieve(queries, top_k)
+        wanted = top_k or self._base.settings.top_k
+        vectors = self._base.embed(queries)
+        found = zip(*(buffer.nearest(vectors, queries, wanted) for buffer in (self._base, self._grown)), strict=True)
+        return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
+
+    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
+        """Of the off-policy agents' alone: chance must not depend on how the buffer grew."""
+        return self._base.random_traces(rngs)

@@ -1,0 +1,102 @@
+r"""Evaluation questions are no keys: a buffer that holds the steps to their answers would make every evaluation worthless.
+
+    test questions --LeakGuard--> import, build: refused and counted;  verify, a job's start: reported
+
+Two questions are the same if their :func:`normalised` texts are equal. That is a narrow match, since different problems must
+not collide ("What is 3 + 5?", "What is 3 - 5?", "What is 35?"):
+
+    1. quotes, dashes and the minus sign take their plain form
+    2. super- and subscripts are written out (x² = x^2, not x2), a fraction in one character apart (1½ = 1 1/2, not 11/2)
+    3. Unicode NFKC, then casefold
+    4. marks that only end a word go: . , ; ? and … before white space or the end, and ! and : there after a word of two or
+       more letters ("Help!", not "5!", "n!" or "3 : 4"). Inside a word or number they stay ("1.5", "1,000", "f(2,3)").
+    5. white space becomes single spaces; none at the ends
+
+Everything else stays: digits, operators, brackets, LaTeX.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+_PLAIN = str.maketrans(dict.fromkeys("‘’‚′", "'") | dict.fromkeys("“”„″", '"') | dict.fromkeys("‐‑‒–—−", "-") | {"⁄": "/"})
+_SCRIPTS = {"<super>": "^", "<sub>": "_", "<fraction>": " "}
+_ENDING_MARKS = re.compile(r"(?<=\S)[.,;:?!…]+(?=\s|$)")
+
+REFUSED = "question of the evaluation"  # a reason for which traces are left out
+Traced = TypeVar("Traced", ExpertTrajectory, StepTrace)
+
+
+def normalised(question: str) -> str:
+    r"""The text that decides whether two questions are the same; see the module.
+
+    >>> normalised("What’s  2² + 1.5?")
+    "what's 2^2 + 1.5"
+    """
+    text = question.translate(_PLAIN)
+    text = unicodedata.normalize("NFKC", _scripts_written_out(text)).translate(_PLAIN).casefold()
+    return " ".join(_ENDING_MARKS.sub(_kept_marks, text).split())
+
+
+def _kept_marks(found: re.Match[str]) -> str:
+    """Of the marks at a word's end those that may be an operator: ! and : after anything but a word of letters."""
+    after_word = found.string[max(found.start() - 2, 0) : found.start()].isalpha() and found.start() >= 2
+    return "" if after_word else "".join(mark for mark in found[0] if mark in "!:")
+
+
+def _scripts_written_out(text: str) -> str:
+    if text.isascii():
+        return text
+    pieces, last = [], ""
+    for character in text:
+        kind = unicodedata.decomposition(character).partition(" ")[0]
+        if kind in _SCRIPTS and (kind != last or kind == "<fraction>"):
+            pieces.append(_SCRIPTS[kind])
+        pieces.append(character)
+        last = kind
+    return "".join(pieces)
+
+
+def digest_of(question: str) -> bytes:
+    """16 bytes that stand for the normalised text of a question."""
+    return hashlib.blake2b(normalised(question).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class LeakGuard:
+    """Knows the evaluation questions. Texts are not kept, only their digests.
+
+    Args:
+        questions: their texts; empty ones (environments that are asked by seed) say nothing and are left out.
+    """
+
+    def __init__(self, questions: Iterable[str]) -> None:
+        self._digests = {digest_of(text) for text in questions if text.strip()}
+        self.refused: Counter[str] = Counter()  # questions that were refused, each with the number of its traces
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the evaluation questions: 32 hex digits, the same in any order."""
+        return hashlib.sha256(b"".join(sorted(self._digests))).hexdigest()[:32]
+
+    def leaks(self, question: str) -> bool:
+        """Whether it is one of the evaluation questions."""
+        return bool(self._digests) and digest_of(question) in self._digests
+
+    def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:
+        """Those trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
+        for item in items:
+            question = item.question.text if isinstance(item, ExpertTrajectory) else item.question
+            if self.leaks(question):
+                self.refused[question] += 1
+            else:
+                yield item

@@ -1,0 +1,94 @@
+"""What made the keys of a collection, and whether an embedder that is here makes comparable ones.
+
+``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened. Stored:
+recipe, name of the embedder, hash of its weights, length, the precision it ran in, normalisation, pooling; of an endpoint,
+whose weights nobody sees, the vector of a fixed text.
+
+The precision is there to be read, not to be compared: it depends on the machine, and the cosine between bfloat16 and float32
+vectors of the same weights is above 0.99.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rapo_rllib.buffer.embedder import Embedder
+
+MIN_PROBE_SIMILARITY = 0.99
+
+
+def maker_of(embedder: Embedder) -> dict[str, Any]:
+    """What is stored about an embedder, as JSON."""
+    probe = embedder.encoder.probe
+    made_by: dict[str, Any] = {
+        "name": embedder.name,
+        "fingerprint": embedder.fingerprint,
+        "pooling": embedder.pooling,
+        "dtype": embedder.encoder.dtype,
+    }
+    if probe is not None:
+        made_by |= {"tokenizer": embedder.tokenizer, "probe": [round(float(x), 5) for x in probe]}
+    return made_by
+
+
+def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, where: str) -> None:
+    """Refuse a collection that other keys were made for.
+
+    Args:
+        stored: what stands beside it (:func:`maker_of`, and ``level``); None: nothing does.
+        embedder: the one that is here.
+        level: whether a trace is a step or a whole trajectory.
+        where: the collection, for messages.
+
+    Raises:
+        ValueError: it is no Step-Trace Buffer, or was made by another embedder or at another level.
+    """
+    if stored is None:
+        raise ValueError(
+            f"step_trace_buffer.collection: {where} is no Step-Trace Buffer of this package; name another collection"
+        )
+    if different := differences(stored, embedder):
+        raise ValueError(
+            f"step_trace_buffer.embedder: {where} was embedded by {stored['name']!r}, and {embedder.name!r} as it is here "
+            f"makes other vectors ({'; '.join(different)}). Name that embedder (with its pooling and key_recipe), or another "
+            "collection."
+        )
+    built = stored.get("level", "step")
+    if built != level:
+        raise ValueError(
+            f"retrieval_level = {level!r}: the buffer in step_trace_buffer.collection {where} was built with {built!r}. Name "
+            "another collection or uri."
+        )
+
+
+def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
+    """What tells ``embedder`` from the one that made a collection, a sentence each; empty: their vectors are comparable.
+
+    Example: ``["pooling: 'mean' there, 'last_token' here"]``
+    """
+    there, here = json.loads(stored["fingerprint"]), json.loads(embedder.fingerprint)
+    there.setdefault("pooling", "mean")
+    here.setdefault("pooling", "mean")
+    found = [
+        f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
+    ]
+    probe = embedder.encoder.probe
+    if not found and probe is not None:
+        cosine = _cosine(stored["probe"], probe.tolist())
+        if cosine < MIN_PROBE_SIMILARITY:
+            found.append(
+                f"the vector of a fixed text: a cosine of {cosine:.3f} between the one stored there and the one made here"
+            )
+    return found
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    """Of two vectors of the same width."""
+    import numpy as np
+
+    a, b = np.array(one), np.array(other)
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

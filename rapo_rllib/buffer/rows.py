@@ -1,0 +1,78 @@
+"""Step traces as rows of a Milvus collection, and back. Flow: ``store.py`` writes and reads with these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+from rapo_rllib.buffer.parts import COUNT
+from rapo_rllib.milvus.schema import Field
+from rapo_rllib.types import RetrievedTrace, StepTrace
+
+FIELDS = (
+    Field("id", max_bytes=256),
+    Field("question"),
+    Field("history"),
+    Field("text"),
+    Field("reward", "DOUBLE"),
+    Field("question_id", max_bytes=1024),
+    Field("step_index", "INT64"),
+    Field("source", max_bytes=1024),
+    Field("weight_version", "INT64"),
+    Field(COUNT, "INT64"),
+)
+NAMES = tuple(field.name for field in FIELDS)
+TRACE_NAMES = tuple(field.name for field in fields(StepTrace))
+
+
+def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
+    """The traces of a batch by their ids.
+
+    Raises:
+        ValueError: a trace has no id or no text, a text that is no Unicode, or two different ones have the same id.
+    """
+    unique: dict[str, StepTrace] = {}
+    for trace in batch:
+        if not trace.id or not trace.text:
+            raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
+        _check_unicode(trace)
+        if unique.setdefault(trace.id, trace).text != trace.text:
+            raise ValueError(f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id)")
+    return unique
+
+
+def _check_unicode(trace: StepTrace) -> None:
+    for name, value in row_of(trace).items():
+        try:
+            str(value).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} of step trace {trace.id!a} holds half a character ({value[error.start]!a}, at {error.start}), which "
+                "is no Unicode and cannot be stored; mend or drop the trace"
+            ) from error
+
+
+def check_columns(stored: Iterable[str], where: str) -> None:
+    """Refuse a collection whose columns are not ``FIELDS``, as that of another version of this package: ``ValueError``."""
+    lacking, unknown = sorted(set(NAMES) - set(stored)), sorted(set(stored) - set(NAMES))
+    if lacking or unknown:
+        raise ValueError(
+            f"step_trace_buffer.collection: {where} was made by another version of this package: it lacks the columns "
+            f"{lacking}, and has {unknown} besides. Name another collection, to be built anew, or use that version."
+        )
+
+
+def row_of(trace: StepTrace) -> dict:
+    """The values of a trace, however long."""
+    return {name: getattr(trace, name) for name in TRACE_NAMES}
+
+
+def retrieved_of(row: dict) -> RetrievedTrace:
+    """The trace of a found row, with its similarity."""
+    similarity = min(1.0, max(-1.0, row["similarity"]))  # rounding may leave the interval
+    return RetrievedTrace(trace_of(row), similarity)
+
+
+def trace_of(row: dict) -> StepTrace:
+    """The trace of a row."""
+    return StepTrace(**{name: row[name] for name in TRACE_NAMES})

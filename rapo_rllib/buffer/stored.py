@@ -1,0 +1,38 @@
+"""What a collection was made with, for commands that take it from there instead of asking again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from rapo_rllib.buffer.choices import URI_KEY
+from rapo_rllib.buffer.keys import RECIPES
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.settings import BufferSettings
+
+
+def adopted(settings: BufferSettings) -> BufferSettings:
+    """The settings, with embedder, pooling, key recipe and level as the collection has them. Unchanged if there is none.
+
+    Raises:
+        ValueError: ``settings.uri`` is wrong.
+        RetrievalError: Milvus does not answer.
+    """
+    milvus = MilvusHandle(settings.uri, settings.token, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+    try:
+        made_by = Notes(milvus, settings.collection).get("embedder") if milvus.exists(settings.collection) else None
+    finally:
+        milvus.close()
+    if made_by is None:
+        return settings
+    facts = json.loads(made_by["fingerprint"])
+    recipes = {text: name for name, text in RECIPES.items()}
+    return replace(
+        settings,
+        level=made_by.get("level", "step"),
+        embedder=made_by["name"],
+        embedder_tokenizer=made_by.get("tokenizer"),
+        pooling=facts.get("pooling", settings.pooling),
+        key_recipe=recipes.get(facts.get("recipe"), settings.key_recipe),
+    )

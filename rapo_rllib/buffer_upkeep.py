@@ -1,0 +1,123 @@
+"""What the driver does for the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
+
+    groups of a rollout --BufferUpkeep.take--> usage and grown traces (memory; checkpoints) --sync--> Milvus
+                                           --view--> env runners, with the next rollout
+
+What this process holds is the truth, and Milvus its copy: where Milvus does not answer, training goes on, the failure is
+counted, and the next iteration writes what is missing. So a run that goes on from a checkpoint has exactly the traces of then.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
+from rapo_rllib.buffer.layered import BufferView, grown_settings
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.usage import UsageRecord
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.objective.retrieval_reward import retrieval_rewards
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
+from rapo_rllib.types import FALLBACK, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+
+class BufferUpkeep:
+    """Usage and growth of one run's buffer.
+
+    Args:
+        buffer: the off-policy agents'; open.
+        run: name of the run, in the names of what it stores.
+        objective: how retrieval rewards are computed.
+        protocol: how the policy's steps are rendered.
+    """
+
+    def __init__(self, buffer: StepTraceBuffer, run: str, objective: ObjectiveSettings, protocol: ProtocolSettings) -> None:
+        self._buffer, self._objective, self._protocol = buffer, objective, protocol
+        self._settings = buffer.settings
+        self._source_weights = buffer.source_weights()
+        self._run = re.sub(r"\W", "_", run)
+        self._record = UsageRecord()
+        self._kept = GrownTraces(self._settings.max_grown, self._settings.grown_half_life)
+        self._grown: StepTraceBuffer | None = None
+        self._stored: set[str] | None = None  # ids in the grown collection; None: not known yet
+        self._version = 0
+        self._failures = 0
+        if self._settings.growth != "none":
+            self._grown = StepTraceBuffer(grown_settings(self._settings, f"{buffer.collection}_grown_{self._run}"))
+
+    def view(self) -> BufferView:
+        """For the env runners. Before the first rollout it makes the grown collection what it is to be."""
+        if self._stored is None:
+            self.sync()
+        collection = None if self._grown is None or self._stored is None else self._grown.collection
+        usage = self._record.totals if self._settings.usage_weight else {}
+        return BufferView(collection, self._version, self._source_weights, dict(usage))
+
+    def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
+        """Account for a rollout; returns metrics.
+
+        Args:
+            groups: what was rolled out.
+            version: of the policy's weights now.
+        """
+        uses = self._record.add(
+            (retrieval.trace_id, reward)
+            for group in groups
+            for trajectory in group.trajectories
+            for retrieval, reward in retrieval_rewards(trajectory, self._objective)
+            if retrieval.start >= trajectory.own_start and not retrieval.noisy and retrieval.source != FALLBACK
+        )
+        settings = self._settings
+        found = grown_candidates(groups, settings.growth, self._protocol, settings.level)
+        change = self._kept.add(found, version, self._record.totals)
+        self.sync()
+        values = {"uses": uses, "traces_used": len(self._record.totals), "failures": self._failures}
+        if self._grown is not None:
+            values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
+            values |= {"duplicates": change.duplicates}
+        return {name: float(value) for name, value in values.items()}
+
+    def sync(self) -> None:
+        """Bring Milvus to what is held here; where it does not answer, that is counted and said, and tried again next time."""
+        try:
+            self._record.write(self._buffer.usage, self._run)
+            if self._grown is not None:
+                self._sync_grown(self._grown)
+        except RetrievalError as error:
+            self._failures += 1
+            logger.warning("the Step-Trace Buffer could not be brought up to date, which is tried again: %s", error)
+
+    def _sync_grown(self, grown: StepTraceBuffer) -> None:
+        if self._stored is None:
+            grown.create()
+            self._stored = {trace.id for trace in grown.all_traces()}
+        wanted = self._kept.traces
+        missing = [trace for key, trace in wanted.items() if key not in self._stored]
+        gone = sorted(self._stored - set(wanted))
+        if missing or gone:
+            self._stored = None  # after a failure halfway: look again what is there
+            grown.insert(missing)
+            grown.delete(gone)
+            self._stored = set(wanted)
+            self._version += 1
+
+    def get_state(self) -> dict[str, Any]:
+        """For checkpoints: the traces themselves, not only their names."""
+        return {"usage": self._record.get_state(), "grown": self._kept.get_state()}
+
+    def set_state(self, state: Mapping[str, Any] | None) -> None:
+        """From a checkpoint, of this run or of another; None: of a run that kept no account."""
+        state = state or {"usage": {}, "grown": []}
+        self._record.set_state(state["usage"])
+        self._kept.set_state(state["grown"])
+        self.sync()
+
+    def close(self) -> None:
+        """Disconnect. The grown collection stays, for people to look into and to import."""
+        if self._grown is not None:
+            self._grown.close()

@@ -1,0 +1,175 @@
+"""The connection to Milvus. Flow: ``handle.py`` has every call made here, repeated while the server is away.
+
+Facts it rests on (pymilvus 3.0): a client cannot be pickled or used after a fork; a dead server makes every call fail at
+once, and the documented retry never runs; a restarted Lite has its collections released (code 101); errors can be plain grpc
+ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.faults import Fault, Kind, fault_of
+from rapo_rllib.milvus.library import pymilvus_module
+from rapo_rllib.milvus.lite_lease import LiteLease
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy, and one given up is looked at briefly
+LITE_RESTART_S = 30.0
+GRPC_OPTIONS = {
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.min_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    "grpc.keepalive_time_ms": 600_000,  # idle connections that ping more often are cut off by Lite's server
+}
+
+
+def checked_uri(uri: str, uri_key: str) -> str:
+    """The URI as it is used: ``http(s)://…`` unchanged, a Lite path made absolute.
+
+    Raises:
+        ValueError: neither of both, naming ``uri_key``.
+    """
+    if uri.startswith(("http://", "https://")) and len(uri.split("://", 1)[1]) > 0:
+        return uri
+    if is_lite_path(uri):
+        return os.path.abspath(os.path.expanduser(uri))
+    raise ValueError(
+        f"{uri_key}: {uri!r} is neither a Milvus Lite path that ends in .db nor a server such as "
+        "http://localhost:19530 or https://…; correct it"
+    )
+
+
+def is_lite_path(uri: str) -> bool:
+    """Whether the URI is a Milvus Lite path."""
+    return uri.endswith(".db") and "://" not in uri
+
+
+class MilvusConnection:
+    """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; picklable; safe in threads.
+
+    Args:
+        uri: a Milvus Lite path ending in .db, or a server.
+        token: of a server.
+        db_name: database of a server.
+        timeout_s: of one call; also how long a lost server is waited for.
+        uri_key: what the user calls ``uri``, for messages.
+
+    Raises:
+        ValueError: ``uri`` is neither a Lite path nor a server.
+    """
+
+    def __init__(self, uri: str, token: str = "", db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> None:
+        self.uri = checked_uri(uri, uri_key)
+        self._uri_key, self._token, self._db_name, self._timeout_s = uri_key, token, db_name, timeout_s
+        self._forget_process_state()
+
+    def _forget_process_state(self) -> None:
+        self._lock = threading.RLock()
+        self._lease = LiteLease(self.uri, self._uri_key) if self.is_lite else None
+        self._client: MilvusClient | None = None
+        self._pid = os.getpid()
+        self._is_there = self.is_lite  # a Lite's server was just started, and may be slow
+
+    def __getstate__(self) -> dict:
+        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_token", "_db_name", "_timeout_s")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._forget_process_state()
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether the URI is a Milvus Lite path."""
+        return is_lite_path(self.uri)
+
+    def close(self) -> None:
+        """Close the connection and give back the lease of a Lite path. The next call opens both again."""
+        with self._lock:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.close()
+            self._client = None
+            if self._lease is not None:
+                self._lease.release()
+
+    def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
+        """One idempotent call about a collection, repeated with backoff while the server is away.
+
+        Raises:
+            RetrievalError: Milvus does not answer, or refuses.
+        """
+        start, wait_s, load = time.monotonic(), 0.1, False
+        while True:
+            try:
+                client = self.client()
+                if load:
+                    client.load_collection(collection, timeout=self._timeout_s)
+                result = getattr(client, method)(collection, timeout=timeout_s or self._timeout_s, **arguments)
+                self._is_there = True
+                return result
+            except Exception as error:
+                fault = fault_of(error)
+                load = load or fault.kind is Kind.NOT_LOADED
+                if fault.kind is Kind.LOST:
+                    self._drop_client()
+                if fault.kind not in (Kind.LOST, Kind.NOT_LOADED) or time.monotonic() + wait_s > start + self._patience_s():
+                    self._is_there = False
+                    raise RetrievalError(self._message(method, collection, fault)) from error
+            time.sleep(wait_s * (0.5 + random.random()))
+            wait_s = min(wait_s * 2, 1.0)
+
+    def client(self) -> MilvusClient:
+        """This process's client, connected; for what is no call about a collection."""
+        with self._lock:
+            if self._pid != os.getpid():  # forked: gRPC channels do not survive that
+                self._client, self._pid = None, os.getpid()
+            if self._client is None:
+                address = self.uri if self._lease is None else self._lease.address()
+                self._client = _new_client(address, self._token, self._db_name, self._timeout_s)
+            return self._client
+
+    def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
+        """What to raise in place of ``error``. Raises ``error`` itself if it is none of Milvus or gRPC."""
+        return RetrievalError(self._message(method, collection, fault_of(error)))
+
+    def _message(self, method: str, collection: str, fault: Fault) -> str:
+        where, prefix = f"Milvus at {self.uri}", self._uri_key.removesuffix("uri")
+        if fault.kind is Kind.TOKEN:
+            given = "the one given is not known there" if self._token else "none is given"
+            return f"{where} asks for a token, and {given}: correct {prefix}token or {self._uri_key}. {fault.reason}"
+        if fault.kind is Kind.DATABASE:
+            return f"{where} has no database {self._db_name!r}: make it there, or correct {prefix}db_name. {fault.reason}"
+        if fault.kind is Kind.LOST:
+            advice = (
+                f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key}, token or db_name"
+            )
+            return f"{where} does not answer ({method}): {advice}. {fault.reason}"
+        advice = f" {_lite_advice(fault.reason)}" if self.is_lite else ""
+        return f"{where} refused {method} on collection {collection!r}: {fault.reason}.{advice}"
+
+    def _patience_s(self) -> float:
+        if not self._is_there:
+            return min(self._timeout_s, FIRST_CONNECT_S)
+        return max(self._timeout_s, LITE_RESTART_S) if self.is_lite else self._timeout_s
+
+    def _drop_client(self) -> None:
+        with self._lock:
+            self._client = None  # not closed: other threads may be using it
+
+
+def _lite_advice(reason: str) -> str:
+    if "No space left on device" in reason:
+        return "What was stored before is still there: make room on the disk, then do the same again."
+    return "If files in its folder are damaged: restore a copy of the folder, or delete it and fill it anew."
+
+
+def _new_client(address: str, token: str, db_name: str, timeout_s: float) -> MilvusClient:
+    client = pymilvus_module().MilvusClient
+    return client(uri=address, token=token, db_name=db_name, timeout=timeout_s, dedicated=True, grpc_options=GRPC_OPTIONS)

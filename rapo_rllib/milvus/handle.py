@@ -1,0 +1,207 @@
+"""What can be done with a collection. Flow: the buffer and the corpus -> here -> ``connection.py``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.connection import MilvusConnection
+from rapo_rllib.milvus.schema import SCALARS, TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PAGE = 16_384  # rows of one answer; a server gives no more
+BM25_SINCE = (2, 5)  # version of the server
+LONG_S = 3600.0  # building an index of many rows
+
+
+class MilvusHandle(MilvusConnection):
+    """Operations on collections. Cheap to construct, picklable, safe in threads.
+
+    Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer or refuses.
+    """
+
+    def _forget_process_state(self) -> None:
+        super()._forget_process_state()
+        self._shapes: dict[str, Shape] = {}
+        self._written: set[str] = set()  # collections that this process has written to
+
+    def exists(self, collection: str) -> bool:
+        """Whether the collection exists."""
+        if self.is_lite and not os.path.exists(self.uri):
+            return False  # without a folder there is nothing a server could be asked
+        found = bool(self.call("has_collection", collection))
+        if not found:
+            self._see_database()
+        return found
+
+    def _see_database(self) -> None:
+        """Whether the database exists: a server says of a collection in one that does not that it is not there."""
+        try:
+            self.client().list_collections(timeout=self._timeout_s)
+        except Exception as error:
+            raise self.retrieval_error("list_collections", "", error) from error
+
+    def makes_terms(self) -> bool:
+        """Whether this Milvus can search by words (BM25): Lite, and servers since 2.5.
+
+        A version that cannot be read, as that of a development build, counts as new.
+        """
+        if self.is_lite:
+            return True
+        try:
+            version = re.search(r"(\d+)\.(\d+)", str(self.client().get_server_version()))
+        except Exception as error:
+            raise self.retrieval_error("get_server_version", "", error) from error
+        return version is None or (int(version[1]), int(version[2])) >= BM25_SINCE
+
+    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
+        """Create and load a collection with primary key ``fields[0]`` and exact cosine search, unless it exists.
+
+        Args:
+            collection: its name.
+            fields: scalar columns.
+            dim: width of the vectors.
+            words_of: column that :meth:`search_words` is to look into; see :meth:`makes_terms`.
+        """
+        if self.exists(collection):
+            return
+        schema = collection_schema(fields, dim, words_of)
+        index = index_params("FLAT", with_terms=words_of is not None)
+        try:
+            self.call("create_collection", collection, schema=schema, index_params=index, consistency_level="Bounded")
+        except RetrievalError:
+            if not self.exists(collection):  # else another process was faster
+                raise
+        self.call("load_collection", collection)
+
+    def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
+        """Write rows ``[N]`` with vectors ``[N, D]``; the same key twice in the collection means the later row.
+
+        Raises:
+            ValueError: see ``schema.check_rows``.
+        """
+        if not rows:
+            return
+        check_rows(rows, vectors, self.shape(collection))
+        data = [{**row, VECTOR: vector} for row, vector in zip(rows, vectors.tolist(), strict=True)]
+        self._written.add(collection)
+        self.call("upsert", collection, data=data)
+
+    def shape(self, collection: str) -> Shape:
+        """Columns and width of vectors."""
+        if collection not in self._shapes:
+            self._shapes[collection] = Shape.described(self.call("describe_collection", collection))
+        return self._shapes[collection]
+
+    def delete(self, collection: str, ids: Sequence[str]) -> None:
+        """Delete the rows with these keys; those that are not there are none the less gone."""
+        if ids:
+            self._written.add(collection)
+            self.call("delete", collection, ids=list(ids))
+
+    def flush(self, collection: str) -> None:
+        """Have everything written in its final form; Lite would index unflushed rows anew for every search by words."""
+        self.call("flush", collection, timeout_s=LONG_S)
+
+    def search(
+        self, collection: str, vectors: np.ndarray, top_k: int, fields: Sequence[str], effort: int, only: str = ""
+    ) -> list[list[dict[str, Any]]]:
+        """For each of ``vectors [N, D]`` the ``top_k`` nearest rows, nearest first.
+
+        Args:
+            collection: whose.
+            vectors: what is looked for.
+            top_k: rows per vector.
+            fields: columns.
+            effort: see ``index.search_effort``.
+            only: an expression of Milvus' that rows must fulfil.
+        """
+        params = {"metric_type": "COSINE", "params": {"ef": effort}}
+        return self._search(collection, vectors.tolist(), VECTOR, top_k, fields, params, only)
+
+    def search_words(
+        self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
+    ) -> list[list[dict[str, Any]]]:
+        """For each text the ``top_k`` rows whose words match it best (BM25), best first; rows without any are left out."""
+        found = self._search(collection, list(texts), TERMS, top_k, fields, {"metric_type": "BM25"})
+        return [[{**row, "similarity": abs(row["similarity"])} for row in rows] for rows in found]  # negative on Lite
+
+    def _search(
+        self,
+        collection: str,
+        data: list,
+        column: str,
+        top_k: int,
+        fields: Sequence[str],
+        params: dict[str, Any],
+        only: str = "",
+    ) -> list[list[dict[str, Any]]]:
+        asked: dict[str, Any] = {"data": data, "anns_field": column, "limit": top_k, "filter": only, "search_params": params}
+        level = self._freshness(collection)
+        hits = self.call("search", collection, output_fields=list(fields), consistency_level=level, **asked)
+        return [[{**hit["entity"], "similarity": float(hit["distance"])} for hit in found] for found in hits]
+
+    def get(self, collection: str, ids: Sequence[str], fields: Sequence[str], latest: bool = True) -> list[dict[str, Any]]:
+        """The rows with these keys, in no particular order.
+
+        Args:
+            collection: whose.
+            ids: primary keys.
+            fields: columns.
+            latest: as they are after the latest write of anybody, which a server makes a reader wait for; else after the
+                latest one of this process.
+        """
+        if not ids:
+            return []
+        level = "Strong" if latest else self._freshness(collection)
+        return list(self.call("get", collection, ids=list(ids), output_fields=list(fields), consistency_level=level))
+
+    def fields(self, collection: str) -> list[Field]:
+        """The scalar columns, the primary key first."""
+        described = self.call("describe_collection", collection)["fields"]
+        kinds = [(column["name"], column["type"].name) for column in sorted(described, key=lambda c: not c.get("is_primary"))]
+        return [Field(name, kind) for name, kind in kinds if kind in SCALARS]
+
+    def _freshness(self, collection: str) -> str:
+        """What a reader sees: its own writes, and those of others some seconds later."""
+        return "Session" if collection in self._written else "Bounded"
+
+    def count(self, collection: str) -> int:
+        """Number of rows, after the latest write."""
+        rows = self.call("query", collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
+        return int(rows[0]["count(*)"])
+
+    def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
+        """Every row after the latest write, in no particular order, up to ``rows`` at a time."""
+        arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
+        iterator = self.call("query_iterator", collection, **arguments)
+        try:
+            while page := iterator.next():
+                yield list(page)
+            iterator.close()
+        except Exception as error:
+            raise self.retrieval_error("query_iterator", collection, error) from error
+
+    def index_of(self, collection: str) -> str | None:
+        """Kind of the vector index."""
+        return (self.call("describe_index", collection, index_name=VECTOR) or {}).get("index_type")
+
+    def set_index(self, collection: str, kind: str) -> None:
+        """Change the index to ``kind``. Other users' calls wait meanwhile: a collection without index is not loaded."""
+        if self.index_of(collection) == kind:
+            return
+        self.call("release_collection", collection)
+        self.call("drop_index", collection, index_name=VECTOR)
+        self.call("create_index", collection, timeout_s=LONG_S, index_params=index_params(kind))
+        self.call("load_collection", collection, timeout_s=LONG_S)
+
+    def drop(self, collection: str) -> None:
+        """Delete the collection, if it is there."""
+        self._shapes.pop(collection, None)
+        if self.exists(collection):
+            self.call("drop_collection", collection)

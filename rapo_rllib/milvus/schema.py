@@ -1,0 +1,113 @@
+"""Columns, indexes, and which rows may be written. Flow: ``handle.py`` asks here what to tell Milvus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.milvus.index import BUILD_PARAMS
+from rapo_rllib.milvus.library import pymilvus_module
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_VARCHAR_BYTES = 65_535  # UTF-8; a server refuses more, Lite does not
+SCALARS = ("VARCHAR", "INT64", "DOUBLE")
+VECTOR, TERMS = "vector", "terms"  # dense keys; weighted words, which Milvus itself makes
+BM25_PARAMS = {"bm25_k1": 1.2, "bm25_b": 0.75}  # named, because the defaults of Lite and server differ
+# English words that say nothing about a text. They are half of all words, and Lite's time goes with the number of matches.
+STOP_WORDS = (
+    "a an and are as at be been but by did do does for from had has have he her his how i if in into is it its many much no "
+    "not of on or she so than that the their them then there these they this those to was were what when where which who "
+    "whom whose why will with would you"
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A scalar column: ``kind`` is VARCHAR, INT64 or DOUBLE; ``max_bytes`` is for VARCHAR."""
+
+    name: str
+    kind: str = "VARCHAR"
+    max_bytes: int = MAX_VARCHAR_BYTES
+
+
+def collection_schema(fields: Sequence[Field], dim: int, words_of: str | None) -> Any:
+    """Schema with primary key ``fields[0]``, vectors of width ``dim`` and, for BM25, the words of column ``words_of``."""
+    pymilvus = pymilvus_module()
+    schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    for number, field in enumerate(fields):
+        more: dict[str, Any] = {"max_length": field.max_bytes} if field.kind == "VARCHAR" else {}
+        if field.name == words_of:
+            stop = {"type": "stop", "stop_words": STOP_WORDS.split()}
+            more |= {"enable_analyzer": True, "analyzer_params": {"tokenizer": "standard", "filter": ["lowercase", stop]}}
+        schema.add_field(field.name, pymilvus.DataType[field.kind], is_primary=number == 0, **more)
+    schema.add_field(VECTOR, pymilvus.DataType.FLOAT_VECTOR, dim=dim)
+    if words_of is not None:
+        schema.add_field(TERMS, pymilvus.DataType.SPARSE_FLOAT_VECTOR)
+        kind = pymilvus.FunctionType.BM25
+        bm25 = pymilvus.Function(name="bm25", function_type=kind, input_field_names=[words_of], output_field_names=[TERMS])
+        schema.add_function(bm25)
+    return schema
+
+
+def index_params(kind: str, with_terms: bool = False) -> Any:
+    """A vector index of ``kind``, and one of words if there are any."""
+    params = pymilvus_module().MilvusClient.prepare_index_params()
+    built = {"params": BUILD_PARAMS[kind]} if kind in BUILD_PARAMS else {}
+    params.add_index(VECTOR, index_type=kind, index_name=VECTOR, metric_type="COSINE", **built)
+    if with_terms:
+        params.add_index(TERMS, index_type="SPARSE_INVERTED_INDEX", index_name=TERMS, metric_type="BM25", params=BM25_PARAMS)
+    return params
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a collection takes: its scalar columns with the bytes they hold (None: no text), and the width of its vectors."""
+
+    columns: dict[str, int | None]
+    dim: int
+
+    @classmethod
+    def described(cls, description: dict[str, Any]) -> Shape:
+        """The shape of a collection as Milvus describes it."""
+        params = {field["name"]: field.get("params", {}) for field in description["fields"]}
+        dim = int(params.pop(VECTOR, {}).get("dim", 0))
+        params.pop(TERMS, None)
+        return cls({name: int(given["max_length"]) if "max_length" in given else None for name, given in params.items()}, dim)
+
+
+def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape) -> None:
+    """Refuse rows that a Milvus server would refuse or, worse, take (Lite takes long texts and NaN).
+
+    Raises:
+        ValueError: a text is too long for its column or is no Unicode, a column is missing, vectors are not finite or not of
+            the collection's width, or a key appears twice in ``rows``.
+    """
+    import numpy as np
+
+    if vectors.ndim != 2 or len(rows) != len(vectors) or not np.isfinite(vectors).all():
+        raise ValueError(f"got {len(rows)} rows and vectors of shape {vectors.shape}; they must match and be finite numbers")
+    if vectors.shape[1] != shape.dim:
+        raise ValueError(f"got vectors of width {vectors.shape[1]}; the collection's are {shape.dim} wide")
+    key = next(iter(rows[0]))
+    keys = [row[key] for row in rows]
+    if len(set(keys)) < len(keys):
+        doubled = next(k for k in keys if keys.count(k) > 1)
+        raise ValueError(f"two rows have the same {key} {doubled!r}")
+    for row in rows:
+        if row.keys() != shape.columns.keys():
+            raise ValueError(f"row {row[key]!r} has the columns {sorted(row)}; the collection's are {sorted(shape.columns)}")
+        for name, value in row.items():
+            if isinstance(value, str):
+                _check_text(value, f"{name} of row {row[key]!r}", shape.columns[name] or MAX_VARCHAR_BYTES)
+
+
+def _check_text(text: str, what: str, max_bytes: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} holds half a character ({text[error.start]!a}, at {error.start}): no Unicode") from error
+    if size > max_bytes:
+        raise ValueError(f"{what} has {size} bytes; the column holds {max_bytes}. Shorten or drop it.")

@@ -1,0 +1,256 @@
+"""What befalls a buffer: its server is killed, hangs, wants another token; its disk is full; its writer dies; its files rot."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from buffer_helpers import experts, wait_until
+
+from rapo_rllib.buffer import store
+from rapo_rllib.buffer.build import ensure_built, step_traces
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.lite_server import read_endpoint
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import HistoryQuery
+
+SPAWN = multiprocessing.get_context("spawn")
+TRACES = [trace for expert in experts(8) for trace in step_traces(expert)]
+QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
+LONG = replace(TRACES[-1], id="long", text="é" * 70_000)
+HOMES = ["lite", pytest.param("server", marks=pytest.mark.milvus)]
+
+
+def check(buffer: StepTraceBuffer, count: int = len(TRACES)) -> None:
+    assert [hits[0].trace for hits in buffer.retrieve(QUERIES[:count])] == TRACES[:count]
+
+
+@pytest.fixture(scope="module")
+def lasting(milvus_server):
+    """A buffer with 16 traces on the server. Who kills the server starts it again."""
+    buffer = StepTraceBuffer(BufferSettings(uri=milvus_server.uri, collection="lasting", timeout_s=30.0))
+    buffer.create()
+    buffer.insert(TRACES)
+    yield buffer
+    buffer.drop()
+    buffer.close()
+
+
+@pytest.mark.milvus
+def test_a_killed_server_is_named_and_retrieval_goes_on_with_the_same_handle_once_it_is_back(lasting, milvus_server):
+    brief = StepTraceBuffer(replace(lasting.settings, timeout_s=2.0))
+    check(lasting)
+    check(brief)
+    milvus_server.kill()
+    told = rf"Milvus at {milvus_server.uri} does not answer .*start the server, or correct step_trace_buffer\.uri"
+    for patience_s in (2.0, 2.0):  # for good: within its timeout, every time
+        start = time.monotonic()
+        with pytest.raises(RetrievalError, match=told):
+            brief.retrieve(QUERIES[:1])
+        assert time.monotonic() - start < patience_s + 2
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(lasting.retrieve(QUERIES)))
+    waiting.start()  # asked while it was dead
+    milvus_server.restart()
+    served = time.monotonic()
+    waiting.join(60)
+    resumed_s = time.monotonic() - served
+    assert [hits[0].trace for hits in answers[0]] == TRACES
+    print(f"retrieval resumed {resumed_s:.1f} s after the server had begun to serve")  # noqa: T201
+    assert wait_until(lambda: brief_answers(brief), 30)
+    brief.close()
+
+
+def brief_answers(buffer: StepTraceBuffer) -> bool:
+    try:
+        check(buffer)
+    except RetrievalError:
+        return False
+    return True
+
+
+@pytest.mark.milvus
+def test_a_server_that_hangs_costs_no_more_than_the_timeout(lasting, milvus_server):
+    buffer = StepTraceBuffer(replace(lasting.settings, timeout_s=1.0))
+    assert wait_until(lambda: brief_answers(buffer), 30)
+    milvus_server.pause()
+    try:
+        start = time.monotonic()
+        with pytest.raises(RetrievalError, match=rf"Milvus at {milvus_server.uri} does not answer \(search\).*DEADLINE"):
+            buffer.retrieve(QUERIES[:1])
+        assert time.monotonic() - start < 4
+    finally:
+        milvus_server.resume()
+    assert wait_until(lambda: brief_answers(buffer), 30)
+    buffer.close()
+
+
+@pytest.mark.milvus
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"token": "root:wrong"}, r"asks for a token, and the one given is not known there: correct step_trace_buffer\.token"),
+        ({"token": "no-user"}, r"asks for a token, and the one given is not known there: correct step_trace_buffer\.token"),
+        ({"token": ""}, r"asks for a token, and none is given: correct step_trace_buffer\.token"),
+        ({"db_name": "elsewhere"}, r"has no database 'elsewhere': make it there, or correct step_trace_buffer\.db_name"),
+    ],
+)
+def test_a_wrong_token_or_database_is_told_at_once(hosted_milvus, settings, message):
+    buffer = StepTraceBuffer(BufferSettings(**{"uri": hosted_milvus.uri, "token": hosted_milvus.token, **settings}))
+    start = time.monotonic()
+    with pytest.raises(RetrievalError, match=rf"Milvus at {hosted_milvus.uri} {message}") as told:
+        buffer.exists()
+    assert time.monotonic() - start < 2
+    assert "wrong" not in str(told.value) and "Milvus:" not in str(told.value)  # no token is repeated
+
+
+def test_an_unknown_database_of_a_lite_path_is_told(make_buffer):
+    make_buffer().create()
+    with pytest.raises(RetrievalError, match=r"steps\.db has no database 'elsewhere': make it there, or correct .*db_name"):
+        make_buffer(db_name="elsewhere").exists()
+
+
+def insert_and_die(settings: BufferSettings) -> None:
+    """Dies in the second batch, between the part rows of the last trace and the trace."""
+    store.WRITE_BATCH = 8
+    buffer = StepTraceBuffer(settings)
+    upsert = buffer.milvus.upsert
+
+    def deadly(collection, rows, vectors) -> None:
+        upsert(collection, rows, vectors)
+        if collection.endswith("_parts"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    buffer.milvus.upsert = deadly
+    buffer.insert([*TRACES[:10], LONG])
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_an_import_that_was_killed_is_completed_by_the_next_one(home, request, tmp_path):
+    uri = str(tmp_path / "steps.db") if home == "lite" else request.getfixturevalue("milvus_server").uri
+    buffer = StepTraceBuffer(BufferSettings(uri=uri, collection="halfway"))
+    buffer.create()
+    killed = SPAWN.Process(target=insert_and_die, args=(buffer.settings,))
+    killed.start()
+    killed.join(200)
+    assert killed.exitcode == -signal.SIGKILL
+    assert buffer.count() == 8 and "long" not in {trace.id for trace in buffer.all_traces()}
+    assert buffer.milvus.count("halfway_parts") == 2
+    assert buffer.insert([*TRACES[:10], LONG]) == 3
+    assert buffer.count() == 11 and buffer.milvus.count("halfway_parts") == 2
+    assert sorted(buffer.all_traces(), key=repr) == sorted([*TRACES[:10], LONG], key=repr)
+    buffer.drop()
+    buffer.close()
+
+
+def small_disk(folder: Path) -> list[str]:
+    """Command that mounts a disk of 12 MB at ``folder``, for what follows alone; where user namespaces are, without root."""
+    mount = f'mount -t tmpfs -o size=12m tmpfs {folder} && exec "$@"'
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+
+
+def test_a_full_disk_is_told_and_what_was_stored_is_still_found(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if shutil.which("unshare") is None or subprocess.run([*small_disk(folder), "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces, so that no small disk can be mounted")
+    script = Path(__file__).with_name("full_disk.py")
+    done = subprocess.run(
+        [*small_disk(folder), sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "refused upsert" in found["refusal"] and "No space left on device" in found["refusal"]
+    assert "make room on the disk, then do the same again" in found["refusal"]
+    assert found["before"] and found["while_full"] and found["another_reader"]
+    assert 8 < found["count"] < 12
+    assert "searching Milvus Lite itself, which is slower" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    """A Lite folder with 16 traces, one part of them in data files and the other in the log, which nobody has open."""
+    path = tmp_path_factory.mktemp("sound") / "steps.db"
+    buffer = StepTraceBuffer(BufferSettings(uri=str(path)))
+    buffer.create()
+    buffer.insert(TRACES[:12])
+    buffer.milvus.flush("step_traces")
+    buffer.insert(TRACES[12:])
+    os.kill(read_endpoint(str(path)).pid, signal.SIGKILL)
+    buffer.close()
+    return path
+
+
+CUT, ROT, GONE = (lambda b: b[: len(b) // 2]), (lambda b: b"\0rot" * 50), (lambda b: None)
+LOST = (
+    r"12 of 16 step traces in collection 'step_traces' at .* are gone: its files are damaged\. Restore a copy, import the same"
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "change", "message"),
+    [
+        ("wal/wal_data_*", CUT, LOST.replace("12", "4")),
+        ("partitions/_default/data/*.parquet", GONE, LOST),
+        ("partitions/_default/data/*.parquet", ROT, r"refused .*Parquet.*restore a copy of the folder, or delete it"),
+        ("schema.json", CUT, r"refused .*is not valid JSON.*restore a copy of the folder, or delete it"),
+    ],
+)
+def test_a_damaged_folder_is_never_taken_for_a_smaller_buffer(sound, tmp_path, pattern, change, message):
+    path = Path(shutil.copytree(sound, tmp_path / "steps.db"))
+    (file,) = path.glob(f"collections/step_traces/{pattern}")
+    content = change(file.read_bytes())
+    file.unlink() if content is None else file.write_bytes(content)
+    buffer = StepTraceBuffer(BufferSettings(uri=str(path)))
+    with pytest.raises(RetrievalError, match=message):
+        buffer.prepare()
+    buffer.close()
+
+
+@pytest.mark.parametrize("pattern", ["manifest.json", "manifest.json*"])
+def test_without_its_manifest_a_folder_is_whole_or_refused(sound, tmp_path, pattern):
+    path = Path(shutil.copytree(sound, tmp_path / "steps.db"))
+    for file in path.glob(f"collections/step_traces/{pattern}"):
+        file.write_bytes(b"\0rot" * 50)
+    buffer = StepTraceBuffer(BufferSettings(uri=str(path)))
+    try:  # what Lite makes of it depends on how far it was with its log and the manifest before this one
+        buffer.prepare()
+    except RetrievalError as error:
+        assert re.search(f"{LOST}|both manifest.json and manifest.json.prev failed to load", str(error))
+    else:
+        assert buffer.count() == 16
+    buffer.close()
+
+
+def test_what_is_missing_is_added_by_building_again(sound, tmp_path):
+    path = Path(shutil.copytree(sound, tmp_path / "steps.db"))
+    next(path.glob("collections/step_traces/partitions/_default/data/*.parquet")).unlink()
+    buffer = StepTraceBuffer(BufferSettings(uri=str(path)))
+    buffer.set_note("built", {"traces": "expert", "max_traces": None, "count": 16})
+    with pytest.raises(RetrievalError, match=LOST):
+        buffer.retrieve(QUERIES)
+    assert ensure_built(buffer, lambda: experts(8)) == 16
+    check(buffer)
+    buffer.close()
+
+
+def test_a_lost_collection_is_not_made_anew_without_a_word(sound, tmp_path):
+    path = Path(shutil.copytree(sound, tmp_path / "steps.db"))
+    shutil.rmtree(path / "collections" / "step_traces")
+    buffer = StepTraceBuffer(BufferSettings(uri=str(path)))
+    with pytest.raises(RetrievalError, match=LOST.replace("12", "16")):
+        buffer.create()
+    buffer.drop()
+    buffer.create()
+    assert buffer.count() == 0
+    buffer.close()

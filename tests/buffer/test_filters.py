@@ -1,0 +1,116 @@
+"""Filters: the mask over a snapshot and Milvus' own expression allow the same traces."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rapo_rllib.buffer.choices import check_settings
+from rapo_rllib.buffer.filters import AllowedRows, milvus_expression
+from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.settings import BufferSettings, TraceFilter
+from rapo_rllib.types import HistoryQuery, StepTrace
+
+TRACES = [
+    StepTrace(
+        trace_id(question, "", f"step {i}", source), question, "", f"step {i}", reward, source=source, weight_version=version
+    )
+    for i, (question, reward, source, version) in enumerate(
+        [
+            ("How many?", 1.0, "gpt", -1),
+            ("How many?", 0.2, "gpt", -1),
+            ("How many?", 1.0, "policy", 3),
+            ('A "quoted" \\ one\nof two lines?', 1.0, "human", -1),
+            ("Wie viele Äpfel?", 0.5, "policy", 9),
+        ]
+    )
+]
+QUERY = HistoryQuery("How many?", "", weight_version=10)
+CASES = [
+    (TraceFilter(), QUERY, "01234"),
+    (TraceFilter(sources=("gpt", "human")), QUERY, "013"),
+    (TraceFilter(sources=("nobody",)), QUERY, ""),
+    (TraceFilter(min_reward=0.5), QUERY, "0234"),
+    (TraceFilter(question="other"), QUERY, "34"),
+    (TraceFilter(question="same"), QUERY, "012"),
+    (TraceFilter(question="same"), HistoryQuery('A "quoted" \\ one\nof two lines?', ""), "3"),
+    (TraceFilter(question="other"), HistoryQuery("Wie viele Äpfel?", ""), "0123"),
+    (TraceFilter(question="same"), HistoryQuery("Unheard of", ""), ""),
+    (TraceFilter(max_age=1), QUERY, "0134"),
+    (TraceFilter(max_age=0), HistoryQuery("How many?", "", weight_version=3), "01234"),
+    (TraceFilter(("policy",), 0.6, "other", 7), QUERY, ""),
+    (TraceFilter(("policy",), 0.5, "other", 7), QUERY, "4"),
+]
+
+
+class Rows:
+    """The columns of ``TRACES``, as a snapshot gives them."""
+
+    def numbers(self, name: str) -> np.ndarray:
+        return np.array([getattr(trace, name) for trace in TRACES])
+
+    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+        code_of = {text: code for code, text in enumerate(dict.fromkeys(getattr(trace, name) for trace in TRACES))}
+        return np.array([code_of[getattr(trace, name)] for trace in TRACES]), code_of
+
+
+@pytest.mark.parametrize(("chosen", "query", "allowed"), CASES)
+def test_masks(chosen: TraceFilter, query: HistoryQuery, allowed: str) -> None:
+    mask = AllowedRows(chosen, Rows()).of(query)
+    found = range(len(TRACES)) if mask is None else np.flatnonzero(mask)
+    assert "".join(map(str, found)) == allowed
+
+
+def test_an_older_version_is_not_remembered() -> None:
+    rows = AllowedRows(TraceFilter(max_age=1), Rows())
+    counts = [int(rows.of(HistoryQuery("How many?", "", weight_version=version)).sum()) for version in (4, 10, 11, 4)]
+    assert counts == [5, 4, 3, 5]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    uri = str(tmp_path_factory.mktemp("filters") / "steps.db")
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
+    buffer.create()
+    buffer.insert(TRACES)
+    yield uri
+    buffer.close()
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])  # in memory, and by Milvus
+@pytest.mark.parametrize(("chosen", "query", "allowed"), CASES)
+def test_retrieval(place: str, chosen: TraceFilter, query: HistoryQuery, allowed: str, index: str) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=place, filter=chosen, index=index, top_k=5))
+    (hits,) = buffer.retrieve([query])
+    assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
+    buffer.close()
+
+
+def test_each_query_has_its_own_filter(place: str) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=place, filter=TraceFilter(question="other"), top_k=5))
+    queries = [HistoryQuery(text, "") for text in ("How many?", "Wie viele Äpfel?", "How many?")]
+    assert ["".join(sorted(hit.trace.text[-1] for hit in hits)) for hits in buffer.retrieve(queries)] == ["34", "0123", "34"]
+    buffer.close()
+
+
+def test_an_expression() -> None:
+    expression = milvus_expression(TraceFilter(("gpt", 'a"b'), 0.5, "other", 4), QUERY)
+    versions = "(weight_version < 0 or weight_version >= 6)"
+    assert expression == f'source in ["gpt", "a\\"b"] and reward >= 0.5 and {versions} and question != "How many?"'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"sources": ()}, "filter.sources"),
+        ({"sources": (1,)}, "filter.sources"),
+        ({"min_reward": "high"}, "filter.min_reward"),
+        ({"question": "mine"}, "filter.question"),
+        ({"max_age": -1}, "filter.max_age"),
+        ({"max_age": 1.5}, "filter.max_age"),
+    ],
+)
+def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        check_settings(BufferSettings(uri=str(tmp_path / "steps.db"), filter=TraceFilter(**wrong)))

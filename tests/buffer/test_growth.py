@@ -1,0 +1,130 @@
+"""Which of the policy's own steps enter the buffer, and which leave: hand-worked."""
+
+import pytest
+
+from rapo_rllib.buffer.growth import GrownTraces, grown_candidates, grown_score
+from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.usage import TraceUsage
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import Question, StepTrace, Trajectory, TrajectoryGroup
+
+PROTOCOL = ProtocolSettings()
+CALL, ANSWER = "<python>3 + 5</python>", "<answer>8</answer>"
+
+
+def rolled_out(*steps: tuple[str, str], reward: float = 1.0, correct: bool = True, end: str = "answer") -> Trajectory:
+    """A trajectory of (generated text, observation) steps."""
+    trajectory = Trajectory("q", [1], question_text="What?", reward=reward, correct=correct, end=end, policy_version=7)
+    for text, observation in steps:
+        step = trajectory.append_policy([2, 3], [-1.0, -1.0], [1.0, 1.0])
+        step.text, step.observation = text, observation
+    return trajectory
+
+
+def candidates(growth: str, *trajectories: Trajectory, level: str = "step") -> list[StepTrace]:
+    return grown_candidates([TrajectoryGroup(Question("q", "What?", "8"), list(trajectories))], growth, PROTOCOL, level)
+
+
+def test_a_trajectory_is_cut_as_an_experts_is() -> None:
+    first, second = candidates("successful", rolled_out((CALL, "8"), (ANSWER, "")))
+    assert (first.history, first.text) == ("", f"{CALL}\n<result>\n8\n</result>\n")
+    assert (second.history, second.text, second.step_index) == (first.text, ANSWER, 1)
+    assert {(t.question, t.question_id, t.source, t.weight_version, t.reward) for t in (first, second)} == {
+        ("What?", "q", "policy", 7, 1.0)
+    }
+    assert first.id == trace_id("What?", "", first.text, "policy")
+
+
+def test_whole_trajectories_where_those_are_retrieved() -> None:
+    (whole,) = candidates("successful", rolled_out((CALL, "8"), (ANSWER, "")), level="trajectory")
+    assert (whole.history, whole.text) == ("", f"{CALL}\n<result>\n8\n</result>\n{ANSWER}")
+
+
+GOOD, BAD, HALF = (
+    rolled_out((ANSWER, "")),
+    rolled_out((ANSWER, ""), reward=0, correct=False),
+    rolled_out((CALL, ""), reward=0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("growth", "group", "entered"),
+    [
+        ("none", [GOOD, BAD], 0),
+        ("successful", [GOOD, BAD], 1),
+        ("successful", [GOOD, GOOD], 2),
+        ("advantage", [GOOD, BAD], 1),
+        ("advantage", [GOOD, GOOD], 0),  # equal rewards: nobody is better than the others
+        ("advantage", [BAD, rolled_out((CALL, ""), reward=-1, correct=False)], 0),  # above the mean, but no reward
+        ("advantage", [GOOD, HALF, BAD], 1),  # the mean is 0.5
+        ("successful", [rolled_out((ANSWER, ""), end="length")], 0),
+        ("advantage", [rolled_out((ANSWER, ""), end="error"), BAD], 0),
+    ],
+)
+def test_who_enters(growth: str, group: list[Trajectory], entered: int) -> None:
+    assert len(candidates(growth, *group)) == entered
+
+
+def test_a_failed_tool_call_is_no_example() -> None:
+    trajectory = rolled_out((CALL, "NameError"), (ANSWER, ""))
+    trajectory.steps[0].tool_error = "failed"
+    (only,) = candidates("successful", trajectory)
+    assert only.text == ANSWER and "NameError" in only.history
+
+
+def test_a_branch_brings_its_own_steps_only() -> None:
+    trunk = rolled_out((CALL, "8"))
+    branch = trunk.fork(1)
+    branch.segments = [(0, 0), (2, 1)]
+    step = branch.append_policy([4], [-1.0], [1.0])
+    step.text = ANSWER
+    assert [t.text for t in candidates("successful", branch)] == [ANSWER]
+
+
+def trace(text: str, version: int = 0, reward: float = 1.0, question: str = "What?") -> StepTrace:
+    return StepTrace(trace_id(question, "", text), question, "", text, reward, source="policy", weight_version=version)
+
+
+@pytest.mark.parametrize(
+    ("reward", "usage", "age", "half_life", "score"),
+    [
+        (1.0, TraceUsage(), 0, 100, 1.0),
+        (1.0, TraceUsage(), 100, 100, 0.5),
+        (1.0, TraceUsage(4, 0.5), 0, 100, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
+        (1.0, TraceUsage(4, -2.0), 100, 50, 0.0),
+    ],
+)
+def test_score(reward: float, usage: TraceUsage, age: int, half_life: float, score: float) -> None:
+    assert grown_score(reward, usage, age, half_life) == pytest.approx(score)
+
+
+def test_duplicates_are_one_and_stay_young() -> None:
+    kept = GrownTraces(max_traces=2, half_life=10)
+    change = kept.add([trace("Add 3."), trace("add  3."), trace("Add 3.", question="Other?")], 0, {})
+    assert (len(change.added), change.duplicates, len(kept)) == (2, 1, 2)
+    change = kept.add([trace("ADD 3.", version=9)], 9, {})
+    assert (change.added, change.duplicates) == ((), 1)
+    change = kept.add([trace("Subtract.", version=9)], 9, {})  # the one that was not written again is the oldest
+    assert change.removed == (trace("Add 3.", question="Other?").id,)
+    assert kept.traces[trace("Add 3.").id].weight_version == 0  # as it was stored
+
+
+def test_the_lowest_score_leaves() -> None:
+    kept = GrownTraces(max_traces=2, half_life=100)
+    good, bad, new = trace("good"), trace("bad"), trace("new")
+    kept.add([good, bad], 0, {})
+    change = kept.add([new], 1, {bad.id: TraceUsage(16, -1.0), good.id: TraceUsage(16, 1.0)})
+    assert change.removed == (bad.id,) and set(kept.traces) == {good.id, new.id}
+    change = kept.add([trace("weak", reward=0.1)], 2, {})
+    assert change.added == change.removed == ()  # came and left at once
+
+
+def test_state() -> None:
+    kept, other = GrownTraces(3, 10.0), GrownTraces(3, 10.0)
+    kept.add([trace("a", 1), trace("b", 2), trace("A", 5)], 5, {})
+    other.add([trace("z")], 0, {})
+    other.set_state(kept.get_state())
+    assert other.traces == kept.traces
+    for both in (kept, other):
+        both.add([trace("c", 6), trace("d", 6), trace("B ", 7)], 7, {})
+    assert other.get_state() == kept.get_state() and len(other) == 3

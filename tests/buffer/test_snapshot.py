@@ -1,0 +1,216 @@
+"""A Lite collection in memory: an exact search's answers, one copy on a machine, never out of date for long."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from buffer_helpers import experts, wait_until
+
+from rapo_rllib.buffer.build import step_traces
+from rapo_rllib.buffer.rows import row_of
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
+
+MakeBuffer = Callable[..., StepTraceBuffer]
+
+
+def traces(count: int, first: int = 0) -> list[StepTrace]:
+    return [trace for expert in list(experts(first + count))[first:] for trace in step_traces(expert)]
+
+
+def queries(count: int) -> list[HistoryQuery]:
+    return [HistoryQuery(f"Tom has {i} apples and gets {i + 2} more. How many?", "") for i in range(count)]
+
+
+def similarities(found: list[list[RetrievedTrace]]) -> list[float]:
+    return [hit.similarity for hits in found for hit in hits]
+
+
+def filled(make_buffer: MakeBuffer, count: int) -> StepTraceBuffer:
+    buffer = make_buffer()
+    buffer.create()
+    buffer.insert(traces(count))
+    return buffer
+
+
+def versions(buffer: StepTraceBuffer) -> list[Path]:
+    return [path for path in Path(f"{buffer.uri}.keys").iterdir() if path.is_dir()]
+
+
+class Unasked:
+    """Stands for a Milvus that must not be asked for rows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, buffer: StepTraceBuffer, *methods: str) -> None:
+        self.asked: list[str] = []
+        for method in methods:
+            monkeypatch.setattr(buffer.milvus, method, lambda *a, method=method, **k: self.asked.append(method) or [])
+
+
+def test_the_same_answers_as_milvus(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 60)
+    for top_k in (1, 4):
+        ours = buffer.retrieve(queries(12), top_k)
+        vectors = buffer.embedder.encode([(query.question, query.history) for query in queries(12)])
+        theirs = buffer.milvus.search("step_traces", vectors, top_k, ["id"], 200)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert [hit.similarity for hit in mine] == pytest.approx([hit["similarity"] for hit in other], abs=1e-5)
+            assert mine[0].trace.id == other[0]["id"] or mine[0].similarity == pytest.approx(mine[-1].similarity, abs=1e-5)
+    stored = {trace.id: trace for trace in buffer.all_traces()}
+    assert all(stored[hit.trace.id] == hit.trace for hits in ours for hit in hits)
+
+
+def test_the_server_is_not_asked_while_nothing_changed(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = filled(make_buffer, 10)
+    expected = buffer.retrieve(queries(3))
+    unasked = Unasked(monkeypatch, buffer, "call")
+    assert buffer.retrieve(queries(3)) == expected and unasked.asked == []
+
+
+def test_what_is_added_later_is_found_and_old_files_go(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, reader = filled(make_buffer, 5), make_buffer()
+    asked = [HistoryQuery("Zoe counts 7 zebras in the zoo. How many legs?", "")]
+    first = reader.retrieve(asked)[0][0]
+    new = StepTrace("zebra", asked[0].question, "", "<python>7 * 4</python>", 1.0)
+    writer.insert([new])
+    assert reader.retrieve(asked)[0][0] == first  # the version is looked at every few seconds
+    reader._nearest.live_keys.refresh()
+    assert reader.retrieve(asked)[0][0].trace == new != first.trace
+    assert len(versions(reader)) == 1
+    assert {trace.id for trace in reader.random_traces([random.Random(i) for i in range(200)])} >= {"zebra"}
+
+
+def test_only_what_is_new_is_read(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, everything = filled(make_buffer, 20), make_buffer()
+    buffer.prepare()
+    gone = next(buffer.all_traces()).id
+    buffer.milvus.call("delete", buffer.collection, ids=[gone])
+    buffer.insert(traces(5, first=20))
+    asked: list[list[str]] = []
+    pages = buffer.milvus.pages
+    monkeypatch.setattr(buffer.milvus, "pages", lambda c, fields, *n: asked.append(list(fields)) or pages(c, fields, *n))
+    found = buffer.retrieve(queries(12), 30)
+    assert asked == [["id"]]
+    assert len(buffer._nearest.live_keys.current(384)) == 49 and gone not in {hit.trace.id for hits in found for hit in hits}
+    buffer._nearest.live_keys.mark_changed(rewritten=True)
+    assert len(everything.retrieve(queries(12), 30)[0]) == 30
+    for mine, fresh in zip(found, everything.retrieve(queries(12), 30), strict=True):
+        assert {hit.trace.id: hit.trace for hit in mine} == {hit.trace.id: hit.trace for hit in fresh}
+
+
+def test_a_collection_made_anew_takes_nothing_over(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 5)
+    buffer.prepare()
+    buffer.drop()
+    buffer.create()
+    assert buffer.retrieve(queries(1)) == [[]]  # nobody has said that there is anything: Milvus itself is asked
+    other = traces(6)[:3]
+    vectors = -buffer.embedder.encode([(trace.question, trace.history) for trace in other])
+    buffer.milvus.upsert(buffer.collection, [{**row_of(trace), "parts": 0} for trace in other], vectors)
+    buffer.mark_changed()
+    assert all(hit.similarity < 0 for hit in buffer.retrieve(queries(1), 3)[0])
+
+
+def test_a_second_process_maps_what_the_first_has_written(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = filled(make_buffer, 5), make_buffer()
+    expected = first.retrieve(queries(3))
+    unasked = Unasked(monkeypatch, second, "pages")
+    assert second.retrieve(queries(3)) == expected and unasked.asked == []
+
+
+READER = """
+import json, sys
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.live_keys import LiveKeys
+
+milvus = MilvusHandle(sys.argv[1], uri_key="uri")
+pages, read = milvus.pages, []
+milvus.pages = lambda *arguments: read.append(arguments) or pages(*arguments)
+snapshot = LiveKeys(milvus, "step_traces").current(384)
+print(json.dumps({"rows": len(snapshot), "read": len(read), "ids": sorted(row["id"] for row in snapshot.rows(range(9)))}))
+milvus.close()
+"""
+
+
+def test_of_several_processes_one_writes(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 30)
+    command = [sys.executable, "-c", READER, buffer.uri]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = [json.loads(reader.communicate(timeout=120)[0]) for reader in readers]
+    assert sorted(answer.pop("read") for answer in answers) == [0, 0, 0, 1]
+    assert answers == [answers[0]] * 4 and answers[0]["rows"] == 60
+
+
+def test_damaged_files_are_made_again(make_buffer: MakeBuffer) -> None:
+    first, second = filled(make_buffer, 5), make_buffer()
+    expected = first.retrieve(queries(3))
+    (place,) = versions(first)
+    (place / "rows.arrow").unlink()
+    assert second.retrieve(queries(3)) == expected == first.retrieve(queries(3))
+    assert versions(second) == [place] and (place / "rows.arrow").exists()
+
+
+def test_a_disk_that_takes_no_file_and_rows_that_change(
+    make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(make_buffer, 5)
+    file = Path(f"{buffer.uri}.keys")
+    file.write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        found = buffer.retrieve(queries(3))
+        assert buffer._nearest.live_keys.current(384) is None and "no snapshot" in caplog.text and len(found[0]) == 1
+        file.unlink()
+        buffer._nearest.live_keys.refresh()
+        count = buffer.milvus.count
+        monkeypatch.setattr(buffer.milvus, "count", lambda name: count(name) + 1)
+        assert buffer.retrieve(queries(3)) == found and "changed while it was read" in caplog.text
+        monkeypatch.setattr(buffer.milvus, "count", lambda name: count(name) - 1)
+        buffer._nearest.live_keys.refresh()
+        assert buffer.retrieve(queries(3)) == found
+        assert versions(buffer) == []
+    monkeypatch.undo()
+    buffer._nearest.live_keys.refresh()
+    assert len(buffer._nearest.live_keys.current(384)) == 10
+    assert similarities(buffer.retrieve(queries(3))) == pytest.approx(similarities(found), abs=1e-5)
+
+
+def test_threads_share_one_snapshot(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 10)
+    expected, answers = buffer.retrieve(queries(4)), []
+    buffer._nearest.live_keys.forget()
+    threads = [threading.Thread(target=lambda: answers.append(buffer.retrieve(queries(4)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [expected] * 4
+
+
+def test_a_large_collection_gets_an_index_meanwhile(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 60)
+    buffer._nearest.live_keys._exact_limit = 100
+    exact = buffer.retrieve(queries(8), 2)
+    assert buffer._nearest.live_keys.current(384).graph is None
+
+    def indexed() -> bool:
+        buffer._nearest.live_keys.refresh()
+        return buffer._nearest.live_keys.current(384).graph is not None
+
+    assert wait_until(indexed, 60)
+    assert similarities(buffer.retrieve(queries(8), 2)) == pytest.approx(similarities(exact), abs=1e-5)
+    assert buffer._nearest.live_keys._builder.wait(60) == 0
+
+
+def test_an_explicit_hnsw_index_is_searched_itself(make_buffer: MakeBuffer) -> None:
+    buffer = make_buffer(index="hnsw")
+    buffer.create()
+    buffer.insert(traces(20))
+    buffer.fit_index()
+    assert buffer.retrieve(queries(2)) and not Path(f"{buffer.uri}.keys").exists()

@@ -1,0 +1,81 @@
+"""Accounts of the use of traces, and the order that they and the weights of sources make."""
+
+import pytest
+
+from rapo_rllib.buffer.choices import check_settings, ranked, ranking_score
+from rapo_rllib.buffer.usage import TraceUsage, UsageRecord
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import RetrievedTrace, StepTrace
+
+
+def test_usages_add_up() -> None:
+    total = TraceUsage(1, 0.5) + TraceUsage(3, 0.1)
+    assert (total.uses, total.mean_reward) == (4, pytest.approx(0.2))
+    assert total.shrunk_reward == pytest.approx(0.1)  # 4 of 8
+    assert TraceUsage() + TraceUsage() == TraceUsage()
+
+
+def test_runs_do_not_overwrite_each_other(make_buffer) -> None:
+    buffer = make_buffer()
+    assert buffer.usage.all() == {}
+    first, second = UsageRecord(), UsageRecord()
+    assert first.add([("a", 0.5), ("a", 0.1), ("b", -0.2)]) == 3
+    second.add([("a", 0.3)])
+    first.write(buffer.usage, "one")
+    second.write(buffer.usage, "two")
+    first.write(buffer.usage, "one")  # nothing new
+    totals = buffer.usage.all()
+    assert totals["a"].uses == 3 and totals["a"].mean_reward == pytest.approx(0.3)
+    assert totals["b"] == TraceUsage(1, -0.2)
+
+
+def test_what_was_counted_after_the_checkpoint_is_taken_back(make_buffer) -> None:
+    buffer, record = make_buffer(), UsageRecord()
+    record.add([("a", 0.5)])
+    checkpoint = record.get_state()
+    record.add([("a", 0.5), ("b", 1.0)])
+    record.write(buffer.usage, "run")
+    record.set_state(checkpoint)
+    record.write(buffer.usage, "run")
+    assert {key: usage.uses for key, usage in buffer.usage.all().items()} == {"a": 1, "b": 0}
+
+
+def hit(name: str, similarity: float, source: str = "gpt") -> RetrievedTrace:
+    return RetrievedTrace(StepTrace(name, "q", "", name, 1.0, source=source), similarity)
+
+
+HITS = [hit("near", 0.9), hit("human", 0.75, "human"), hit("far", 0.6)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "usage", "usage_weight", "order"),
+    [
+        ({}, {}, 0.0, ["near", "human", "far"]),
+        ({"human": 2.0}, {}, 0.0, ["human", "near", "far"]),
+        ({"gpt": 0.0}, {}, 0.0, ["human"]),
+        ({}, {"near": TraceUsage(16, -1.0)}, 0.0, ["near", "human", "far"]),  # counted, not asked for
+        ({}, {"near": TraceUsage(16, -1.0)}, 0.5, ["human", "far", "near"]),  # 0.9 - 0.5 * 0.8
+        ({}, {"near": TraceUsage(1, -1.0)}, 0.5, ["near", "human", "far"]),  # one use: 0.9 - 0.5 * 0.2
+    ],
+)
+def test_order(weights: dict, usage: dict, usage_weight: float, order: list[str]) -> None:
+    assert [each.trace.id for each in ranked(HITS, weights, usage, usage_weight)] == order
+
+
+def test_score() -> None:
+    assert ranking_score(0.8, 2.0, TraceUsage(4, 0.5), 0.5) == pytest.approx(1.6 + 0.125)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"usage_weight": -1.0, "top_k": 4}, "usage_weight"),
+        ({"usage_weight": 0.5}, "top_k = 1"),
+        ({"max_grown": 0}, "max_grown"),
+        ({"grown_half_life": 0.0}, "grown_half_life"),
+        ({"growth": "always"}, "buffer_growth"),
+    ],
+)
+def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        check_settings(BufferSettings(uri=str(tmp_path / "steps.db"), **wrong))
