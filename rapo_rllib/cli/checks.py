@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.cli.experiments import ExperimentSpec
+from rapo_rllib.cli.scheduler_checks import check_scheduler
 from rapo_rllib.config_checks import known_keys, settings_from
 from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 
 def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
-    """Check every variant of ``spec`` and make its algorithm a class; returns the resources that a trial of each needs.
+    """Check every variant of ``spec``, make its algorithm a class and its loggers callbacks.
+
+    Returns:
+        The resources that a trial of each variant needs.
 
     Raises:
         ValueError: naming the experiment, the key and what to do.
     """
     from ray.tune import CheckpointConfig
+
+    from rapo_rllib.loggers.choice import made_loggers
 
     try:
         settings_from(CheckpointConfig, spec.checkpoint_config, "checkpoint_config")
@@ -28,13 +34,56 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
             raise ValueError(f"restore = {str(spec.restore)!r}: no checkpoint folder of RLlib on this machine")
         for name, low in (("num_samples", 1), ("time_budget_s", 1), ("max_failures", -1)):
             _check_number(name, getattr(spec, name), low)
+        spec.loggers = made_loggers(spec.loggers)
         if isinstance(spec.algorithm, str):
             spec.algorithm = _algorithm_class(spec.algorithm)
         if "env" in spec.config:
             spec.config["env"] = _named_env(spec.config["env"])
-        return [_resources(spec.algorithm, _checked_config(spec, variant)) for variant in _variants(spec.config)]
+        needed = []
+        for variant in _variants(spec.config):
+            config = _checked_config(spec, variant)
+            if spec.scheduler:
+                check_scheduler(spec.scheduler, variant, config, lambda values: _made_config(spec, values))
+            needed.append(_resources(spec.algorithm, config))
+        return needed
     except ValueError as error:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
+
+
+def only_config(specs: list[ExperimentSpec]) -> Any:
+    """The config of a file that describes one training, for commands that do something else with it.
+
+    Keys and values are checked; whether model and buffer exist is not asked, for the command may be what makes them.
+
+    Raises:
+        ValueError: there are several experiments or grid points, or something in the only one is wrong.
+    """
+    if len(specs) > 1:
+        raise ValueError(f"holds {len(specs)} experiments ({', '.join(spec.name for spec in specs)}): leave one of them in")
+    (spec,) = specs
+    try:
+        if isinstance(spec.algorithm, str):
+            spec.algorithm = _algorithm_class(spec.algorithm)
+        if "env" in spec.config:
+            spec.config["env"] = _named_env(spec.config["env"])
+        variants = list(_variants(spec.config))
+        if len(variants) > 1:
+            raise ValueError(f"describes {len(variants)} trials: replace grid_search by one of its values (--set key=value)")
+        _refuse_random(spec.config)
+        config = _made_config(spec, variants[0])
+        _boundary(config.validate)
+        return config
+    except ValueError as error:
+        raise ValueError(f"experiment {spec.name!r}: {error}") from error
+
+
+def _refuse_random(config: dict[str, Any]) -> None:
+    from ray.tune.search.variant_generator import parse_spec_vars
+
+    _, domains, _ = parse_spec_vars(config)
+    for path, _ in domains:
+        key = ".".join(map(str, path))
+        raise ValueError(f"config.{key} is to be drawn at random: replace the search by one value (--set {key}=value)")
 
 
 def _check_number(name: str, value: Any, low: float) -> None:
@@ -61,7 +110,13 @@ def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
-    """The ``AlgorithmConfig`` of one variant."""
+    """The ``AlgorithmConfig`` of one variant, whose parts exist."""
+    config = _made_config(spec, variant)
+    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
+    return config
+
+
+def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
     names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
@@ -70,7 +125,6 @@ def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         raise ValueError("config is for RLlib's old API stack: remove config.api_stack(...)")
     _check_env(config)
-    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
     return config
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from rapo_rllib.cli.old_keys import translated_config, translated_result, translated_stop
 from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.search_space import is_search, with_searches
 from rapo_rllib.cli.yaml_text import yaml_file
 
 _KEYS = (
@@ -18,11 +20,13 @@ _KEYS = (
     "stop",
     "config",
     "num_samples",
+    "scheduler",
     "checkpoint_config",
     "storage_path",
     "restore",
     "max_failures",
     "time_budget_s",
+    "loggers",
 )
 # below an experiment in very old files -> below its checkpoint_config
 _OLD_CHECKPOINT_KEYS = {
@@ -39,15 +43,17 @@ class ExperimentSpec:
 
     name: str
     algorithm: Any  # name, or class; checks.py makes it a class
-    config: dict[str, Any]  # may hold grid_search
+    config: dict[str, Any]  # may hold grid_search, and what Tune samples from
     base_config: Any = None  # the AlgorithmConfig of a Python file
     stop: dict[str, float] = field(default_factory=dict)
     num_samples: int = 1
+    scheduler: dict[str, Any] = field(default_factory=dict)  # type and arguments; empty: Tune's own choice
     checkpoint_config: dict[str, Any] = field(default_factory=dict)
     storage_path: str | None = None
     restore: str | None = None
     max_failures: int = 0
     time_budget_s: float | None = None
+    loggers: list[Any] = field(default_factory=list)  # as in the file; checks.py makes them Tune callbacks
     notes: list[str] = field(default_factory=list)  # for the terminal
 
     @property
@@ -73,6 +79,13 @@ def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
     for spec in specs:
         _apply(spec, options)
     return specs
+
+
+def named_experiment(algorithm: str, config: dict[str, Any], options: RunOptions) -> ExperimentSpec:
+    """The experiment of ``rllib train --algo``. Raises ``ValueError`` as :func:`read_experiments`."""
+    spec = _spec(f"{algorithm}-{options.env}".replace("/", "-"), {"run": algorithm, "config": config})
+    _apply(spec, options)
+    return spec
 
 
 def _from_yaml(path: Path) -> list[ExperimentSpec]:
@@ -101,6 +114,7 @@ def _spec(name: str, body: Any) -> ExperimentSpec:
     config, config_notes = translated_config(dict(_mapping(body, "config")), body["run"])
     if "env" in body:
         config["env"] = body["env"]
+    config = with_searches(config, "config")
     stop, stop_notes = translated_stop(_mapping(body, "stop"))
     return ExperimentSpec(
         name=name,
@@ -108,11 +122,13 @@ def _spec(name: str, body: Any) -> ExperimentSpec:
         config=config,
         stop=stop,
         num_samples=_whole_number(body, "num_samples", 1),
+        scheduler=dict(_mapping(body, "scheduler")),
         checkpoint_config=dict(_mapping(body, "checkpoint_config")),
         storage_path=body.get("storage_path"),
         restore=body.get("restore"),
         max_failures=_whole_number(body, "max_failures", 0),
         time_budget_s=body.get("time_budget_s"),
+        loggers=body.get("loggers") or [],
         notes=notes + config_notes + stop_notes,
     )
 
@@ -157,7 +173,7 @@ def _from_python(path: Path) -> ExperimentSpec:
         raise ValueError(f"{where}{type(error).__name__}: {error}") from error
     config = namespace.get("config")
     if not isinstance(config, AlgorithmConfig):
-        raise ValueError("must define `config`, an AlgorithmConfig (and optionally `stop`, a dict)")
+        raise ValueError("must define `config`, an AlgorithmConfig (and optionally `stop`, a dict, and `loggers`, a list)")
     if config.algo_class is None:
         raise ValueError("`config` has no algorithm: use PPOConfig(), RAPOConfig(), ...")
     given = namespace.get("stop") or {}
@@ -165,7 +181,13 @@ def _from_python(path: Path) -> ExperimentSpec:
         raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
     stop, notes = translated_stop(given)
     return ExperimentSpec(
-        name=path.stem, algorithm=config.algo_class, config=config.to_dict(), base_config=config, stop=stop, notes=notes
+        name=path.stem,
+        algorithm=config.algo_class,
+        config=config.to_dict(),
+        base_config=config,
+        stop=stop,
+        loggers=namespace.get("loggers") or [],
+        notes=notes,
     )
 
 
@@ -178,7 +200,26 @@ def _apply(spec: ExperimentSpec, options: RunOptions) -> None:
     spec.checkpoint_config = _checkpoint_config(spec, options)
     spec.storage_path = options.storage_path or spec.storage_path
     spec.restore = options.restore or spec.restore
+    if options.resume and spec.restore:
+        raise ValueError(f"--resume goes on with a whole run, restore = {spec.restore!r} with one checkpoint: leave one out")
+    if options.resume and "://" in (spec.storage_path or ""):
+        raise ValueError(f"--resume: storage_path = {spec.storage_path!r} is not on this machine; use --restore CHECKPOINT")
     spec.num_samples = spec.num_samples if options.num_samples is None else options.num_samples
+    _apply_scheduler(spec, options)
+
+
+def _apply_scheduler(spec: ExperimentSpec, options: RunOptions) -> None:
+    if options.scheduler is not None:
+        given = {**(options.scheduler_config or {}), "type": options.scheduler}
+        try:
+            make_scheduler(given)
+        except ValueError as error:
+            raise ValueError(f"--scheduler {options.scheduler}: {error}") from error
+        spec.scheduler = given
+    elif options.scheduler_config is not None:
+        if not spec.scheduler:
+            raise ValueError("--scheduler-config: there is no scheduler; name one by --scheduler")
+        spec.scheduler = {**spec.scheduler, **options.scheduler_config}
 
 
 def _override(spec: ExperimentSpec, options: RunOptions) -> None:
@@ -188,7 +229,7 @@ def _override(spec: ExperimentSpec, options: RunOptions) -> None:
         _set_dotted(given, key, value)
     translated, notes = translated_config(given, spec.algorithm_name)
     spec.notes += notes
-    _merge(spec.config, translated, "")
+    _merge(spec.config, with_searches(translated, "config"), "")
 
 
 def _set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
@@ -204,7 +245,7 @@ def _merge(config: dict[str, Any], changes: dict[str, Any], where: str) -> None:
     """Put ``changes`` into ``config``, level by level."""
     for key, value in changes.items():
         old = config.get(key)
-        if isinstance(value, dict) and "grid_search" not in value and old is not None:
+        if isinstance(value, dict) and not is_search(value) and old is not None:
             if not isinstance(old, dict):
                 raise ValueError(f"--set {where}{key}: its value is {old!r}, which has no keys")
             config[key] = dict(old)

@@ -6,7 +6,8 @@ import difflib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -14,33 +15,43 @@ import typer
 from ray.tune import Callback
 from ray.tune.stopper import Stopper
 
-_STOPPING = "\nStopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once.\n"
+STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once."
 
 
 class Interruption:
-    """Whether somebody pressed Ctrl-C."""
+    """Whether somebody pressed Ctrl-C. ``announced``: a live display says so, and nothing else may write to the terminal."""
 
     def __init__(self) -> None:
         self.requested = False
+        self.announced = False
 
-    def listen(self) -> None:
+    @contextmanager
+    def listening(self) -> Iterator[None]:
         """Take over SIGINT from Tune, which would end trials without a checkpoint. Ray blocks it in its own processes."""
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-        signal.signal(signal.SIGINT, self._on_sigint)
+        before = signal.signal(signal.SIGINT, self._on_sigint)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        os.write(2, _STOPPING.encode())  # print() may be running at this moment, and cannot be entered twice
+        if not self.announced:
+            os.write(2, f"\n{STOPPING}\n".encode())  # print() may be running at this moment, and cannot be entered twice
 
 
 class TrialStopper(Stopper):
-    """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C."""
+    """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
+
+    ``end`` is when the budget is spent, on the clock of ``time.monotonic``.
+    """
 
     def __init__(self, criteria: dict[str, float], time_budget_s: float | None, interruption: Interruption) -> None:
-        self._criteria = criteria
-        self._end = None if time_budget_s is None else time.monotonic() + time_budget_s
+        self.criteria = criteria
+        self.end = None if time_budget_s is None else time.monotonic() + time_budget_s
         self._interruption = interruption
         self._trials: Iterable[Any] = ()
         self._warned: set[str] = set()
@@ -56,7 +67,7 @@ class TrialStopper(Stopper):
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Asked after every result."""
         reached = False
-        for key, limit in self._criteria.items():
+        for key, limit in self.criteria.items():
             value = result_value(result, key)
             if value is None:
                 self._warn_missing(key, result)
@@ -69,13 +80,13 @@ class TrialStopper(Stopper):
         return self._interruption.requested and not any(trial.status == "RUNNING" for trial in self._trials)
 
     def _out_of_time(self) -> bool:
-        return self._end is not None and time.monotonic() >= self._end
+        return self.end is not None and time.monotonic() >= self.end
 
     def _warn_missing(self, key: str, result: dict[str, Any]) -> None:
         if key in self._warned:
             return
         self._warned.add(key)
-        near = difflib.get_close_matches(key, _names(result), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(key, result_names(result), n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         typer.secho(f"Warning: stop criterion {key} is not among the results yet{hint}", err=True, fg="yellow")
 
@@ -97,7 +108,7 @@ class TrialWatch(Callback):
             result["should_checkpoint"] = True
 
 
-def result_value(result: dict[str, Any], key: str) -> float | None:
+def result_value(result: Mapping[str, Any], key: str) -> float | None:
     """The number called ``key`` (``a/b``: nested); None where there is none (yet)."""
     value: Any = result
     if key in result:
@@ -108,8 +119,9 @@ def result_value(result: dict[str, Any], key: str) -> float | None:
     return None if value is None or isinstance(value, dict) else float(value)
 
 
-def _names(result: dict[str, Any], prefix: str = "") -> list[str]:
+def result_names(result: dict[str, Any], prefix: str = "") -> list[str]:
+    """The names of all numbers of a result, nested ones as ``a/b``."""
     names = []
     for key, value in result.items():
-        names += _names(value, f"{prefix}{key}/") if isinstance(value, dict) else [f"{prefix}{key}"]
+        names += result_names(value, f"{prefix}{key}/") if isinstance(value, dict) else [f"{prefix}{key}"]
     return names

@@ -1,22 +1,41 @@
-"""``rllib``: train any RLlib algorithm of the new API stack from a YAML or Python file."""
+"""``rllib``: train any RLlib algorithm of the new API stack from a YAML or Python file; see ``corpus.py`` for passages."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rapo_rllib import __version__
-from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli import buffer as _buffer_commands  # noqa: F401  (adds them)
+from rapo_rllib.cli.buffer_options import buffer_app
+from rapo_rllib.cli.config_keys import config_app
+from rapo_rllib.cli.corpus import corpus_app
+from rapo_rllib.cli.evaluate import evaluate
+from rapo_rllib.cli.example import example_app
+from rapo_rllib.cli.options import RunOptions, json_object, key_value
+from rapo_rllib.cli.report import report
+
+if TYPE_CHECKING:
+    from rapo_rllib.cli.experiments import ExperimentSpec
 
 app = typer.Typer(
     name="rllib", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train RLlib algorithms."
 )
+Plain = Annotated[
+    bool,
+    typer.Option("--plain", envvar="RLLIB_PLAIN", help="Lines in place of the live display, as where there is no terminal."),
+]
 train_app = typer.Typer(no_args_is_help=True, help="Train.")
 app.add_typer(train_app, name="train")
+app.add_typer(corpus_app, name="corpus")
+app.add_typer(buffer_app, name="buffer")
+app.add_typer(config_app, name="config")
+app.command("evaluate")(evaluate)
+app.command("report")(report)
 
 
 def _print_version(value: bool) -> None:
@@ -34,9 +53,42 @@ def rllib(
     """Train RLlib algorithms, RAPO among them."""
 
 
-@train_app.callback()
-def train() -> None:
-    """Train."""
+@train_app.callback(invoke_without_command=True)
+def train(
+    context: typer.Context,
+    algo: Annotated[str | None, typer.Option(help="An algorithm of RLlib, e.g. PPO; no file is needed then.")] = None,
+    env: Annotated[str | None, typer.Option("--env", "-e", help="Its environment.")] = None,
+    config: Annotated[str | None, typer.Option("--config", "-c", help="Its config keys as JSON.")] = None,
+    stop: Annotated[str | None, typer.Option("--stop", "-s", help="Stop criteria as JSON.")] = None,
+    checkpoint_freq: Annotated[int | None, typer.Option(help="Checkpoint every so many iterations.")] = None,
+    storage_path: Annotated[str | None, typer.Option(help="Where results go (default: ~/ray_results).")] = None,
+    num_samples: Annotated[int | None, typer.Option(help="Trials per grid point.")] = None,
+    restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
+    ray_num_cpus: Annotated[int | None, typer.Option(help="CPUs of a Ray of its own.")] = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="As of `rllib train file`.")] = 0,
+    plain: Plain = False,
+) -> None:
+    """Train what a file describes (rllib train file), or an algorithm by its name (rllib train --algo)."""
+    if context.invoked_subcommand is not None:
+        if algo is not None:
+            raise typer.BadParameter(f"--algo and {context.invoked_subcommand!r}: give one of them")
+        return
+    if algo is None or env is None:
+        raise typer.BadParameter("give --algo and --env, or: rllib train file FILE")
+    options = RunOptions(
+        stop=json_object(stop, "--stop"),
+        env=env,
+        checkpoint_frequency=checkpoint_freq,
+        storage_path=storage_path,
+        num_samples=num_samples,
+        restore=restore,
+        ray_num_cpus=ray_num_cpus,
+        verbose=verbose,
+        plain=plain,
+    )
+    raise typer.Exit(
+        _status(lambda: _train_named(algo, json_object(config, "--config") or {}, options), f"--algo {algo}", verbose)
+    )
 
 
 @train_app.command("file")
@@ -54,6 +106,7 @@ def train_file(
     storage_path: Annotated[str | None, typer.Option(help="Where results go (default: ~/ray_results).")] = None,
     num_samples: Annotated[int | None, typer.Option(help="Trials per grid point.")] = None,
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run of this name that was interrupted.")] = False,
     scheduler: Annotated[str | None, typer.Option(help="Tune's trial scheduler, e.g. asha or pbt (default: fifo).")] = None,
     scheduler_config: Annotated[str | None, typer.Option(help="Its arguments as JSON.")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Cluster to join; 'auto': the one on this machine.")] = None,
@@ -63,12 +116,13 @@ def train_file(
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables, log_level INFO; -vv: DEBUG, tracebacks.")
     ] = 0,
+    plain: Plain = False,
 ) -> None:
     """Train what FILE describes: a YAML of experiments, or a Python file with an AlgorithmConfig named ``config``."""
     options = RunOptions(
-        stop=_json_object(stop, "--stop"),
+        stop=json_object(stop, "--stop"),
         env=env,
-        overrides=[_key_value(item) for item in set_ or []],
+        overrides=[key_value(item) for item in set_ or []],
         checkpoint_frequency=checkpoint_freq,
         checkpoint_at_end=checkpoint_at_end,
         num_to_keep=keep_checkpoints_num,
@@ -76,62 +130,61 @@ def train_file(
         storage_path=storage_path,
         num_samples=num_samples,
         restore=restore,
+        resume=resume,
         scheduler=scheduler,
-        scheduler_config=_json_object(scheduler_config, "--scheduler-config"),
+        scheduler_config=json_object(scheduler_config, "--scheduler-config"),
         ray_address=ray_address,
         ray_num_cpus=ray_num_cpus,
         ray_num_gpus=ray_num_gpus,
         ray_object_store_memory=ray_object_store_memory,
         verbose=verbose,
+        plain=plain,
     )
+    raise typer.Exit(_status(lambda: _train_file(path, options), str(path), verbose))
+
+
+app.add_typer(example_app(train_file), name="example")
+
+
+def _status(training: Callable[[], int], what: str, verbose: int) -> int:
+    """The exit status of a training; a mistake in ``what`` is one line and exit status 1."""
     try:
-        status = _train_file(path, options)
+        return training()
     except ValueError as error:
         if verbose > 1:
             raise
-        typer.secho(f"{path}: {error}", err=True, fg="red")
+        typer.secho(f"{what}: {error}", err=True, fg="red")
         raise typer.Exit(1) from error
-    raise typer.Exit(status)
 
 
 def _train_file(path: Path, options: RunOptions) -> int:
-    """Read, check, train; returns the exit status."""
-    from rapo_rllib.cli.run import prepare, run_experiments
+    from rapo_rllib.cli.run import prepare
 
     prepare(path)
-    from rapo_rllib.cli.checks import check_experiment
     from rapo_rllib.cli.experiments import read_experiments
 
-    specs = read_experiments(path, options)
+    return _train(read_experiments(path, options), str(path), f"file {path}", options)
+
+
+def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
+    from rapo_rllib.cli.run import prepare
+
+    prepare(Path("here"))  # modules in this folder can be imported
+    from rapo_rllib.cli.experiments import named_experiment
+
+    return _train([named_experiment(algo, config, options)], f"--algo {algo}", f"--algo {algo} --env {options.env}", options)
+
+
+def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunOptions) -> int:
+    """Check and train; returns the exit status."""
+    from rapo_rllib.cli.checks import check_experiment
+    from rapo_rllib.cli.run import run_experiments
+
     for spec in specs:
         for note in dict.fromkeys(spec.notes):
-            typer.secho(f"Warning: {path}: {spec.name}: {note}", err=True, fg="yellow")
+            typer.secho(f"Warning: {what}: {spec.name}: {note}", err=True, fg="yellow")
     needed = [resources for spec in specs for resources in check_experiment(spec)]
-    return run_experiments(path, specs, needed, options)
-
-
-def _json_object(text: str | None, option: str) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"{option}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise typer.BadParameter(f"{option}: must be a JSON object such as '{{\"training_iteration\": 10}}'")
-    return value
-
-
-def _key_value(item: str) -> tuple[str, Any]:
-    from rapo_rllib.cli.yaml_text import yaml_value
-
-    key, separator, text = item.partition("=")
-    if not separator or not key:
-        raise typer.BadParameter(f"--set {item!r}: must be key=value")
-    try:
-        return key, yaml_value(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--set {item!r}: {error}") from error
+    return run_experiments(described, specs, needed, options)
 
 
 def main() -> None:

@@ -6,8 +6,9 @@ import logging
 import os
 import socket
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,6 +16,13 @@ from rapo_rllib.cli.checks import check_resources
 from rapo_rllib.cli.experiments import ExperimentSpec
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.quiet import quiet
+from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.usage_count import only_if_reported
+
+if TYPE_CHECKING:
+    from rapo_rllib.cli.interrupt import Interruption, TrialStopper
+    from rapo_rllib.cli.progress import TrainingReporter
+    from rapo_rllib.training_warnings import TrainingWarning
 
 # Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
 _RAY_SETTINGS = {
@@ -22,6 +30,7 @@ _RAY_SETTINGS = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # metric_check.py does it
 }
 
 
@@ -35,8 +44,14 @@ def prepare(path: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
-def run_experiments(path: Path, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
+def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
     """Train; returns the exit status: 1 when a trial failed, 130 when the user aborted.
+
+    Args:
+        described: what follows ``rllib train`` on the command line, to be said again: ``file job.yaml``.
+        specs: checked.
+        needed: resources of each trial.
+        options: of the command line.
 
     Raises:
         ValueError: Ray cannot be started as asked, or lacks the resources that a trial needs.
@@ -46,18 +61,20 @@ def run_experiments(path: Path, specs: list[ExperimentSpec], needed: list[dict[s
     from rapo_rllib.cli.interrupt import Interruption
     from rapo_rllib.cli.summary import close_run
 
-    _scheduler(options)
     interruption = Interruption()
-    interruption.listen()
     try:
-        _start_ray(options)
-        if not _joins_cluster(options):  # a cluster may grow
-            check_resources(needed, ray.cluster_resources())
-        trials: list[Any] = []
-        for spec in specs:  # Tune writes the result files of one experiment at a time
-            if not interruption.requested:
-                trials += _train(spec, interruption, options)
-        close_run(path, trials, interrupted=interruption.requested)
+        with interruption.listening():
+            _start_ray(options)
+            if not _joins_cluster(options):  # a cluster may grow
+                check_resources(needed, ray.cluster_resources())
+            trials: list[Any] = []
+            warnings: dict[str, list[TrainingWarning]] = {}
+            for spec in specs:  # Tune writes the result files of one experiment at a time
+                if not interruption.requested:
+                    trained, reporter = _train(spec, interruption, options)
+                    trials += trained
+                    warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trained}
+            close_run(described, trials, warnings, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
@@ -67,17 +84,6 @@ def run_experiments(path: Path, specs: list[ExperimentSpec], needed: list[dict[s
     for trial in failed:
         typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
     return 1 if failed else 0
-
-
-def _scheduler(options: RunOptions) -> Any:
-    from ray.tune import create_scheduler
-
-    if options.scheduler is None:
-        return None
-    try:
-        return create_scheduler(options.scheduler, **(options.scheduler_config or {}))
-    except (ValueError, TypeError, AssertionError, ImportError) as error:
-        raise ValueError(f"--scheduler {options.scheduler}: {error}") from error
 
 
 def _start_ray(options: RunOptions) -> None:
@@ -120,34 +126,60 @@ def _joins_cluster(options: RunOptions) -> bool:
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
-def _train(spec: ExperimentSpec, interruption: Any, options: RunOptions) -> list[Any]:
+def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions) -> tuple[list[Any], TrainingReporter]:
+    """The trials of one experiment, when all have ended, and who reported on them."""
     from ray import tune
     from ray.tune.experiment import Experiment
+    from ray.tune.stopper import CombinedStopper
 
     from rapo_rllib.cli.interrupt import TrialStopper, TrialWatch
-    from rapo_rllib.cli.progress import TrainingReporter
+    from rapo_rllib.cli.metric_check import MetricCheck
+    from rapo_rllib.cli.resume import NewestCheckpoints, resume_config
 
-    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
     stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption)
+    scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
+    check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
         config=spec.config,
-        stop=stopper,
+        stop=stopper if check is None else CombinedStopper(check, stopper),
         num_samples=spec.num_samples,
         checkpoint_config=tune.CheckpointConfig(**spec.checkpoint_config),
         storage_path=_local(spec.storage_path),
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
     )
-    trials: list[Any] = tune.run_experiments(
-        experiment,
-        scheduler=_scheduler(options),
-        verbose=2 if options.verbose else 0,
-        raise_on_failed_trial=False,
-        callbacks=[TrialWatch(stopper, interruption), TrainingReporter()],
-    )
-    return trials
+    resumed = resume_config(Path(str(experiment.path))) if options.resume else None
+    with only_if_reported(), _reporting(spec, stopper, interruption, options) as reporter:
+        callbacks = [TrialWatch(stopper, interruption), reporter, *spec.loggers]
+        try:
+            trials: list[Any] = tune.run_experiments(
+                experiment,
+                scheduler=scheduler,
+                verbose=2 if options.verbose else 0,
+                raise_on_failed_trial=False,
+                callbacks=[NewestCheckpoints(), *callbacks] if resumed else callbacks,
+                resume_config=resumed,
+            )
+        except tune.TuneError as error:
+            if check is not None and check.problem:
+                raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
+            raise
+    return trials, reporter
+
+
+def _reporting(
+    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions
+) -> AbstractContextManager[TrainingReporter]:
+    """A live display where there is a terminal for it; Tune's own tables (``-v``) and ``--plain`` leave it out."""
+    from rapo_rllib.cli.live import LiveReporter, suits
+    from rapo_rllib.cli.progress import TrainingReporter
+
+    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    if options.plain or options.verbose or not suits():
+        return nullcontext(TrainingReporter())
+    return LiveReporter(f"{spec.name}: {spec.algorithm_name}", stopper, interruption)
 
 
 def _local(path: str | None) -> str | None:

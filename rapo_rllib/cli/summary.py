@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from rapo_rllib.training_warnings import TrainingWarning
+
 SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
 
 
-def summary_of(result: Mapping[str, Any], checkpoint: str | None) -> dict[str, Any] | None:
-    """The numbers of ``summary.json``, null where there is none; None for algorithms that report no accuracy."""
+def summary_of(
+    result: Mapping[str, Any], checkpoint: str | None, warnings: Sequence[TrainingWarning] = ()
+) -> dict[str, Any] | None:
+    """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
     found = result.get("rapo")
     if not found:
         return None
-    return {**{key: _number(found.get(key)) for key in SUMMARY_KEYS}, "checkpoint": checkpoint}
+    numbers = {key: _number(found.get(key)) for key in SUMMARY_KEYS}
+    return {**numbers, "checkpoint": checkpoint, "warnings": [warning.as_dict() for warning in warnings]}
 
 
 def _number(value: Any) -> int | float | None:
@@ -31,10 +36,19 @@ def _number(value: Any) -> int | float | None:
     return int(number) if number.is_integer() and not isinstance(value, float) else number
 
 
-def close_run(path: Path, trials: list[Any], *, interrupted: bool) -> None:
-    """Write the summaries and say what can be done next with the file ``path`` and the checkpoints."""
+def close_run(
+    described: str, trials: list[Any], warnings: Mapping[str, Sequence[TrainingWarning]], *, interrupted: bool
+) -> None:
+    """Write the summaries and say what can be done next with ``rllib train`` and the checkpoints.
+
+    Args:
+        described: what follows ``rllib train`` on the command line.
+        trials: that have ended.
+        warnings: of each trial, by its id.
+        interrupted: whether Ctrl-C ended them.
+    """
     for trial in trials:
-        _summarize(trial)
+        _summarize(trial, warnings.get(trial.trial_id, ()))
     typer.echo("\nYour training was interrupted." if interrupted else "\nYour training finished.")
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
     if not checkpoints:
@@ -44,7 +58,7 @@ def close_run(path: Path, trials: list[Any], *, interrupted: bool) -> None:
     for checkpoint in checkpoints:
         typer.echo(f"  {checkpoint}")
     typer.echo("\nYou can now train on from any checkpoint (with a higher stop criterion), or load it, e.g.:")
-    typer.echo(f"  rllib train file {path} --restore {checkpoints[0]}")
+    typer.echo(f"  rllib train {described} --restore {checkpoints[0]}")
     typer.echo("  from ray.rllib.algorithms.algorithm import Algorithm")
     typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
 
@@ -57,8 +71,8 @@ def best_checkpoint(trial: Any) -> str | None:
     return str(result.checkpoint.path) if result else None
 
 
-def _summarize(trial: Any) -> None:
-    summary = summary_of(trial.last_result or {}, best_checkpoint(trial))
+def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
+    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), warnings)
     if summary is None:
         return
     file = Path(trial.path) / "summary.json"
@@ -66,5 +80,9 @@ def _summarize(trial: Any) -> None:
     file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     typer.echo(f"\n{trial}  ({file})")
     for key, value in summary.items():
+        if key == "warnings":
+            continue
         shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
         typer.echo(f"  {key:<20} {shown}")
+    for warning in warnings:
+        typer.secho(f"  Warning, from iteration {warning.iteration} on: {warning}", fg="yellow")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
+import ray
 import yaml
 from cli_runs import rllib
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
 
 QUESTIONS = {"env": "rapo/questions", "env_config": {"dataset": "rows.jsonl"}}
 
@@ -41,13 +47,29 @@ def write_job(folder: Path, **changes: object) -> Path:
     ],
     ids=lambda value: None if isinstance(value, list) else "-".join(value),
 )
-def test_a_bad_job_is_refused(tmp_path: Path, changes: dict, parts: list[str]) -> None:
-    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?"}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = rllib(tmp_path, "train", "file", str(write_job(tmp_path, **changes)))
-    assert done.returncode == 1, done.stdout + done.stderr
+def test_a_bad_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, parts: list[str]) -> None:
+    write_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    done = CliRunner().invoke(app, ["train", "file", str(write_job(tmp_path, **changes)), "--storage-path", "results"])
+    assert done.exit_code == 1, done.output
     for part in ("job.yaml", "'job'", *parts):
         assert part in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
     assert "Starting" not in done.stdout
+    assert not ray.is_initialized()
     assert not (tmp_path / "results").exists()
+
+
+def test_the_command_itself_says_it_in_one_line(tmp_path: Path) -> None:
+    write_rows(tmp_path)
+    done = rllib(tmp_path, "train", "file", str(write_job(tmp_path, **QUESTIONS)))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "rows.jsonl, row 2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def write_rows(folder: Path) -> None:
+    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?"}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -11,11 +11,9 @@ from rapo_rllib.cli.interrupt import Interruption, TrialStopper, TrialWatch
 @pytest.fixture
 def interruption(monkeypatch):
     monkeypatch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "0")
-    before = signal.getsignal(signal.SIGINT)
     interruption = Interruption()
-    interruption.listen()
-    yield interruption
-    signal.signal(signal.SIGINT, before)
+    with interruption.listening():
+        yield interruption
 
 
 def test_the_first_ends_trials_and_the_second_aborts(interruption, capfd) -> None:
@@ -26,6 +24,14 @@ def test_the_first_ends_trials_and_the_second_aborts(interruption, capfd) -> Non
     assert stopper("t", {"training_iteration": 1})
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_is_what_it_was_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), Interruption().listening():
+        assert signal.getsignal(signal.SIGINT) != before
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.parametrize(

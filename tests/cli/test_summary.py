@@ -8,6 +8,7 @@ import pytest
 from rapo_rllib.cli.interrupt import Interruption, TrialStopper, result_value
 from rapo_rllib.cli.progress import result_line
 from rapo_rllib.cli.summary import summary_of
+from rapo_rllib.training_warnings import TrainingWarning
 
 
 def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:
@@ -20,8 +21,13 @@ def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:
     }
     assert json.dumps(summary_of({"rapo": found}, "/c")) == (
         '{"accuracy_before": 0.25, "accuracy_after": 1.0, "evaluated_questions": 128, "seconds": null, '
-        '"tokens_per_s": null, "retrievals": null, "checkpoint": "/c"}'
+        '"tokens_per_s": null, "retrievals": null, "checkpoint": "/c", "warnings": []}'
     )
+
+
+def test_a_summary_holds_the_warnings() -> None:
+    summary = summary_of({"rapo": {"retrievals": 0}}, None, [TrainingWarning(3, "nothing_retrieved", "nothing", "do")])
+    assert summary["warnings"] == [{"iteration": 3, "name": "nothing_retrieved", "text": "nothing", "advice": "do"}]
 
 
 def test_an_algorithm_without_accuracy_has_no_summary() -> None:

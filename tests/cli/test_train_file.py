@@ -147,9 +147,9 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(tmp_path: Path) -
     assert len(checkpoints(tmp_path)) == 2  # at the end, by default
     for checkpoint in checkpoints(tmp_path):  # results with an accuracy are summarized
         summary = json.loads((checkpoint.parent / "summary.json").read_text())
-        numbers = {key: value for key, value in summary.items() if value is not None}
-        assert numbers == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint)}
-        assert len(summary) == 7
+        known = {key: value for key, value in summary.items() if value is not None}
+        assert known == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint), "warnings": []}
+        assert len(summary) == 8
     assert done.stdout.count("accuracy_after       0.500") == 2
 
 

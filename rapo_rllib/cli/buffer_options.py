@@ -1,0 +1,83 @@
+"""What all ``rllib buffer`` commands share: where the buffer is, and how mistakes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.settings import BufferSettings
+
+buffer_app = typer.Typer(no_args_is_help=True, help="The Step-Trace Buffer: steps of off-policy agents, in Milvus.")
+
+Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
+Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
+EmbedderName = Annotated[
+    str, typer.Option(help="sentence-transformers folder, id, all-minilm-l6-v2, or http(s)://.../v1#model.")
+]
+Token = Annotated[str, typer.Option(envvar="MILVUS_TOKEN", help="Token of a server.")]
+DbName = Annotated[str, typer.Option(help="Database of a server.")]
+StoredEmbedder = Annotated[
+    str | None, typer.Option("--embedder", help="The one that the buffer must have been made with (default: whichever it was).")
+]
+DEFAULT_URI, DEFAULT_COLLECTION, DEFAULT_EMBEDDER = "./step_traces.db", "step_traces", "all-minilm-l6-v2"
+
+
+@contextmanager
+def opened(**settings: Any) -> Iterator[StepTraceBuffer]:
+    """The buffer of ``BufferSettings(**settings)``, closed afterwards; a mistake is one line and exit status 1."""
+    from rapo_rllib.settings import BufferSettings
+
+    with one_line_errors(), _open(BufferSettings(**settings)) as buffer:
+        yield buffer
+
+
+@contextmanager
+def opened_as_stored(
+    embedder: str | None, pooling: str | None = None, key_recipe: str | None = None, **settings: Any
+) -> Iterator[StepTraceBuffer]:
+    """As :func:`opened`. What the keys are made with is taken from the collection, and from the defaults for a new one.
+
+    Args:
+        embedder: insists on one, which is refused later if the collection has another.
+        pooling: the same.
+        key_recipe: the same.
+        settings: further ones of ``BufferSettings``.
+    """
+    from rapo_rllib.buffer.stored import adopted
+    from rapo_rllib.settings import BufferSettings
+
+    insisted: dict[str, Any] = {"embedder": embedder, "pooling": pooling, "key_recipe": key_recipe}
+    with one_line_errors():
+        stored = adopted(BufferSettings(**settings))
+        chosen = replace(stored, **{key: value for key, value in insisted.items() if value is not None})
+        with _open(chosen) as buffer:
+            yield buffer
+
+
+@contextmanager
+def _open(settings: BufferSettings) -> Iterator[StepTraceBuffer]:
+    from rapo_rllib.buffer.store import StepTraceBuffer
+
+    buffer = StepTraceBuffer(settings)
+    try:
+        yield buffer
+    finally:
+        buffer.close()
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """A mistake, or a service that is missing, is one line and exit status 1."""
+    from rapo_rllib.errors import RetrievalError
+
+    try:
+        yield
+    except (ValueError, RetrievalError) as error:
+        typer.secho(str(error), err=True, fg="red")
+        raise typer.Exit(1) from error

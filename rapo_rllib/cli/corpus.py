@@ -1,0 +1,121 @@
+"""``rllib corpus``: make a collection of passages, look into it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rapo_rllib.corpus.collection import Hit, PassageCollection
+
+corpus_app = typer.Typer(no_args_is_help=True, help="Passages for the search tool, in Milvus.")
+
+Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
+Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
+Token = Annotated[str, typer.Option(envvar="MILVUS_TOKEN", help="Token of a server.")]
+DbName = Annotated[str, typer.Option(help="Database of a server.")]
+
+
+@corpus_app.command("build")
+def build(
+    file: Annotated[Path, typer.Argument(help="Passages: .jsonl or .jsonl.gz.", show_default=False)],
+    uri: Uri = "./corpus.db",
+    collection: Collection = "passages",
+    embedder: Annotated[
+        str | None,
+        typer.Option(help="sentence-transformers folder, id, or all-minilm-l6-v2 (which a new collection gets by default)."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="What the embedder runs on, for example cuda.")] = "cpu",
+    text_field: Annotated[str, typer.Option(help="Field that holds a passage's text.")] = "text",
+    title_field: Annotated[str, typer.Option(help="Field that holds its title; may be missing.")] = "title",
+    id_field: Annotated[str, typer.Option(help="Field that holds its id; may be missing.")] = "id",
+    passages_field: Annotated[
+        str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what the collection holds first.")] = False,
+    token: Token = "",
+    db_name: DbName = "",
+) -> None:
+    """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
+    with _opened(uri, collection, token, db_name, embedder, device) as passages:
+        from rapo_rllib.cli.build_display import BuildDisplay
+        from rapo_rllib.corpus.build import build_corpus
+        from rapo_rllib.corpus.passages import PassageFields
+
+        fields = PassageFields(text=text_field, title=title_field, id=id_field, passages=passages_field)
+        try:
+            with BuildDisplay() as display:
+                done = build_corpus(passages, file, fields, display, replace)
+        except KeyboardInterrupt:
+            seen = display.latest.seen if display.latest else 0
+            typer.secho(
+                f"Stopped after {seen:,} passages. The same command, run again, goes on from there.", err=True, fg="red"
+            )
+            raise typer.Exit(130) from None
+        typer.echo(f"{passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
+
+
+@corpus_app.command("search")
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
+    uri: Uri = "./corpus.db",
+    collection: Collection = "passages",
+    top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
+    mode: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
+    token: Token = "",
+    db_name: DbName = "",
+) -> None:
+    """Show the passages that are found for QUERY."""
+    with _opened(uri, collection, token, db_name) as passages:
+        (hits,) = passages.search([query], top_k, mode)
+        for number, hit in enumerate(hits, start=1):
+            typer.echo(json.dumps(_record(hit), ensure_ascii=False) if as_json else _shown(number, hit))
+        if not hits:
+            typer.echo("Nothing was found.", err=True)
+
+
+@corpus_app.command("stats")
+def stats(uri: Uri = "./corpus.db", collection: Collection = "passages", token: Token = "", db_name: DbName = "") -> None:
+    """Say what a collection holds and what it was made with."""
+    with _opened(uri, collection, token, db_name) as passages:
+        facts = passages.facts()
+        typer.echo(f"{passages.where}: {passages.count():,} passages")
+        typer.echo(f"embedder: {facts['embedder']}")
+        typer.echo(f"modes: {'dense, bm25, hybrid' if facts['bm25'] else 'dense'}")
+        typer.echo(f"files: {', '.join(facts['files']) or 'none complete'}")
+        if not facts["complete"]:
+            typer.secho("Not complete: run `rllib corpus build` again.", fg="yellow")
+
+
+@contextmanager
+def _opened(
+    uri: str, collection: str, token: str, db_name: str, embedder: str | None = None, device: str = "cpu"
+) -> Iterator[PassageCollection]:
+    """The collection, closed afterwards; a mistake or a missing service is one line and exit status 1."""
+    from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
+    from rapo_rllib.errors import RetrievalError
+
+    try:
+        passages = PassageCollection(CorpusPlace(uri, collection, token, db_name, prefix="--"), embedder, device)
+        try:
+            yield passages
+        finally:
+            passages.close()
+    except (ValueError, RetrievalError) as error:
+        typer.secho(str(error), err=True, fg="red")
+        raise typer.Exit(1) from error
+
+
+def _record(hit: Hit) -> dict[str, Any]:
+    passage = hit.passage
+    return {"score": hit.score, "id": passage.source_id or passage.id, "title": passage.title, "text": passage.text}
+
+
+def _shown(number: int, hit: Hit) -> str:
+    return f"[{number}] {hit.passage.title}  ({hit.score:.4f})\n{hit.passage.text}\n"

@@ -1,0 +1,86 @@
+"""``rllib example list | get | run``: the jobs that come with the package."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from rapo_rllib.cli.example_files import described, example, examples, files_of
+
+Name = Annotated[str, typer.Argument(help="As `rllib example list` has it.", show_default=False)]
+
+
+def example_app(train_file: Callable[..., None]) -> typer.Typer:
+    """The commands.
+
+    Args:
+        train_file: ``rllib train file``, whose options ``rllib example run`` has too.
+    """
+    app = typer.Typer(no_args_is_help=True, help="Jobs that come with the package: list them, get one, run one.")
+    app.command("list")(list_examples)
+    app.command("get")(get_example)
+    app.command("run")(_run(train_file))
+    return app
+
+
+def list_examples(
+    filter_: Annotated[str, typer.Option("--filter", "-f", help="Only those with this word in name or description.")] = "",
+) -> None:
+    """List the examples, a line each."""
+    known = {name: described(path) for name, path in _found(examples).items()}
+    width = max(map(len, known), default=0)
+    for name, text in known.items():
+        if filter_.lower() in f"{name} {text}".lower():
+            typer.echo(f"{name:<{width}}  {text}")
+
+
+def get_example(
+    name: Name,
+    to: Annotated[Path | None, typer.Option(help="Write it, and modules that it needs, into this folder.")] = None,
+) -> None:
+    """Print an example, or write it into a folder."""
+    path = _found(lambda: example(name))
+    if to is None:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        return
+    copies = [(file, to / file.name) for file in files_of(path)]
+    if there := [copy for _, copy in copies if copy.exists()]:
+        _fail(f"{there[0]} is there already: name another folder, or remove it")
+    to.mkdir(parents=True, exist_ok=True)
+    for file, copy in copies:
+        shutil.copyfile(file, copy)
+        typer.echo(copy)
+
+
+def _run(train_file: Callable[..., None]) -> Callable[..., None]:
+    """``train_file`` with a name in place of its path."""
+
+    def run_example(name: str, **options: Any) -> None:
+        """Train what an example describes; options as of `rllib train file`."""
+        train_file(_found(lambda: example(name)), **options)
+
+    hints = {**get_type_hints(train_file, include_extras=True), "name": Name}
+    _, *others = inspect.signature(train_file).parameters.values()
+    first = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.Signature([each.replace(annotation=hints[each.name]) for each in (first, *others)])
+    run_example.__signature__ = signature  # type: ignore[attr-defined]
+    run_example.__annotations__ = {name: hints[name] for name in signature.parameters}
+    return run_example
+
+
+def _found(look: Callable[[], Any]) -> Any:
+    """What ``look`` finds; a mistake is one line and exit status 1."""
+    try:
+        return look()
+    except ValueError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    typer.secho(message, err=True, fg="red")
+    raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""The config that a checkpoint was trained with, without its weights: of RAPO and of RLlib's other algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.config_checks import known_keys
+from rapo_rllib.unknown_keys import refuse_unknown_keys
+
+_ARGUMENTS = "class_and_ctor_args.pkl"
+
+
+def is_rllib_checkpoint(folder: Path) -> bool:
+    """Whether ``folder`` holds what ``Algorithm.from_checkpoint`` reads."""
+    return (folder / "rllib_checkpoint.json").is_file() and (folder / _ARGUMENTS).is_file()
+
+
+def trained_algorithm(folder: Path) -> tuple[Any, Any]:
+    """Class and ``AlgorithmConfig`` of a checkpoint. It is a pickle: read only checkpoints that you trust.
+
+    Raises:
+        ValueError: the checkpoint holds neither, or cannot be read here.
+    """
+    from ray import cloudpickle
+
+    try:
+        saved = cloudpickle.loads((folder / _ARGUMENTS).read_bytes())
+        ((state,), _) = saved["ctor_args_and_kwargs"]
+        return saved["class"], state["class"].from_state(state)
+    except Exception as error:  # of whatever the config holds: a class that is not importable here, another Ray
+        raise ValueError(f"{folder}: {_ARGUMENTS} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
+    """``config`` with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest of ``engine`` as it is.
+
+    Raises:
+        ValueError: there is no such key.
+    """
+    for key, value in overrides:
+        head, _, rest = key.partition(".")
+        refuse_unknown_keys([head], known_keys(config), "--set ")
+        if rest:
+            own = config.language_model if head == "model" and hasattr(config, "language_model") else getattr(config, head)
+            value = {**(own or {}), rest: value}
+        config.update_from_dict({head: value})
+    return config

@@ -1,0 +1,138 @@
+"""What attempts at the questions of a benchmark come to. Pure functions.
+
+Shapes: ``Q`` questions, ``N`` attempts at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LEVEL, RESAMPLES = 0.95, 10_000
+_BLOCK = 1_000  # resamples drawn at a time: of many questions all of them would not fit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One attempt."""
+
+    correct: bool
+    format_ok: bool = False
+    tool_calls: int = 0
+    tokens: int = 0  # generated
+    seconds: float = 0.0
+    failed: bool = False  # it ended with an error: counted as wrong
+    f1: float | None = None  # None: not a benchmark of answers in words
+    exact_match: bool | None = None
+    retrievals: int = 0
+
+
+def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
+    """``1 - C(n - c, k) / C(n, k)``: unbiased estimate of the chance that one of ``k`` attempts is right (arXiv 2107.03374).
+
+    Raises:
+        ValueError: unless ``1 <= k <= num_attempts`` and ``0 <= num_correct <= num_attempts``.
+
+    >>> pass_at_k(4, 1, 2)
+    0.5
+    """
+    if not (1 <= k <= num_attempts and 0 <= num_correct <= num_attempts):
+        raise ValueError(f"pass@{k} of {num_correct} right among {num_attempts} attempts is not defined")
+    wrong = num_attempts - num_correct
+    if wrong < k:
+        return 1.0
+    return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, num_attempts + 1)))
+
+
+def bootstrap_interval(
+    values: Sequence[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap of the mean.
+
+    Args:
+        values: one per question, ``[Q]``: attempts at one question depend on each other, questions do not.
+        level: share of the resampled means inside.
+        resamples: how many.
+        seed: of the resampling; the same gives the same.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
+        raise ValueError("an interval needs at least one value")
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [
+            rng.choice(array, size=(min(_BLOCK, resamples - start), array.size)).mean(axis=1)
+            for start in range(0, resamples, _BLOCK)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def summary(questions: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
+    """The numbers of one model on one benchmark; shares lie in [0, 1].
+
+    Args:
+        questions: the attempts at each question, ``[Q][N]``, as many at each.
+
+    Raises:
+        ValueError: there are no questions.
+    """
+    per_question = accuracies(questions)
+    attempts = [outcome for outcomes in questions for outcome in outcomes]
+    num_samples = len(questions[0]) if questions else 0
+    low, high = bootstrap_interval(per_question)
+    found: dict[str, Any] = {
+        "questions": len(questions),
+        "samples": num_samples,
+        "accuracy": _mean(per_question),  # with several samples: avg@k
+        "accuracy_ci": [low, high],
+        "pass_at_k": {str(k): _mean_pass(questions, k) for k in _ks(num_samples)},
+    }
+    if all(one.f1 is not None for one in attempts):
+        f1 = [_mean([one.f1 or 0.0 for one in outcomes]) for outcomes in questions]
+        found |= {"f1": _mean(f1), "f1_ci": list(bootstrap_interval(f1))}
+        found["exact_match"] = _mean([float(bool(one.exact_match)) for one in attempts])
+    return found | {
+        "format_rate": _mean([float(one.format_ok) for one in attempts]),
+        "tool_calls": _mean([one.tool_calls for one in attempts]),  # per attempt, as the next three
+        "retrievals": _mean([one.retrievals for one in attempts]),
+        "tokens": _mean([one.tokens for one in attempts]),
+        "seconds": _mean([one.seconds for one in attempts]),
+        "failed": sum(one.failed for one in attempts),
+    }
+
+
+def accuracies(questions: Sequence[Sequence[Outcome]]) -> list[float]:
+    """Share of right attempts, by question: ``[Q]``."""
+    return [_mean([float(one.correct) for one in outcomes]) for outcomes in questions]
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    """Mean of ``second - first`` over the same questions, with its interval.
+
+    Raises:
+        ValueError: they are not equally many, or none.
+    """
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    return {"difference": _mean(differences), "difference_ci": list(bootstrap_interval(differences))}
+
+
+def _mean_pass(questions: Sequence[Sequence[Outcome]], k: int) -> float:
+    return _mean([pass_at_k(len(outcomes), sum(one.correct for one in outcomes), k) for outcomes in questions])
+
+
+def _ks(num_samples: int) -> list[int]:
+    """Powers of two, and the number of samples itself."""
+    powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
+    return sorted({*powers, num_samples})
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

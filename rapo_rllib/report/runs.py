@@ -1,0 +1,147 @@
+"""What the folders of trials hold, also while the trials still go: half-written lines and missing files are no errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.metrics_flat import flattened
+
+RESULTS, TRANSCRIPTS = "result.json", "transcripts"
+SETTINGS = "settings"  # of a row: numbers of its config that other rows have differently
+_DEPTH = 3  # folders below RUN_DIR in which trials are looked for: storage / experiment / trial
+
+
+@dataclass
+class Trial:
+    """One trial of Tune, as far as it has been written."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one result per iteration, in order; of the config what changed
+    config: dict[str, Any] = field(default_factory=dict)  # the whole one, where a result holds it
+    params: dict[str, Any] = field(default_factory=dict)  # what the job sets
+    state: str = "no result yet"
+    unreadable_lines: int = 0
+    iterations: dict[int, Path] = field(default_factory=dict)  # transcripts
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.folder.name
+
+
+def find_trials(run_dir: Path) -> list[Trial]:
+    """The trials of a run: the folder itself, or every one below it, by name.
+
+    Raises:
+        ValueError: there is no such folder, or neither it nor a folder below it is a trial's.
+    """
+    root = run_dir.expanduser().resolve()
+    if not root.is_dir():
+        raise ValueError(f"RUN_DIR {run_dir}: no such folder; name a trial's or an experiment's, e.g. under ~/ray_results")
+    folders = list(_trial_folders(root, _DEPTH))
+    if not folders:
+        raise ValueError(
+            f"RUN_DIR {run_dir}: neither it nor a folder in it holds {RESULTS} or {TRANSCRIPTS}/; "
+            "name the folder that Tune printed as the one of its results"
+        )
+    return [read_trial(folder) for folder in folders]
+
+
+def _trial_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / RESULTS).is_file() or (folder / TRANSCRIPTS).is_dir():
+        yield folder
+    elif depth:
+        for below in sorted(folder.iterdir()):
+            if below.is_dir() and not below.name.startswith(("checkpoint_", ".")):
+                yield from _trial_folders(below, depth - 1)
+
+
+def read_trial(folder: Path) -> Trial:
+    """One trial. A run that was restored goes on from its checkpoint: what it had beyond that before is left out."""
+    trial = Trial(folder, params=_json_object(folder / "params.json"))
+    results: dict[int, dict[str, Any]] = {}
+    lines = JsonLines(folder / RESULTS)
+    for row in lines:
+        trial.config = row.pop("config", None) or trial.config
+        row[SETTINGS] = _numbers(trial.config, trial.params)
+        number = int(row.get("training_iteration") or len(results) + 1)
+        results = {earlier: kept for earlier, kept in results.items() if earlier < number}
+        results[number] = row
+    trial.rows = list(results.values())
+    _keep_changes(trial.rows)
+    trial.config = trial.config or trial.params
+    trial.unreadable_lines = lines.unreadable
+    trial.iterations = dict(_transcripts(folder / TRANSCRIPTS))
+    trial.state = _state(trial)
+    return trial
+
+
+def _numbers(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of ``config`` that the job sets, or that Tune drew or mutated."""
+    asked, found = flattened(params), flattened(config)
+    kept = {key: found.get(key) for key in asked}
+    return {key: value for key, value in kept.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+
+
+def _keep_changes(rows: Sequence[dict[str, Any]]) -> None:
+    """Leave those settings in the rows that are not the same in all: an exploit of population based training changed them."""
+    keys = {key for row in rows for key in row[SETTINGS] if row[SETTINGS][key] != rows[0][SETTINGS].get(key)}
+    for row in rows:
+        row[SETTINGS] = {key: value for key, value in row[SETTINGS].items() if key in keys}
+
+
+def _state(trial: Trial) -> str:
+    if trial.rows and trial.rows[-1].get("done"):
+        return "ended"
+    if (trial.folder / "error.txt").is_file():
+        return "failed"
+    if not trial.rows:
+        return "no result yet"
+    return "ended" if (trial.folder / "summary.json").is_file() else "running, or interrupted"
+
+
+def _transcripts(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in sorted(folder.glob("iteration_*.jsonl")):
+        number = path.stem.removeprefix("iteration_")
+        if number.isdigit():
+            yield int(number), path
+
+
+class JsonLines:
+    """The JSON objects of a file, one a line; ``unreadable`` counts the whole lines that are none.
+
+    A last line without its line break is still being written: it is taken if it is whole and passed over if not. A file that is
+    missing has no lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.unreadable = 0
+        if not self.path.is_file():
+            return
+        with self.path.open("rb") as file:
+            for line in file:
+                value = _parsed(line)
+                if isinstance(value, dict):
+                    yield value
+                elif line.endswith(b"\n") and line.strip():
+                    self.unreadable += 1
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None  # counted, or half-written
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    value = _parsed(path.read_bytes()) if path.is_file() else None
+    return value if isinstance(value, dict) else {}

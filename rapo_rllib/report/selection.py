@@ -1,0 +1,84 @@
+"""Which transcripts go into the page: whole iterations, the newest first, then ever finer samples, up to a size."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rapo_rllib.report.runs import JsonLines, Trial
+from rapo_rllib.report.trajectories import grouped, objective_of, shown_group
+
+
+@dataclass
+class Selection:
+    """The groups of one trial that the page holds, by iteration, as JSON texts."""
+
+    groups: list[str] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)  # whole, or cut
+    cut: int | None = None  # iteration of which only the first groups fit
+    available: int = 0  # iterations that have transcripts
+    unreadable_lines: int = 0
+
+
+def selected(trial: Trial, max_bytes: int) -> Selection:
+    """What of a trial's transcripts fits into ``max_bytes``: always a part of the newest iteration, where one group fits."""
+    found = Selection(available=len(trial.iterations))
+    objective = objective_of(trial.config)
+    held: dict[int, list[str]] = {}
+    left = max_bytes
+    for number in sampling_order(sorted(trial.iterations)):
+        lines = JsonLines(trial.iterations[number])
+        groups = [script_json(shown_group(rows, number, objective)) for rows in grouped(lines)]
+        found.unreadable_lines += lines.unreadable
+        fitting = _fitting(groups, left)
+        if len(fitting) < len(groups):
+            if not held and fitting:
+                held[number], found.cut = fitting, number
+            break
+        left -= sum(map(_size, groups))
+        held[number] = groups
+    found.iterations = sorted(number for number, groups in held.items() if groups)
+    found.groups = [group for number in found.iterations for group in held[number]]
+    return found
+
+
+def sampling_order(numbers: Sequence[int]) -> Iterator[int]:
+    """The last, the first, then the middle of every gap that is left, the widest first. Example: 1..5 gives 5, 1, 3, 2, 4."""
+    if not numbers:
+        return
+    yield numbers[-1]
+    if len(numbers) > 1:
+        yield numbers[0]
+    gaps = deque([(0, len(numbers) - 1)])
+    while gaps:
+        low, high = gaps.popleft()
+        middle = (low + high) // 2
+        if low < middle < high:
+            yield numbers[middle]
+            gaps += [(low, middle), (middle, high)]
+
+
+def _fitting(groups: Sequence[str], room: int) -> list[str]:
+    fitting = []
+    for group in groups:
+        room -= _size(group)
+        if room < 0:
+            break
+        fitting.append(group)
+    return fitting
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
+
+
+def script_json(value: Any) -> str:
+    r"""JSON that may stand in a ``<script>`` element: no ``<``, so that neither ``</script>`` nor ``<!--`` ends or hides it.
+
+    Raises:
+        ValueError: a number is not finite; JSON has none such.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,163 @@
+"""Transcripts to what the trajectory reader shows: groups, whose members have parts by writer, rewards and advantages.
+
+iteration_*.jsonl --grouped--> rows of one question --shown_group--> {"question", "members": [{"parts", ...}]}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import groupby
+from typing import Any
+
+from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
+from rapo_rllib.objective.overlong import overlong_punishment
+from rapo_rllib.report.curves import number
+from rapo_rllib.settings import ObjectiveSettings
+
+POLICY, TOOL, RETRIEVED = "policy", "tool", "retrieved"
+_MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
+_CLOSING_TAG = re.compile(r"\s*(</[^>\n]*>)?\n?")
+
+
+def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
+    """The objective that a trial trains with, the paper's where its config is silent."""
+    known = {field.name: config[field.name] for field in fields(ObjectiveSettings) if field.name in config}
+    return ObjectiveSettings(**known)
+
+
+def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Rows of one file by group; older files do not number them: there a group is rows in succession with one question."""
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group", row.get("question_id")))]
+
+
+def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int, objective: ObjectiveSettings) -> dict[str, Any]:
+    """One group, for the page."""
+    first = rows[0]
+    return {
+        "iteration": iteration,
+        "id": str(first.get("question_id", "")),
+        "question": str(first.get("question", "")),
+        "gold": str(first.get("gold", "")),
+        "members": [_member(row) | advantages for row, advantages in zip(rows, group_advantages(rows, objective), strict=True)],
+    }
+
+
+def group_advantages(rows: Sequence[Mapping[str, Any]], objective: ObjectiveSettings) -> list[dict[str, float | None]]:
+    """``outcome`` (A_acc), ``retrieval`` (A_ret) and ``advantage`` (A, eq. 10) of each rollout of a group.
+
+    Trajectories that failed (``end`` is error) have none, as in training. Where branches share tokens under
+    ``branch_advantage: hard``, this is each branch's own value, before the mean over those tokens.
+    """
+    alive = [row for row in rows if row.get("end") != "error"]
+    std, epsilon = objective.normalize_std, objective.advantage_epsilon
+    rewards = [(number(row.get("reward")) or 0.0) + _punishment(row, objective) for row in alive]
+    outcome = outcome_advantages(rewards, std, epsilon)
+    retrieval = retrieval_advantages([number(row.get("retrieval_reward")) or 0.0 for row in alive], std, epsilon)
+    combined = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight)
+    found = iter(zip(outcome.tolist(), retrieval.tolist(), combined.tolist(), strict=True))
+    names = ("outcome", "retrieval", "advantage")
+    return [
+        {name: None for name in names}
+        if row.get("end") == "error"
+        else {name: round(value, 4) for name, value in zip(names, next(found), strict=True)}
+        for row in rows
+    ]
+
+
+def _punishment(row: Mapping[str, Any], objective: ObjectiveSettings) -> float:
+    limit, length = objective.max_response_tokens, len(row.get("token_ids", ()))
+    return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
+
+
+def _member(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "reward": number(row.get("reward")),
+        "terms": {str(name): number(value) for name, value in (row.get("reward_terms") or {}).items()},
+        "z": number(row.get("retrieval_reward")),
+        "correct": bool(row.get("correct")),
+        "hybrid": bool(row.get("hybrid")),
+        "end": str(row.get("end", "")),
+        "error": str(row.get("error", "")),
+        "share": number(row.get("retrieved_share")),
+        "tokens": len(row.get("token_ids", ())),
+        "parts": text_parts(row),
+    }
+
+
+def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The response cut by who wrote it; the texts of all parts add up to the response.
+
+    Behind what a step generated stand the tool's result and the retrieved trace.
+    """
+    text, steps = str(row.get("text", "")), row.get("steps") or []
+    retrievals = {retrieval.get("after_step"): retrieval for retrieval in row.get("retrievals") or []}
+    parts: list[dict[str, Any]] = []
+    before: Mapping[str, Any] = {}
+    end = 0
+    for index, (step, start) in enumerate(zip(steps, _starts(text, steps), strict=True)):
+        parts += _between(text, end, start, before, retrievals.get(index - 1))
+        end, before = max(start + len(str(step.get("text", ""))), start), step
+        parts.append(_policy_part(text[start:end], step, row.get("entropies") or ()))
+    parts += _between(text, end, len(text), before, retrievals.get(len(steps) - 1))
+    return [part for part in parts if part["text"]]
+
+
+def _starts(text: str, steps: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where the text of each step begins. Older files do not say: there it is found from the end of the response.
+
+    From the end, since a policy that copies what it retrieved writes the same text a second time.
+    """
+    noted = [int(step.get("text_start", -1)) for step in steps]
+    if all(start >= 0 for start in noted):
+        return noted
+    starts, end = [], len(text)
+    for step in reversed(steps):
+        found = text.rfind(str(step.get("text", "")), 0, end)
+        end = found if found >= 0 else end
+        starts.append(end)
+    return starts[::-1]
+
+
+def _policy_part(text: str, step: Mapping[str, Any], entropies: Sequence[float]) -> dict[str, Any]:
+    tokens = entropies[int(step.get("start", 0)) : int(step.get("stop", 0))]
+    return {
+        "by": POLICY,
+        "text": text,
+        "entropy": number(step.get("entropy")),
+        "entropies": _binned(tokens),
+        "tokens": int(step.get("stop", 0)) - int(step.get("start", 0)),
+        "tool": step.get("tool"),
+        "tool_error": step.get("tool_error"),
+        "tool_seconds": number(step.get("tool_seconds")),
+    }
+
+
+def _between(
+    text: str, start: int, stop: int, step: Mapping[str, Any], retrieval: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """``text[start:stop]``, which stands behind a step: a tool's result, a retrieved trace, or both in that order."""
+    if retrieval is None:
+        return [{"by": TOOL, "text": text[start:stop]}]
+    middle = int(retrieval.get("text_start", -1))
+    if not start <= middle <= stop:
+        middle = _end_of_observation(text, start, stop, str(step.get("observation", "")).strip())
+    about = {"source": str(retrieval.get("source", "")), "similarity": number(retrieval.get("similarity"))}
+    traced = {"by": RETRIEVED, "text": text[middle:stop], **about, "noisy": bool(retrieval.get("noisy"))}
+    return [{"by": TOOL, "text": text[start:middle]}, traced]
+
+
+def _end_of_observation(text: str, start: int, stop: int, observation: str) -> int:
+    found = text.find(observation, start, stop) if observation else -1
+    if found < 0:
+        return start
+    closing = _CLOSING_TAG.match(text, found + len(observation), stop)
+    return closing.end() if closing else found + len(observation)
+
+
+def _binned(values: Sequence[float]) -> list[float]:
+    """Means over at most ``_MAX_BARS`` stretches of equal length."""
+    size = max(-(-len(values) // _MAX_BARS), 1)
+    stretches = [values[start : start + size] for start in range(0, len(values), size)]
+    return [round(sum(number(value) or 0.0 for value in stretch) / len(stretch), 3) for stretch in stretches]

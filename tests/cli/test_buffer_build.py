@@ -1,0 +1,194 @@
+"""``rllib buffer build`` with an endpoint: stored, killed and gone on with, two agents side by side, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli_runs import COMMAND, environment
+from local_service import Reply, Service, local_service
+from sums import Solver, write_job
+from typer.testing import CliRunner
+
+from rapo_rllib.buffer.build import ensure_built
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.cli.main import app
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.types import HistoryQuery, StepTrace
+
+COUNT = 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_job(tmp_path, small_model, COUNT)
+    return tmp_path
+
+
+def arguments(server: Service, *more: str) -> list[str]:
+    asked = ["--agent", f"{server.url}/v1", "--agent-model", "solver", "--agent-concurrency", "4"]
+    return ["buffer", "build", "job.yaml", *asked, "--samples", "4", "--keep", "2", "--seed", "1", *more]
+
+
+def run(*given: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(given))
+    assert result.exit_code == status, (result.output, result.exception)
+    return result.output
+
+
+def stored(uri: str = "steps.db") -> list[StepTrace]:
+    """What the buffer holds, as training would open it."""
+    buffer = StepTraceBuffer(BufferSettings(uri=uri, traces=None))
+    try:
+        count = ensure_built(buffer, None)
+        found = sorted(buffer.all_traces(), key=lambda trace: trace.id)
+        assert len(found) == count
+        query = HistoryQuery(found[0].question, found[0].history)
+        assert buffer.retrieve([query])[0][0].similarity > 0.99
+        return found
+    finally:
+        buffer.close()
+
+
+def test_built_repeated_and_enlarged(folder: Path) -> None:
+    solver = Solver()
+    with local_service(solver) as server:
+        output = run(*arguments(server, "--max-questions", "5"))
+        asked = solver.count
+        assert "5 of 5 questions" in output and "20 attempts" in output
+        first = stored()
+        assert f"holds {len(first)} step traces" in output
+        assert {(trace.source, trace.reward) for trace in first} == {("solver", 1.0)}
+        again = run(*arguments(server, "--max-questions", "5"))
+        assert solver.count == asked and "0 stored now" in again and stored() == first
+        run(*arguments(server))
+    assert solver.asked == {f"sums-{i}": 4 for i in range(1, COUNT + 1)}
+    experts = list(read_trace_file("steps.step_traces.solver.traces.jsonl"))
+    assert len({expert.question.id for expert in experts}) > 8
+    assert max(sum(expert.question.id == f"sums-{i}" for expert in experts) for i in range(1, COUNT + 1)) == 2  # --keep
+    assert len(stored()) == sum(len(expert.steps) for expert in experts) > len(first)
+    run("buffer", "import", "steps.step_traces.solver.traces.jsonl", "--uri", "imported.db")
+    assert stored("imported.db") == stored()
+
+
+def test_killed_it_goes_on_and_ends_as_if_nobody_had(folder: Path) -> None:
+    progress = folder / "steps.step_traces.solver.progress.jsonl"
+    solver = Solver(lambda number: time.sleep(0.05))  # slow enough to be killed half-way
+    with local_service(solver) as server, (folder / "log.txt").open("wb") as log:
+        command = [*COMMAND, *arguments(server)]
+        killed = subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        while killed.poll() is None and not (progress.exists() and progress.read_bytes().count(b"\n") > 4):
+            time.sleep(0.01)
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL, (folder / "log.txt").read_text()
+        finished = [json.loads(line)["id"] for line in progress.read_bytes().splitlines()[1:]]
+        assert 4 <= len(finished) < COUNT
+        time.sleep(0.5)  # requests that were under way
+        asked = solver.asked.copy()
+        output = run(*arguments(server))
+        assert f"{len(finished)} were finished before" in output
+        assert all(solver.asked[question] == asked[question] == 4 for question in finished)
+        assert set(solver.asked) == {f"sums-{i}" for i in range(1, COUNT + 1)}
+        run(*arguments(server, "--uri", "unkilled.db"))
+    lines = [json.loads(line) for line in progress.read_bytes().splitlines()[1:]]
+    assert len({line["id"] for line in lines}) == len(lines) == COUNT
+    assert stored() == stored("unkilled.db")
+
+
+def test_questions_of_the_evaluation_are_not_asked(folder: Path) -> None:
+    evaluated = folder / "evaluated.jsonl"
+    evaluated.write_text(json.dumps({"question": " what is 1 +  4?", "answer": "5"}) + "\n")
+    solver = Solver()
+    with local_service(solver) as server:
+        changes = ("--set", "evaluation_interval=1", "--set", f"env_config.test_dataset={evaluated}")
+        output = run(*arguments(server, "--max-questions", "3", *changes))
+    assert "left out 1 training questions that are also asked in the evaluation" in output
+    assert set(solver.asked) == {"sums-1", "sums-3"}
+
+
+def test_two_agents_side_by_side(folder: Path) -> None:
+    with local_service(Solver()) as server:
+        few = ("--max-questions", "3")
+        run(*arguments(server, *few))
+        one = stored()
+        run(*arguments(server, *few, "--agent-api", "completions", "--agent-tokenizer", folder_model(), "--source", "second"))
+        both = stored()
+    assert [trace for trace in both if trace.source == "solver"] == one
+    assert len([trace for trace in both if trace.source == "second"]) == len(one)
+
+
+def folder_model() -> str:
+    return str(next(line.split(": ")[1] for line in Path("job.yaml").read_text().splitlines() if "name_or_path" in line))
+
+
+def test_an_agent_that_dies_is_not_taken_for_one_that_failed(folder: Path) -> None:
+    dead = [True]
+    solver = Solver(lambda number: Reply(status=400) if dead and number > 16 else None)
+    with local_service(solver) as server:
+        output = run(*arguments(server), status=1)
+        assert "the agent failed at 3 questions in a row" in output and "run again, goes on" in output
+        dead.clear()
+        output = run(*arguments(server))
+    assert f"questions: {COUNT} of {COUNT}" in output
+    assert len({trace.question_id for trace in stored()}) > 8
+
+
+def test_what_came_of_it_is_told(folder: Path) -> None:
+    solver = Solver(lambda number: Reply(status=400) if number == 3 else None)
+    with local_service(solver) as server:
+        lines = run(*arguments(server, "--max-questions", "4", "--min-reward", "-1")).splitlines()
+    told = "\n".join(lines)
+    assert "questions: 4 of 4, of which 4 have a trajectory that was kept" in told
+    assert "ends: 15 answer, 1 error" in told and "failed 1 times: agent answers with status N" in told
+    assert "trajectories: 16 written, 8 kept, 16 steps; 16 stored now" in told
+    assert "tokens/s" in told and "on average over all that were written" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--agent-model", ""], "--agent-model is missing"),
+        (["--agent-api", "telepathy"], "--agent-api must be one of chat, completions, got 'telepathy'"),
+        (["--agent-api", "completions"], "--agent-tokenizer is missing"),
+        (["--uri", "steps"], "step_trace_buffer.uri: 'steps' is neither"),
+        (["--set", "group_sizes=3"], "unknown key"),
+        (["--set", "lr={grid_search: [1, 2]}"], "describes 2 trials"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: Path, more: list[str], message: str) -> None:
+    with local_service(lambda _: Reply(status=404)) as server:
+        assert message in run(*arguments(server, *more), status=1)
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("./gone", "there is no folder './gone'"),
+        ("checkpoint", "was written without its policy as a Hugging Face folder"),
+    ],
+)
+def test_an_agent_that_is_not_there(folder: Path, agent: str, message: str) -> None:
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "rllib_checkpoint.json").write_text("{}")
+    assert message in run("buffer", "build", "job.yaml", "--agent", agent, status=1)
+
+
+def test_a_wrong_key_ends_the_build(folder: Path) -> None:
+    with local_service(lambda _: Reply({"error": "no key"}, 401)) as server:
+        output = run(*arguments(server, "--agent-key-env", "MY_KEY"), status=1)
+    assert "status 401" in output and "MY_KEY" in output
+
+
+def test_other_settings_need_other_files(folder: Path) -> None:
+    with local_service(Solver()) as server:
+        run(*arguments(server, "--max-questions", "1"))
+        output = run(*arguments(server, "--max-questions", "1", "--temperature", "0.1"), status=1)
+        assert "temperature was 1.0 and is 0.1" in output
+        run(*arguments(server, "--max-questions", "1", "--temperature", "0.1", "--out", "cooler"))
+    assert (folder / "cooler.traces.jsonl").exists()

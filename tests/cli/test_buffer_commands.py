@@ -1,0 +1,125 @@
+"""``rllib buffer``: what goes wrong is one line, what is deleted is asked about, what is stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.buffer_page import bars, page
+from rapo_rllib.cli.build_display import BuildDisplay
+from rapo_rllib.cli.main import app
+
+SOLUTION = {"question": "3 + 5?", "gold": "8", "segments": [{"type": "answer", "text": "8"}], "source": "human"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{**SOLUTION, "id": str(i), "question": f"{i} + 5?"} for i in range(4)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "b.jsonl").write_text('{"what": 1}\n')
+    (tmp_path / "q.jsonl").write_text('{"question": "0 + 5?"}\n')
+    (tmp_path / "r.jsonl").write_text('{"answer": "5"}\n')
+    return tmp_path
+
+
+def run(*arguments: str, status: int = 0, input: str | None = None) -> str:
+    result = CliRunner().invoke(app, ["buffer", *arguments], input=input)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["import", "gone.jsonl"], "there is no trace file gone.jsonl"),
+        (["import", "b.jsonl"], "b.jsonl, line 1: fields ['what'] belong to no known format"),
+        (["import", "a.jsonl", "--format", "csv"], "format must be one of ('auto', 'traces'"),
+        (["import", "a.jsonl", "--format", "chat"], "a.jsonl, line 1: field 'messages' must be a list"),
+        (["import", "a.jsonl", "--weight", "gpt=2"], "--weight gpt=…: no file has this source; theirs are human"),
+        (["import", "a.jsonl", "--min-reward", "2"], "nothing to import (reward below --min-reward: 4)"),
+        (["import", "a.jsonl", "--evaluation", "r.jsonl"], "r.jsonl, row 1: no question in"),
+        (["import", "a.jsonl", "--evaluation", "q.txt"], "--evaluation q.txt: not a file ending in .jsonl"),
+        (["import", "a.jsonl", "--evaluation", "gone.csv"], "--evaluation gone.csv: there is no such file"),
+        (["import", "a.jsonl", "--uri", "steps"], "'steps' is neither a Milvus Lite path"),
+        (["import", "a.jsonl", "--embedder", "./gone"], "there is no sentence-transformers model in './gone'"),
+        (["search", "x"], "there is no collection 'step_traces'"),
+        (["search", "x", "--question", "q", "--history", "h"], "TEXT is one of both"),
+        (["verify"], "there is no collection 'step_traces'"),
+        (["stats"], "there is no collection 'step_traces'"),
+        (["export", "a.csv"], "a.csv: the file's name must end in .jsonl"),
+        (["drop"], "there is no collection 'step_traces'"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    output = run(*arguments, status=1)
+    assert message in output
+    assert len(output.splitlines()) == 1
+    assert not (folder / "step_traces.db").exists()
+
+
+@pytest.mark.parametrize("weight", ["gpt", "gpt=x", "gpt=-1", "gpt=nan"])
+def test_a_weight_that_is_none(folder: Path, weight: str) -> None:
+    assert "SOURCE=W" in run("import", "a.jsonl", "--weight", weight, status=2)
+
+
+def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rapo_rllib.buffer import store
+
+    monkeypatch.setattr(store, "WRITE_BATCH", 2)
+    show = BuildDisplay.__call__
+
+    def interrupted(display: BuildDisplay, progress) -> None:
+        show(display, progress)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BuildDisplay, "__call__", interrupted)
+        output = run("import", "a.jsonl", status=130)
+    assert "Stopped after 2 step traces. The same command, run again, goes on from there." in output
+    assert "WRONG: an import that was not finished" in run("verify", status=1)
+    assert "holds 4 step traces; 2 were added." in run("import", "a.jsonl")
+
+    verdict = json.loads(run("verify", "--evaluation", "q.jsonl", "--json", status=1))
+    assert [(each["kind"], each["count"]) for each in verdict["findings"]] == [("a question of the evaluation", 1)]
+    stats = json.loads(run("stats", "--json"))
+    assert (stats["traces"], stats["by_source"], stats["coverage"]) == (4, {"human": 4}, None)
+    assert "Nothing was found." in run("search", "0 + 5?", "--source", "nobody")
+
+    assert "Delete them?" in run("drop", input="n\n", status=1)
+    assert "Deleted." in run("drop", input="y\n")
+    assert "there is no collection" in run("drop", status=1)
+
+
+def test_the_page_needs_nothing_else_and_shows_no_markup_of_traces() -> None:
+    from rapo_rllib.buffer.statistics import BufferStats, UsedTrace, spread
+
+    used = UsedTrace("1", 3, 0.25, "gpt<4>", "<script>alert(1)</script>")
+    shown = page(
+        BufferStats(
+            "a & b.db",
+            {"name": "minilm"},
+            traces=5,
+            trajectories=3,
+            by_source={"gpt<4>": 5},
+            mean_reward_by_source={"gpt<4>": 0.5},
+            steps_per_trajectory={1: 1, 2: 2},
+            reward=spread([0.0, 1.0, 1.0]),
+            best=[used],
+        )
+    )
+    assert shown.count("<svg") == shown.count("</svg>") == 2
+    assert "<script" not in shown and "&lt;script&gt;" in shown and "gpt&lt;4&gt;" in shown and "a &amp; b.db" in shown
+    assert "http" not in shown and "src=" not in shown
+    assert "prefers-color-scheme: dark" in shown and "width=device-width" in shown
+
+
+def test_long_trajectories_share_the_last_bar() -> None:
+    plot = bars({n: 1 for n in range(1, 41)})
+    assert plot.count("<rect") == 24
+    assert "<title>24+: 17</title>" in plot

@@ -1,0 +1,94 @@
+"""The page of all config keys is what the code says, says something of every key, and leaves none out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from typer.testing import CliRunner
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.main import app
+from rapo_rllib.config_reference import ConfigKey, config_sections, field_comments, markdown
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
+
+
+@pytest.fixture(scope="module")
+def keys() -> dict[str, ConfigKey]:
+    return {key.name: key for section in config_sections() for key in section.keys}
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == markdown(), "run: rllib config markdown > docs/config.md"
+
+
+def test_every_key_has_a_meaning() -> None:
+    assert [key.name for section in config_sections() for key in section.keys if not key.meaning] == []
+
+
+def test_every_own_attribute_is_there(keys: dict[str, ConfigKey]) -> None:
+    own = {key for key in set(vars(RAPOConfig())) - set(vars(AlgorithmConfig())) if not key.startswith("_")}
+    assert own - set(keys) == {"language_model"}  # which users write as `model`
+    assert "model" in keys
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "default", "meaning"),
+    [
+        ("group_size", "int", "16", "trajectories per question (paper: 16)"),
+        ("lr", "", "1e-06", "learning rate"),
+        ("temperature", "float", "1.0", "of sampling"),
+        ("model.autocast_dtype", "str | None", "'auto'", "matrix products"),  # its comment is on a line of its own
+        ("model.lora.rank", "int", "16", "of each adapter"),
+        ("step_trace_buffer.filter.question", "str", "'any'", "none of the question that asks"),
+        ("branching.branches", "int", "2", "ways a fork goes on"),
+        ("env_config.expert_style", "str", "'steps'", "one python call per operation"),
+        ("env_config.reward.format_check", "str", "'final_step'", "whole_text"),
+    ],
+)
+def test_a_key(keys: dict[str, ConfigKey], name: str, type_: str, default: str, meaning: str) -> None:
+    key = keys[name]
+    assert (key.type, key.default) == (type_, default)
+    assert meaning in key.meaning
+
+
+def test_keys_that_another_key_sets_are_not_offered(keys: dict[str, ConfigKey]) -> None:
+    assert not {"step_trace_buffer.level", "step_trace_buffer.growth"} & set(keys)
+
+
+@pytest.mark.parametrize("key", ["rollout_schedule", "transcripts", "canary_tolerance", "max_retrieval_failure_share"])
+def test_training_sets_the_attribute_that_is_read(key: str) -> None:
+    value = {"rollout_schedule": "lockstep", "transcripts": True}.get(key, 0.25)
+    assert getattr(RAPOConfig().training(**{key: value}), key) == value
+
+
+def test_training_has_no_parameter_that_is_no_attribute() -> None:
+    with pytest.raises(ValueError, match="unknown key 'schedule'"):
+        RAPOConfig().training(schedule="lockstep")
+
+
+@dataclass
+class Commented:
+    """Fields as settings have them."""
+
+    plain: int = 1  # one
+    text: str = "#3"  # three # and a half
+    bare: int = 4
+
+
+def test_comments_of_fields() -> None:
+    assert field_comments(Commented) == {
+        "plain": "one",
+        "text": "three # and a half",
+    }
+
+
+def test_the_command_looks_for_words() -> None:
+    result = CliRunner().invoke(app, ["config", "keys", "clip", "eq. 11"])
+    assert result.exit_code == 0
+    assert [line.split(":")[0] for line in result.output.splitlines() if not line.startswith(" ")] == ["clip_high", "clip_low"]
+    nothing = CliRunner().invoke(app, ["config", "keys", "quicksilver"])
+    assert (nothing.exit_code, nothing.output) == (1, "No key has 'quicksilver' in its name or meaning.\n")

@@ -1,0 +1,91 @@
+"""``rllib corpus``: build, look into it, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.build_display import BuildDisplay, progress_line
+from rapo_rllib.cli.main import app
+from rapo_rllib.corpus import build as build_module
+from rapo_rllib.corpus.build import BuildProgress
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": i, "title": f"Town {i}", "text": f"It has {i} houses."} for i in range(20)]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["corpus", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_built_searched_and_described(folder: Path) -> None:
+    output = run("build", "p.jsonl")
+    assert "20 of 20 passages" in output
+    assert output.endswith("holds 20 passages; 20 were added.\n")
+    assert run("build", "p.jsonl").endswith("holds 20 passages; 0 were added.\n")
+    assert run("search", "Town 7", "--top-k", "1", "--mode", "bm25").startswith("[1] Town 7  (")
+    found = json.loads(run("search", "Town 7", "--top-k", "1", "--mode", "bm25", "--json"))
+    assert (found["id"], found["title"], found["text"]) == ("7", "Town 7", "It has 7 houses.")
+    assert "Nothing was found." in run("search", "zzyzx", "--mode", "bm25")
+    lines = run("stats").splitlines()
+    assert lines[0].endswith("corpus.db: 20 passages")
+    assert lines[1:] == ["embedder: all-minilm-l6-v2", "modes: dense, bm25, hybrid", f"files: {folder / 'p.jsonl'}"]
+    (folder / "one.jsonl").write_text('{"txt": "alone"}\n')
+    run("build", "one.jsonl", "--replace", status=1)
+    assert run("stats").splitlines()[0].endswith("20 passages")  # a wrong file replaces nothing
+    (folder / "one.jsonl").write_text('{"text": "alone"}\n')
+    assert run("build", "one.jsonl", "--replace").endswith("holds 1 passages; 1 were added.\n")
+
+
+def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "BATCH", 8)
+    show = BuildDisplay.__call__
+
+    def interrupted(display: BuildDisplay, progress: BuildProgress) -> None:
+        show(display, progress)
+        if progress.seen == 16:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BuildDisplay, "__call__", interrupted)
+        output = run("build", "p.jsonl", status=130)
+    assert "Stopped after 16 passages. The same command, run again, goes on from there." in output
+    assert "Not complete: run `rllib corpus build` again." in run("stats")
+    assert run("build", "p.jsonl").endswith("holds 20 passages; 4 were added.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["build", "gone.jsonl"], "there is no file gone.jsonl"),
+        (["build", "p.jsonl", "--text-field", "body"], "p.jsonl, line 1: field 'body' must be a text"),
+        (["build", "p.jsonl", "--uri", "corpus"], "--uri: 'corpus' is neither a Milvus Lite path"),
+        (["build", "p.jsonl", "--collection", "a-b"], "--collection must be letters"),
+        (["build", "p.jsonl", "--embedder", "./gone"], "--embedder: there is no sentence-transformers model in './gone'"),
+        (["build", "p.jsonl", "--uri", "http://localhost:1"], "correct --uri, token or db_name"),
+        (["search", "a"], "there is no collection 'passages' at"),
+        (["stats", "--uri", "./other.db"], "rllib corpus build FILE --uri ./other.db --collection passages"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    assert message in " ".join(run(*arguments, status=1).split("\n"))
+
+
+def test_the_progress_line() -> None:
+    assert progress_line(BuildProgress(600, 400, 1200), 4.0) == (
+        "600 of 1,200 passages · 200 were stored before · 100/s · 6 s left"
+    )
+    assert progress_line(BuildProgress(256, 256, 45_489), 5.0).endswith(" · 51/s · 15 min left")
+    assert progress_line(BuildProgress(20, 0, 20), 1.0) == "20 of 20 passages · 20 were stored before"

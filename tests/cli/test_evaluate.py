@@ -1,0 +1,190 @@
+"""``rllib evaluate`` on real questions with endpoints over real HTTP, and of a real checkpoint of PPO."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import COMMAND, SMALL_PPO, checkpoints, environment, rllib
+from local_service import Reply, Request, Service, local_service
+from sums import Solver, write_sums
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def read(folder: Path, name: str = "gsm8k", model: str = "solver") -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Numbers of one model, and all transcripts."""
+    results = json.loads((folder / "results.json").read_text())
+    rows = [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+    return results["benchmarks"][name]["models"][model], rows
+
+
+def of_solver(service: Service) -> str:
+    return f"{service.url}/v1#solver"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_endpoint_solves_with_tools(folder: Path) -> None:
+    data = f"gsm8k={write_sums(folder, 6)}"
+    with local_service(Solver()) as server:
+        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "--samples", "4", "--seed", "1", "--temperature", "0.7")
+    numbers, rows = read(folder / "evaluation")
+    assert len(server.requests) == 48 and {request.json["temperature"] for request in server.requests} == {0.7}
+    assert (numbers["questions"], numbers["samples"], numbers["failed"], len(rows)) == (6, 4, 0, 24)
+    right = [row["correct"] for row in rows]
+    assert 0 < sum(right) < 24 and numbers["accuracy"] == pytest.approx(sum(right) / 24)
+    assert right == [row["predicted"] in row["gold"] for row in rows]
+    assert numbers["accuracy_ci"][0] <= numbers["accuracy"] <= numbers["accuracy_ci"][1]
+    assert numbers["pass_at_k"]["1"] == pytest.approx(numbers["accuracy"]) and set(numbers["pass_at_k"]) == {"1", "2", "4"}
+    assert (numbers["tool_calls"], numbers["tokens"], numbers["format_rate"]) == (1.0, 24.0, 1.0)
+    assert 0 < numbers["seconds"] < 60 and all(row["tool_calls"] == 1 for row in rows)
+    assert f"{numbers['accuracy']:.3f}" in output and "results.json" in output
+    assert "<result>" in rows[0]["text"] and rows[0]["text"].endswith("</answer>")
+    assert "holds the results of another evaluation" in run(
+        of_solver(server), "-b", "gsm8k", "--data", data, "--max-questions", "1", status=1
+    )
+
+
+def answering(answers: dict[str, str]) -> Callable[[Request], Reply]:
+    """An endpoint that knows some questions."""
+
+    def answer(request: Request) -> Reply:
+        asked = request.json["messages"][-1]["content"]
+        known = next((found for question, found in answers.items() if question in asked), "no idea")
+        return Reply({"choices": [{"message": {"content": f"<answer>\\boxed{{{known}}}"}, "finish_reason": "stop"}]})
+
+    return answer
+
+
+def test_two_models_on_real_benchmarks(folder: Path, shared_data: Path) -> None:
+    files = {"hotpotqa": "hotpotqa.jsonl", "math500": "math500.jsonl"}
+    rows = {name: [json.loads(line) for line in (shared_data / "eval" / file).open()][:6] for name, file in files.items()}
+    words = {row["question"]: row["answer"][0] for row in rows["hotpotqa"]}
+    maths = {row["question"]: row["answer"] for row in rows["math500"]}
+    half = {**dict(list(words.items())[:3]), rows["hotpotqa"][4]["question"]: f"{rows['hotpotqa'][4]['answer'][0]} indeed"}
+    data = [option for name, file in files.items() for option in ("--data", f"{name}={shared_data / 'eval' / file}")]
+    with local_service(answering(half)) as weak, local_service(answering(words | maths)) as strong:
+        models = [f"{weak.url}/v1#weak", f"{strong.url}/v1#strong"]
+        output = run(*models, "-b", "hotpotqa,math500", *data, "--max-questions", "6", "-o", "out")
+    first, transcripts = read(folder / "out", "hotpotqa", "weak")
+    second, _ = read(folder / "out", "hotpotqa", "strong")
+    assert len(transcripts) == 24 and {row["model"] for row in transcripts} == {"weak", "strong"}
+    assert first["accuracy"] == first["exact_match"] == 0.5 and 0.5 < first["f1"] < 0.7
+    assert second["accuracy"] == second["f1"] == 1.0 and second["accuracy_ci"] == [1.0, 1.0]
+    assert second["to_first"]["difference"] == 0.5 and second["to_first"]["difference_ci"][0] >= 0
+    assert read(folder / "out", "math500", "strong")[0]["accuracy"] == 1.0
+    assert "f1" not in read(folder / "out", "math500", "weak")[0]
+    assert read(folder / "out", "math500", "weak")[0]["accuracy"] == 0.0
+    assert "hotpotqa: strong to the first: +0.500" in output
+    tools = {"hotpotqa": "calls Python" in str(weak.requests[0].json), "math500": "python" in str(weak.requests[-1].json)}
+    assert tools == {"hotpotqa": False, "math500": True}
+
+
+def test_attempts_that_fail_are_told(folder: Path) -> None:
+    data = f"gsm8k={write_sums(folder, 4)}"
+
+    def broken(number: int) -> Reply | None:
+        return Reply({"error": "bad request"}, 400) if number == 1 else None
+
+    with local_service(Solver(broken)) as server:
+        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "--seed", "1", "--agent-concurrency", "1")
+        assert "1 of 4 attempts failed and count as wrong" in output
+        assert read(folder / "evaluation")[0]["failed"] == 1
+    with local_service(lambda _: Reply({"error": "no"}, 400)) as server:
+        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "-o", "none", status=1)
+    assert "gsm8k: not one of 4 attempts came about: " in output and not (folder / "none" / "results.json").exists()
+
+
+def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
+    count = 8
+    solver = Solver(lambda number: time.sleep(0.2))
+    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, count)}", "--agent-concurrency", "1"]
+    transcripts = folder / "evaluation" / "transcripts.jsonl"
+    with local_service(solver) as server:
+        process = subprocess.Popen([*COMMAND, "evaluate", of_solver(server), *options], cwd=folder, env=environment())
+        while not (transcripts.exists() and transcripts.read_bytes().count(b"\n") >= 3):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        finished = {json.loads(line)["question"] for line in transcripts.read_bytes().split(b"\n")[:-1]}
+        time.sleep(0.5)  # what it had asked last is answered
+        asked_before = solver.asked.copy()
+        assert 3 <= len(finished) < count
+        assert "differ from evaluation.json" in run(of_solver(server), *options, "--temperature", "0.5", status=1)
+        output = run(of_solver(server), *options)
+    assert f"solver: 8 attempts, of which {len(finished)} are there already" in output
+    rest = {
+        name: 1 for index in range(count) if (name := f"sums-{index + 1}") and f"What is {index} + {index + 3}?" not in finished
+    }
+    assert solver.asked - asked_before == rest
+    numbers, rows = read(folder / "evaluation")
+    assert (numbers["questions"], numbers["accuracy"], numbers["failed"], numbers["tokens"]) == (count, 1.0, 0, 24.0)
+    assert len({row["question_id"] for row in rows}) == len(rows) == count
+
+
+def test_questions_whose_endpoint_was_down_are_asked_again(folder: Path) -> None:
+    down = [True]
+    solver = Solver(lambda number: Reply({"error": "no"}, 400) if down[0] else None)
+    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 4)}"]
+    with local_service(solver) as server:
+        assert "not one of 4 attempts came about" in run(of_solver(server), *options, status=1)
+        down[0] = False
+        run(of_solver(server), *options)
+    numbers, rows = read(folder / "evaluation")
+    assert (numbers["accuracy"], numbers["failed"], len(rows)) == (1.0, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m"], "--benchmarks is missing: name some of gsm8k, math,"),
+        (["m", "-b", "gsm8"], "unknown key 'benchmark gsm8': did you mean 'benchmark gsm8k'"),
+        (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
+        (["m", "-b", "gsm8k", "--data", "math=a.jsonl"], "--data math=a.jsonl: must be NAME=PATH of a benchmark that"),
+        (["http://127.0.0.1:1/v1", "-b", "gsm8k"], "Write http://127.0.0.1:1/v1#MODEL"),
+        (["./gone", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl"], "MODEL: there is no folder './gone'"),
+        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--tools", "python"], "--tools python: must be a list"),
+        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--tools", "[pithon]"], "pithon"),
+        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--scorer", "judg"], "did you mean 'judge'"),
+        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
+        (["m", "-b", "gsm8k", "--retrieval-prob", "1.5"], "--retrieval-prob 1.5: must be between 0 and 1"),
+        (["http://127.0.0.1:1/v1#m", "-b", "gsm8k", "--retrieval-prob", "0.5"], "is an endpoint, which cannot be shown"),
+        (["m", "-b", "gsm8k", "--episodes", "3"], "--episodes is for checkpoints of RLlib's other algorithms"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    write_sums(folder, 2)
+    assert message in run(*arguments, status=1)
+
+
+def test_a_checkpoint_of_ppo(folder: Path) -> None:
+    job = f"ppo: {{run: PPO, env: CartPole-v1, stop: {{training_iteration: 1}}, config: {{{SMALL_PPO}}}}}"
+    (folder / "job.yaml").write_text(job)
+    done = rllib(folder, "train", "file", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    checkpoint = str(checkpoints(folder)[-1])
+    done = rllib(folder, "evaluate", checkpoint, "--algo", "PPO", "--env", "CartPole-v1", "--episodes", "3")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads((folder / "evaluation" / "results.json").read_text())
+    assert numbers["algorithm"] == "PPO" and numbers["num_episodes"] == 3
+    assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
+    assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", done.stdout)
+    assert "--algo DQN: the checkpoint is of PPO" in run(checkpoint, "--algo", "DQN", "-o", "other", status=1)
+    assert "--benchmarks: the checkpoint is of another algorithm" in run(checkpoint, "-b", "gsm8k", status=1)

@@ -1,0 +1,178 @@
+"""``scheduler:``, ``--scheduler`` and search expressions: what Tune gets, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import SMALL_PPO, rllib
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, PopulationBasedTraining
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.checks import only_config
+from rapo_rllib.cli.experiments import read_experiments
+from rapo_rllib.cli.main import app
+from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.search_space import with_searches
+
+REWARD = "env_runners/episode_return_mean"
+PBT = {"type": "pbt", "metric": REWARD, "hyperparam_mutations": {"lr": {"uniform": [0.0, 1.0]}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "attributes"),
+    [
+        ({"type": "asha", "metric": REWARD, "max_t": 20}, ASHAScheduler, {"_max_t": 20, "_mode": "max", "_metric": REWARD}),
+        (
+            {"type": "ASHAScheduler", "metric": "a", "mode": "min"},
+            ASHAScheduler,
+            {"_mode": "min", "_time_attr": "training_iteration"},
+        ),
+        ({"type": "async_hyperband", "metric": "episode_reward_mean"}, ASHAScheduler, {"_metric": REWARD}),
+        ({"type": "median_stopping_rule", "metric": "a"}, MedianStoppingRule, {"_metric": "a"}),
+        ({**PBT, "perturbation_interval": 3}, PopulationBasedTraining, {"_perturbation_interval": 3, "_mode": "max"}),
+        (
+            {**PBT, "type": "PopulationBasedTraining", "perturbation_factors": [2, 0.5]},
+            PopulationBasedTraining,
+            {"_perturbation_factors": (2, 0.5)},
+        ),
+    ],
+)
+def test_tunes_scheduler_with_its_own_arguments(given: dict[str, Any], kind: type, attributes: dict[str, Any]) -> None:
+    scheduler = make_scheduler(given)
+    assert type(scheduler) is kind
+    assert {name: getattr(scheduler, name) for name in attributes} == attributes
+
+
+def test_perturbed_values_stay_in_their_range() -> None:
+    mutations = {
+        "lr": {"uniform": [0.1, 0.9]},
+        "env_config": {"steps": {"randint": [1, 4]}},
+        "group_size": [4, 8],
+        "gamma": {"randn": [0, 1]},
+    }
+    scheduler = make_scheduler({**PBT, "hyperparam_mutations": mutations})
+    explore = pickle.loads(pickle.dumps(scheduler))._custom_explore_fn  # Tune keeps schedulers in its snapshots
+    config = {"lr": 1.08, "env_config": {"steps": 4, "tools": []}, "group_size": 8, "gamma": 7.0}
+    assert explore(config) == {"lr": 0.9, "env_config": {"steps": 3, "tools": []}, "group_size": 8, "gamma": 7.0}
+    assert explore({**config, "lr": 0.08})["lr"] == 0.1
+
+
+def test_search_expressions_are_tunes() -> None:
+    given = {
+        "lr": {"loguniform": [1e-5, 1e-3]},
+        "env_config": {"sizes": [{"choice": ["a", "b"]}, 3]},
+        "g": {"grid_search": [1, 2]},
+    }
+    made = with_searches(given, "config")
+    assert (made["lr"].lower, made["lr"].upper) == (1e-5, 1e-3)
+    assert isinstance(made["lr"].get_sampler(), type(tune.loguniform(1, 2).get_sampler()))
+    assert made["env_config"]["sizes"][0].categories == ["a", "b"]
+    assert made["env_config"]["sizes"][1] == 3
+    assert made["g"] == {"grid_search": [1, 2]}
+    assert given["lr"] == {"loguniform": [1e-5, 1e-3]}
+    assert with_searches({"uniform": True}, "config") == {"uniform": True}  # a key of somebody's own
+
+
+def ppo(config: str = "", scheduler: str = "") -> str:
+    body = f"run: PPO, env: CartPole-v1, config: {{{config}}}"
+    return f"cart: {{{body}, scheduler: {{{scheduler}}}}}\n" if scheduler else f"cart: {{{body}}}\n"
+
+
+BEGUN = "type: pbt, metric: a, hyperparam_mutations: "
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (ppo("", "type: lifo"), ["'cart'", "scheduler.type = 'lifo'", "asha", "pbt"]),
+        (ppo("", "metric: a"), ["scheduler.type = None", "asha"]),
+        (ppo("", "type: asha"), ["scheduler.metric is missing", REWARD]),
+        (ppo("", "type: asha, metric: a, mode: best"), ["scheduler.mode = 'best'", "max or min"]),
+        (ppo("", "type: asha, metric: a, grace_periods: 3"), ["'scheduler.grace_periods'", "'scheduler.grace_period'"]),
+        (ppo("", "type: asha, metric: a, grace_period: 9, max_t: 3"), ["scheduler asha", "grace_period"]),
+        (ppo("", "type: pbt, metric: a"), ["scheduler pbt", "hyperparam_mutations"]),
+        (ppo("", f"{BEGUN}{{lr: 3}}"), ["scheduler.hyperparam_mutations.lr = 3", "{uniform: [0, 1]}"]),
+        (ppo("", f"{BEGUN}[lr]"), ["scheduler.hyperparam_mutations", "must be a mapping"]),
+        (ppo("", f"{BEGUN}{{lrr: [1e-3]}}"), ["scheduler.hyperparam_mutations.lrr", "did you mean 'config.lr'"]),
+        (ppo("", f"{BEGUN}{{lr: {{uniform: [1, 0]}}}}"), ["hyperparam_mutations.lr = {uniform: [1, 0]}", "lower end"]),
+        (ppo("", f"{BEGUN}{{env_config: {{a: [1]}}}}"), ["config.env_config.a has no value to begin with"]),
+        (ppo("lr: [[0, 1e-3], [9, 1e-4]]", f"{BEGUN}{{lr: {{uniform: [0, 1]}}}}"), ["config.lr", "is a schedule"]),
+        (ppo("", f"{BEGUN}{{minibatch_size: [8, 1000000]}}"), ["hyperparam_mutations.minibatch_size", "1000000 is refused"]),
+        (ppo("", "type: asha, metric: evaluation/env_runners/accuracy"), ["nothing is evaluated", "evaluation_interval"]),
+        (
+            ppo("evaluation_interval: 2", f"{BEGUN.replace('a,', 'evaluation/x,')}{{lr: [1.0]}}"),
+            ["one of 2 results only", "scheduler.require_attrs to false"],
+        ),
+        (ppo("lr: {uniform: [1]}"), ["config.lr = {uniform: [1]}"]),
+        (ppo("lr: {uniform: [a, b]}"), ["config.lr = {uniform: ['a', 'b']}", "numbers"]),
+        (ppo("lr: {loguniform: [0, 1]}"), ["config.lr = {loguniform: [0, 1]}"]),
+        (ppo("env_config: {deep: {choice: []}}"), ["config.env_config.deep", "nothing to choose from"]),
+    ],
+)
+def test_a_mistake_is_refused_by_its_key(tmp_path: Path, text: str, parts: list[str]) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    done = CliRunner().invoke(app, ["train", "file", str(tmp_path / "bad.yaml")])
+    assert done.exit_code == 1, done.output
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--scheduler", "asha"], ["--scheduler asha", "scheduler.metric is missing"]),
+        (["--scheduler", "asha", "--scheduler-config", '{"metric": "a", "max": 3}'], ["'scheduler.max'", "max_t"]),
+        (["--scheduler-config", '{"metric": "a"}'], ["--scheduler-config: there is no scheduler"]),
+        (["--set", "lr={loguniform: [1, 0.1]}"], ["config.lr = {loguniform: [1, 0.1]}"]),
+    ],
+)
+def test_a_bad_option_is_refused_by_its_name(tmp_path: Path, options: list[str], parts: list[str]) -> None:
+    (tmp_path / "good.yaml").write_text(ppo("lr: 0.001"))
+    done = CliRunner().invoke(app, ["train", "file", str(tmp_path / "good.yaml"), *options])
+    assert done.exit_code == 1, done.output
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_a_command_that_needs_one_config_wants_no_search(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("a: {run: RAPO, env: rapo/word_problems, config: {lr: {loguniform: [1e-6, 1e-4]}}}\n")
+    with pytest.raises(ValueError, match=r"config\.lr is to be drawn at random: replace the search by one value"):
+        only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions()))
+    assert only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions(overrides=[("lr", 1e-5)]))).lr == 1e-5
+
+
+def test_asha_stops_the_worse_trial(tmp_path: Path) -> None:
+    """One trial after the other, compared by their learning rate: the second is behind the first at its first rung."""
+    scheduler = "{type: asha, metric: config/lr, max_t: 2, grace_period: 1, reduction_factor: 2}"
+    config = f"{{{SMALL_PPO}, lr: {{grid_search: [1e-3, 1e-4]}}, gamma: {{uniform: [0.9, 0.99]}}}}"
+    body = f"run: PPO, env: CartPole-v1, stop: {{training_iteration: 2}}, config: {config}"
+    (tmp_path / "asha.yaml").write_text(f"rates: {{{body}, scheduler: {scheduler}}}\n")
+    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
+    assert done.returncode == 0, done.stderr
+    files = tmp_path.glob("results/rates/*/result.json")
+    last = [json.loads(file.read_text().splitlines()[-1]) for file in files]
+    assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}
+    drawn = {result["config"]["gamma"] for result in last}
+    assert len(drawn) == 2
+    assert all(0.9 <= gamma <= 0.99 for gamma in drawn)
+
+
+def test_a_metric_may_come_with_evaluations_but_must_come_with_them(tmp_path: Path) -> None:
+    evaluation = "evaluation_interval: 2, evaluation_num_env_runners: 0, evaluation_duration: 1"
+    body = f"run: PPO, env: CartPole-v1, stop: {{training_iteration: 3}}, config: {{{SMALL_PPO}, {evaluation}}}"
+    metric = "evaluation/env_runners/episode_return_men"
+    text = f"{{{body}, scheduler: {{type: asha, metric: {metric}, max_t: 4, grace_period: 2}}}}"
+    (tmp_path / "asha.yaml").write_text(f"good: {text.replace('_men,', '_mean,')}\ntypo: {text}\n")
+    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
+    assert done.returncode == 1
+    said = f"scheduler.metric = '{metric}' is not among the results; did you mean {metric.replace('_men', '_mean')}"
+    assert f"asha.yaml: experiment 'typo': {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+    (file,) = tmp_path.glob("results/good/*/result.json")
+    assert len(file.read_text().splitlines()) == 3  # the first of them without an evaluation

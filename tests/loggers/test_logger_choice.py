@@ -1,0 +1,49 @@
+"""``loggers`` of a job: what is understood, and what is refused with the reason."""
+
+import sys
+from typing import Any
+
+import pytest
+from ray.tune import Callback
+from ray.tune.logger import TBXLoggerCallback
+
+from rapo_rllib.loggers.choice import made_loggers
+
+
+def test_names_paths_and_callbacks() -> None:
+    from rapo_rllib.loggers.mlflow_logger import MLflowLogger
+    from rapo_rllib.loggers.wandb_logger import WandbLogger
+
+    own = Callback()
+    wandb_item = {"type": "wandb", "project": "maths", "mode": "offline", "tags": ["a"], "transcripts": False}
+    made = made_loggers([wandb_item, {"type": "mlflow", "experiment_name": "x"}, "ray.tune.logger.TBXLoggerCallback", own])
+    assert [type(each) for each in made] == [WandbLogger, MLflowLogger, TBXLoggerCallback, Callback]
+    assert made[0].kwargs == {"mode": "offline", "tags": ["a"]} and made[0].project == "maths"
+    assert made[1].experiment_name == "x" and made[3] is own
+    assert wandb_item["type"] == "wandb"  # what was given is as it was
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("wandb", r"loggers = 'wandb': must be a list"),
+        ([3], r"loggers\[0\] = 3: must name a type: wandb, mlflow"),
+        ([{"project": "x"}], r"loggers\[0\] = .*: must name a type"),
+        (["wandb", "mlfow"], r"loggers\[1\].type = 'mlfow': did you mean mlflow\?"),
+        (["x"], r"loggers\[0\].type = 'x': known are wandb, mlflow, and package.module.Class"),
+        ([{"type": "mlflow", "experiment": "x"}], r"loggers\[0\] \(mlflow\): .*unexpected keyword argument 'experiment'"),
+        (["no_such_package.Logger"], r"type = 'no_such_package.Logger': No module named 'no_such_package'"),
+        (["ray.tune.logger.Nothing"], r"'ray.tune.logger.Nothing': module .* has no attribute 'Nothing'"),
+        (["collections.OrderedDict"], r"'collections.OrderedDict': is no ray.tune.Callback"),
+    ],
+)
+def test_mistakes(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made_loggers(given)
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as if it were not installed
+    with pytest.raises(ValueError, match=rf"loggers\[0\]: {name} needs the package {name}: pip install {name}"):
+        made_loggers([name])

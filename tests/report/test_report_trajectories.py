@@ -1,0 +1,132 @@
+"""Transcripts as the reader shows them, and which of them fit into a page."""
+
+import json
+
+import pytest
+from run_folders import TRACE, add_step, add_trace, outcome, sampled, write_trial
+
+from rapo_rllib.batching.samples import sample_groups
+from rapo_rllib.report.runs import read_trial
+from rapo_rllib.report.selection import sampling_order, script_json, selected
+from rapo_rllib.report.trajectories import group_advantages, grouped, objective_of, shown_group, text_parts
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.transcripts import transcript
+from rapo_rllib.types import Question, Trajectory
+
+QUESTION = Question("q", "How many?", "8")
+
+
+def hybrid() -> Trajectory:
+    trajectory = Trajectory("q", [1], hybrid=True)
+    add_step(trajectory, "<python>print(8)</python>", [1.0, 2.0], "python", "8")
+    add_trace(trajectory)
+    add_step(trajectory, "<answer>\\boxed{8}</answer>", [0.5])
+    return outcome(trajectory, correct=True)
+
+
+def without_places(row: dict) -> dict:
+    """As earlier versions wrote it."""
+    for part in (*row["steps"], *row["retrievals"]):
+        del part["text_start"]
+    return row
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_parts_say_who_wrote_what(known) -> None:
+    row = transcript(QUESTION, hybrid()) if known else without_places(transcript(QUESTION, hybrid()))
+    parts = text_parts(row)
+    assert [part["by"] for part in parts] == ["policy", "tool", "retrieved", "policy"]
+    assert "".join(part["text"] for part in parts) == row["text"]
+    assert parts[1]["text"] == "\n<result>\n8\n</result>\n"
+    assert parts[2]["text"].startswith("Additional context") and TRACE.text in parts[2]["text"]
+    assert parts[2]["source"] == "word_problems/solver" and parts[2]["similarity"] == 0.83
+    assert parts[0]["entropy"] == 1.5 and parts[0]["entropies"] == [1.0, 2.0] and parts[3]["entropies"] == [0.5]
+    assert parts[0]["tool"] == "python" and parts[0]["tool_seconds"] == 0.02
+
+
+def test_a_trace_ahead_of_all_steps_is_retrieved_text() -> None:
+    trajectory = Trajectory("q", [1], hybrid=True)
+    add_trace(trajectory)
+    add_step(trajectory, "<answer>1</answer>", [0.5])
+    assert [part["by"] for part in text_parts(transcript(QUESTION, trajectory))] == ["retrieved", "policy"]
+
+
+@pytest.mark.parametrize("missing", ["entropies", "retrievals", "steps", "kinds", "group"])
+def test_older_transcripts_lack_fields(missing) -> None:
+    row = transcript(QUESTION, hybrid())
+    row.pop(missing, None)
+    parts = text_parts(row)
+    assert "".join(part["text"] for part in parts) == row["text"]
+    assert shown_group([row], 1, ObjectiveSettings())["members"][0]["reward"] == 1.0
+
+
+def test_a_row_of_nothing_is_shown() -> None:
+    (member,) = shown_group([{}], 1, ObjectiveSettings())["members"]
+    assert member["parts"] == [] and member["reward"] is None and member["end"] == ""
+
+
+def test_many_entropies_become_a_short_strip() -> None:
+    trajectory = Trajectory("q", [1])
+    add_step(trajectory, "x", [0.0, 2.0] * 600)
+    (part,) = text_parts(transcript(QUESTION, trajectory))
+    assert part["tokens"] == 1200 and part["entropies"] == [1.0] * 120
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"normalize_std": False, "retrieval_advantage_weight": 1.0},
+        {"overlong_buffer_share": 0.5, "max_response_tokens": 60},
+    ],
+)
+def test_advantages_are_those_of_the_training(settings) -> None:
+    objective = objective_of(settings)
+    groups = [group for group in sampled(1, questions=12).groups if len(set(group.rewards)) > 1]
+    groups[0].trajectories[0].end = "error"
+    trained, _ = sample_groups(groups, objective)
+    assert len(trained) > 3
+    for group, sample_group in zip(groups, trained, strict=True):
+        rows = [json.loads(json.dumps(transcript(group.question, t, objective))) for t in group.trajectories]
+        shown = [values["advantage"] for values in group_advantages(rows, objective)]
+        alive = [value for value, t in zip(shown, group.trajectories, strict=True) if t.end != "error"]
+        assert alive == pytest.approx([float(sample.advantages[0]) for sample in sample_group.samples], abs=1e-4)
+        assert all(value is None for value, t in zip(shown, group.trajectories, strict=True) if t.end == "error")
+
+
+def test_groups_are_told_apart_by_number_and_in_older_files_by_question() -> None:
+    rows = [{"group": 0, "question_id": "a"}, {"group": 0, "question_id": "a"}, {"group": 1, "question_id": "a"}]
+    assert [len(group) for group in grouped(rows)] == [2, 1]
+    assert [len(group) for group in grouped([{"question_id": q} for q in "aabbb"])] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "order"), [([], []), ([4], [4]), ([1, 2], [2, 1]), ([1, 2, 3, 4, 5], [5, 1, 3, 2, 4]), ([2, 9, 30], [30, 2, 9])]
+)
+def test_newest_first_then_ever_finer(numbers, order) -> None:
+    assert list(sampling_order(numbers)) == order
+
+
+def test_the_page_holds_what_fits(tmp_path) -> None:
+    trial = read_trial(write_trial(tmp_path, iterations=8))
+    everything = selected(trial, 10**9)
+    assert everything.iterations == list(range(1, 9)) and everything.cut is None and len(everything.groups) == 24
+    total = sum(map(len, everything.groups))
+    half = selected(trial, total // 2)
+    assert 1 < len(half.iterations) < 8 and {1, 8} <= set(half.iterations)
+    assert sum(map(len, half.groups)) <= total // 2
+
+
+def test_of_a_too_large_iteration_the_first_questions_fit(tmp_path) -> None:
+    trial = read_trial(write_trial(tmp_path, iterations=2))
+    size = len(selected(trial, 10**9).groups[-1])
+    cut = selected(trial, int(size * 1.7))
+    assert cut.iterations == [2] and cut.cut == 2 and len(cut.groups) == 1
+    assert selected(trial, 10).groups == []
+
+
+def test_script_json_ends_no_script() -> None:
+    text = script_json({"a": "</script><!-- <b>"})
+    assert "<" not in text and json.loads(text) == {"a": "</script><!-- <b>"}
+    with pytest.raises(ValueError, match="JSON"):
+        script_json(float("nan"))
