@@ -5,8 +5,8 @@ cursor --questions--> env runners --groups--> batching --> learners --weights, c
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -21,25 +21,40 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.schedules.scheduler import Scheduler
+from ray.tune.result import TRIAL_INFO
 
+from rapo_rllib.algorithm_checkpoint import SavesCheckpoints
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.config import RAPOConfig
 from rapo_rllib.dispatch import sample_questions
 from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.evaluation import evaluate_with_callbacks
+from rapo_rllib.failed_batch import save_batch
 from rapo_rllib.metrics_log import logged_metrics
 from rapo_rllib.models import load_tokenizer
-from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.off_policy_setup import make_mixing
 from rapo_rllib.progress import Progress
 from rapo_rllib.question_source import questions
+from rapo_rllib.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
 from rapo_rllib.run_summary import RunSummary
+from rapo_rllib.sampling import sample_batch
+from rapo_rllib.sampling_ahead import SamplerAhead
 from rapo_rllib.transcripts import write_transcripts
 from rapo_rllib.types import Question
-from rapo_rllib.weight_sync import SyncReport, canary_sequences, sync_weights
+from rapo_rllib.weight_sync import SyncReport, canary_sequences, sync_metrics, sync_weights
+
+_PHASES = {  # timer -> what a live display shows
+    "rollout": "sampling",
+    "update": "updating",
+    "wait_for_rollout": "awaiting rollouts",
+    "buffer": "keeping own steps",
+    "sync": "syncing weights",
+}
 
 
-class RAPO(Algorithm):
+class RAPO(SavesCheckpoints, Algorithm):
     """Retrieval-Augmented Policy Optimization (arXiv 2603.03078)."""
 
     config: RAPOConfig
@@ -56,22 +71,35 @@ class RAPO(Algorithm):
         """The paper's hyper-parameters."""
         return RAPOConfig(algo_class=cls)
 
+    def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
+        # RLlib drops what Tune says of the trial: all trials of a sweep would have one name, and one collection of grown traces
+        self._tunes_trial = config.get(TRIAL_INFO) if isinstance(config, Mapping) else None
+        super().__init__(config, *args, **kwargs)
+
     @override(Algorithm)
     def setup(self, config: Any) -> None:
         """Check what is cheap to check, make the buffer, then start learners and engines."""
-        self.progress = Progress(str(self.trial_id or "local"))
+        self._trial_info = self._tunes_trial
+        self.progress = Progress(self.trial_id)
+        self.progress.phase("starting")
         self.run_summary = RunSummary()
         config.preflight()
         self._cursor = QuestionCursor(questions(config, "train"), seed=config.seed or 0)
         self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
         self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
+        self._ahead = SamplerAhead(self._sample, self._cursor) if config.one_step_off else None
+        self._learning = threading.RLock()  # held while weights change or are read
         self._buffer: Any = None
+        self._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.buffer_settings.uri)
+        self._upkeep: Any = None
+        self._idle_buffer: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations = 0
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 
-            self._buffer = open_buffer(config, self.progress)
+            self._buffer, self._upkeep = open_buffer(config, self.progress, self.trial_id, self.test_questions)
+        self._mixing = make_mixing(config, self.progress)
         self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
         super().setup(config)
         self._canary = canary_sequences(load_tokenizer(config.model_settings))
@@ -80,7 +108,9 @@ class RAPO(Algorithm):
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
         group = env_runner_group if env_runner_group is not None else self.env_runner_group
-        report = sync_weights(self.learner_group, group, self._canary, self.config.canary_tolerance)
+        tolerance, transfer = self.config.canary_tolerance, self.config.weight_transfer
+        with self._learning:  # a runner that restarts beside an update waits for whole weights
+            report = sync_weights(self.learner_group, group, self._canary, tolerance, transfer)
         self._version = report.version
         return report
 
@@ -97,9 +127,14 @@ class RAPO(Algorithm):
     def training_step(self) -> None:
         """Sample groups, update, sync."""
         with self._timed("rollout"):
-            result = self._sample()
+            result = self._sample() if self._ahead is None else self._ahead.take()
+        if self._ahead is not None:
+            self._ahead.begin()
         steps = result.num_env_steps
-        values = {**rollout_metrics(result), "retrieval_prob": float(self._retrieval_prob.get_current_value())}
+        values = rollout_metrics(result, self.config.objective_settings)
+        values["retrieval_prob"] = float(self._retrieval_prob.get_current_value())
+        if self._mixing is not None:
+            values |= self._mixing.metrics(result.groups)
         episodes = len(result.trajectories)
         self.metrics.aggregate([logged_metrics(values, steps, episodes), *result.logged], key=ENV_RUNNER_RESULTS)
         self.run_summary.count(result, values["rollout_s"])
@@ -112,52 +147,79 @@ class RAPO(Algorithm):
             self._write_transcripts(result)
         batch = TrainingBatch.from_groups(result.groups, self.config.objective_settings, self.config.num_minibatches)
         lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        with self._timed("update"):
-            learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
-        self.metrics.aggregate(learned, key=LEARNER_RESULTS)
+        self._all_engines("sleep")
+        with self._timed("update"), self._learning:
+            self._update(batch, result, int(lifetime))
         self._retrieval_prob.update(timestep=int(lifetime))
+        if self._ahead is not None:
+            with self._timed("wait_for_rollout"):
+                self._ahead.wait()
+        if self._mixing is not None:  # not before: the rollout beside the update draws from the same store
+            self._mixing.source.remember(result.groups)
+        if self._upkeep is not None:
+            with self._timed("buffer"):
+                kept = self._upkeep.take(result.groups, self._version)
+            for name, value in kept.items():
+                self.metrics.log_value(("buffer", name), value, window=1)
+        self._all_engines("wake")
+        self._log_sync(self._timed_sync(), result)
+
+    def _all_engines(self, method: str) -> None:
+        """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
+        if self.config.engine_settings.sleep:
+            self.env_runner_group.foreach_env_runner(method, local_env_runner=self.config.num_env_runners == 0)
+
+    def _timed_sync(self) -> SyncReport:
         with self._timed("sync"):
-            report = self.sync_engines()
-        self.metrics.log_value(("sync", "weight_version"), report.version, window=1)
-        self.metrics.log_value(("sync", "canary_mean"), report.mean_difference, window=1)
-        self.metrics.log_value(("sync", "canary_max"), report.max_difference, window=1)
+            return self.sync_engines()
+
+    def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
+        for name, value in sync_metrics(report, [t.policy_version for t in result.trajectories]).items():
+            self.metrics.log_value(("sync", name), value, window=1)
+        self.metrics.log_value(("sampling", "groups_dropped"), result.groups_dropped, window=1)
 
     def _timed(self, phase: str) -> Any:
+        self.progress.phase(_PHASES[phase])
         return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
 
+    def _update(self, batch: TrainingBatch, result: SampleResult, lifetime: int) -> None:
+        """Move the policy; a batch that ends the training because it is not finite is kept."""
+        try:
+            learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
+        except NotFiniteError as error:
+            folder, filesystem = self._trial_folder("not_finite")
+            name = f"iteration_{self.iteration + 1:05d}"
+            path = save_batch(folder, f"{name}.pt", batch, filesystem)
+            write_transcripts(folder, f"{name}.jsonl", result.groups, filesystem, self.config.objective_settings)
+            raise NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.") from error
+        self.metrics.aggregate(learned, key=LEARNER_RESULTS)
+
     def _write_transcripts(self, result: SampleResult) -> None:
-        """In the trial's folder; Tune's working directory of a trial is not kept."""
+        folder, filesystem = self._trial_folder("transcripts")
         name = f"iteration_{self.iteration + 1:05d}.jsonl"
+        write_transcripts(folder, name, result.groups, filesystem, self.config.objective_settings)
+
+    def _trial_folder(self, name: str) -> tuple[str, Any]:
+        """A folder of the trial, and the file system it is on; Tune's working directory of a trial is not kept."""
         if self._storage is None:
-            write_transcripts(f"{self.logdir}/transcripts", name, result.groups)
-        else:
-            folder = f"{self._storage.trial_fs_path}/transcripts"
-            write_transcripts(folder, name, result.groups, self._storage.storage_filesystem)
+            return f"{self.logdir}/{name}", None
+        return f"{self._storage.trial_fs_path}/{name}", self._storage.storage_filesystem
 
     def _sample(self) -> SampleResult:
-        """A batch of groups; with dynamic sampling, groups without signal are replaced by others."""
-        wanted = self.config.questions_per_step
-        total = self._roll_out(self._cursor.take(wanted))
-        if not self.config.dynamic_sampling:
-            return total
-        kept, dropped = _with_signal(total), len(total.groups)
-        for _ in range(self.config.max_sampling_rounds - 1):
-            if len(kept.groups) >= wanted:
-                break
-            more = self._roll_out(self._cursor.take(wanted - len(kept.groups)))
-            dropped += len(more.groups)
-            kept.extend(_with_signal(more))
-        dropped -= len(kept.groups)
-        self.metrics.log_value(("sampling", "groups_dropped"), dropped, window=1)
-        return kept if kept.groups else total
+        return sample_batch(self._roll_out, self._cursor, self.config)
 
     def _roll_out(self, batch: list[Question]) -> SampleResult:
-        return sample_questions(
+        result = sample_questions(
             self.env_runner_group,
             batch,
             restore=lambda: self.restore_env_runners(self.env_runner_group),
             retrieval_prob=float(self._retrieval_prob.get_current_value()),
+            buffer_view=None if self._upkeep is None else self._upkeep.view(),
         )
+        self._retrieval_failures.add(result.stats)
+        if self._mixing is not None:
+            result.groups = self._mixing.mixed(result.groups)
+        return result
 
     @override(Algorithm)
     def step(self) -> dict[str, Any]:
@@ -181,6 +243,7 @@ class RAPO(Algorithm):
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
         before = self.progress.seconds
+        self.progress.phase("evaluating")
         self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before
@@ -210,60 +273,14 @@ class RAPO(Algorithm):
         module.set_state(self.learner_group.get_state(components="learner/rl_module")["learner"]["rl_module"][module_id])
         return module
 
-    def export_policy(self, folder: str | Path) -> Path:
-        """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load; returns the folder.
-
-        With remote learners the folder must be on storage that they share.
-
-        Raises:
-            RuntimeError: no learner could write it.
-        """
-        target = Path(folder).absolute()
-        target.mkdir(parents=True, exist_ok=True)
-        results = self.learner_group.foreach_learner(lambda learner: learner.export(str(target)))
-        for result in results.result_or_errors:
-            result.get()
-        if not (target / "config.json").exists():
-            raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
-        return target
-
-    @override(Algorithm)
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """RLlib's, and where the data set, the schedules and the summary stand."""
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
-        state["rapo"] = {"cursor": self._cursor.get_state(), "summary": self.run_summary.get_state()}
-        return state
-
-    @override(Algorithm)
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the batch that would have come."""
-        super().set_state(state)
-        if "rapo" in state:
-            self._cursor.set_state(state["rapo"]["cursor"])
-            self.run_summary.set_state(state["rapo"]["summary"])
-        lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        self._retrieval_prob.update(timestep=int(lifetime))
-
-    @override(Algorithm)
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """RLlib's, then every engine confirms the restored weights."""
-        super().restore_from_path(path, *args, **kwargs)
-        self.sync_engines()
-
     @override(Algorithm)
     def cleanup(self) -> None:
         """Stop engines and learners, and let go of the buffer."""
+        ahead: SamplerAhead | None = getattr(self, "_ahead", None)
+        if ahead is not None:
+            ahead.close()
         super().cleanup()
         if getattr(self, "_buffer", None) is not None:
+            self._upkeep.close()
             self._buffer.close()
             self._buffer = None
-
-
-def _with_signal(result: SampleResult) -> SampleResult:
-    return SampleResult([group for group in result.groups if has_signal(group.rewards)], result.stats, result.logged)

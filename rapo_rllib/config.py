@@ -11,30 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms import algorithm_config
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.config_checks import check_rapo_values, known_keys, settings_from
-from rapo_rllib.hardware import resolved_dtype
-from rapo_rllib.settings import (
-    BufferSettings,
-    EngineSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    ProtocolSettings,
-    RolloutSettings,
-)
+from rapo_rllib.config_checks import check_rapo_values, known_keys
+from rapo_rllib.config_classes import MadeClasses
+from rapo_rllib.config_defaults import set_rllib_defaults
+from rapo_rllib.presets import UPDATE_DEFAULTS, apply_preset, with_preset
+from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
 from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
 
 NotProvided: Any = algorithm_config.NotProvided  # RLlib's sentinel, which stands for a value of any type
-_OBJECTIVE_KEYS = tuple(ObjectiveSettings.__dataclass_fields__)
-_ROLLOUT_KEYS = tuple(RolloutSettings.__dataclass_fields__)
+_NO_ATTRIBUTES = ("self", "kwargs", "model", "preset", "__class__")  # of training(): not to be set as they are given
 
 
-class RAPOConfig(AlgorithmConfig):
+class RAPOConfig(MadeClasses, AlgorithmConfig):
     """Configuration of RAPO.
 
     Example:
@@ -47,8 +40,8 @@ class RAPOConfig(AlgorithmConfig):
     """
 
     # for the type checker: hyper-parameters from RolloutSettings, and attributes that RLlib initialises with None
-    num_hybrid: int
     temperature: float
+    dynamic_sampling: bool
     lr: Any
     grad_clip: Any
     min_time_s_per_iteration: Any
@@ -61,17 +54,30 @@ class RAPOConfig(AlgorithmConfig):
 
     def __init__(self, algo_class: type[Algorithm] | None = None) -> None:
         self.language_model: dict[str, Any] = {}
+        self.preset: Any = None
+        self._applied_preset: str | None = None  # whose values the flat keys have; not `preset` while a search is to choose it
         super().__init__(algo_class=algo_class or _algorithm_class())
         self.engine: dict[str, Any] = {}
         self.protocol: dict[str, Any] = {}
         self.step_trace_buffer: dict[str, Any] = {}
         self._set_paper_defaults()
-        self._set_rllib_defaults()
+        set_rllib_defaults(self)
+
+    @classmethod
+    def released_code(cls) -> RAPOConfig:
+        """The behaviour of the authors' released code where it differs from the paper (``presets.RELEASED_CODE``).
+
+        Keys that are set afterwards override it. Its python tool without a sandbox is deliberately not among the differences,
+        and the division of its entropies by ``log V`` needs no key, since it cancels.
+        """
+        return cls().training(preset="released_code")
 
     def _set_paper_defaults(self) -> None:
         for settings in (ObjectiveSettings(), RolloutSettings()):
             for key, value in asdict(settings).items():
                 setattr(self, key, value)
+        for key, value in UPDATE_DEFAULTS.items():
+            setattr(self, key, value)
         self.questions_per_step = 32
         self.num_minibatches = 2
         self.retrieval_prob: float | list = 0.5
@@ -81,48 +87,28 @@ class RAPOConfig(AlgorithmConfig):
         self.adam_betas = (0.9, 0.999)
         self.grad_clip = 1.0
         self.grad_clip_by = "global_norm"
-        self.dynamic_sampling = False
         self.max_sampling_rounds = 4
+        self.replay_per_question = 4
+        self.replay_capacity = 16384
         self.max_tokens_per_micro_batch = 8192
-        self.old_logprobs = "rollout"
-        self.max_skipped_updates = 5
+        self.max_consecutive_nan = 5
         self.learner_num_threads: int | None = None
+        self.learner_parallelism = "ddp"
         self.max_retrieval_failure_share = 0.5
         self.canary_tolerance = 0.1
+        self.weight_transfer = "auto"
+        self.one_step_off = False
+        self.buffer_growth = "none"
+        self.export_with_checkpoints = True
         self.evaluate_before_training = True
         self.time_budget_s: float | None = None
         self.transcripts = False
-
-    def _set_rllib_defaults(self) -> None:
-        from rapo_rllib.env_runner import RAPOEnvRunner
-        from rapo_rllib.envs.text_space import AnyText
-        from rapo_rllib.evaluation import evaluate_on_env_runners
-
-        self.env_runner_cls = RAPOEnvRunner
-        self.observation_space = AnyText()
-        self.action_space = AnyText()
-        self.num_env_runners = 0
-        self.create_local_env_runner = True
-        self.add_default_connectors_to_env_to_module_pipeline = False
-        self.add_default_connectors_to_module_to_env_pipeline = False
-        self.add_default_connectors_to_learner_pipeline = False
-        # weights and counters go through weight_sync.py, which confirms them; there are no connector states
-        self.merge_env_runner_states = False
-        self.broadcast_env_runner_states = False
-        self._dont_auto_sync_env_runner_states = True
-        self.custom_evaluation_function = evaluate_on_env_runners
-        self.restart_failed_env_runners = True
-        self.delay_between_env_runner_restarts_s = 1.0
-        self.env_runner_health_probe_timeout_s = 120.0
-        self.sample_timeout_s = 24 * 3600.0
-        self.evaluation_sample_timeout_s = 24 * 3600.0
-        self.min_time_s_per_iteration = 0
-        self.train_batch_size_per_learner = 1
 
     @override(AlgorithmConfig)
     def training(  # type: ignore[override]  # RLlib's own keys arrive in kwargs
         self,
         *,
+        preset: str | None = NotProvided,
         model: Mapping[str, Any] = NotProvided,
         engine: Mapping[str, Any] = NotProvided,
         protocol: Mapping[str, Any] = NotProvided,
@@ -130,69 +116,135 @@ class RAPOConfig(AlgorithmConfig):
         questions_per_step: int = NotProvided,
         group_size: int = NotProvided,
         num_hybrid: int = NotProvided,
+        branching: Mapping[str, Any] | None = NotProvided,
         retrieval_prob: float | list = NotProvided,
+        retrieval_level: str = NotProvided,
+        retrieval_noise: float = NotProvided,
+        buffer_growth: str = NotProvided,
+        retrieval_budget: str = NotProvided,
+        rollout_schedule: str = NotProvided,
+        entropy_top_k: int | None = NotProvided,
+        step_entropy_tokens: int | None = NotProvided,
+        step_entropy_reduction: str = NotProvided,
+        retrieval_quality: str = NotProvided,
+        retrieval_timing: str = NotProvided,
         retrieval_advantage_weight: float = NotProvided,
         importance_shaping_weight: float = NotProvided,
         clip_low: float = NotProvided,
         clip_high: float = NotProvided,
         dual_clip: float | None = NotProvided,
+        clip_mode: str = NotProvided,
+        importance_level: str = NotProvided,
         kl_coeff: float = NotProvided,
         loss_aggregation: str = NotProvided,
         normalize_std: bool = NotProvided,
         advantage_epsilon: float = NotProvided,
         importance_cap: float | None = NotProvided,
         old_logprobs: str = NotProvided,
+        overlong_buffer_share: float = NotProvided,
+        overlong_penalty: float = NotProvided,
+        mask_truncated: bool = NotProvided,
+        off_policy_trajectories: int = NotProvided,
+        off_policy_source: str = NotProvided,
+        off_policy_shaping: float | None = NotProvided,
+        replay_per_question: int = NotProvided,
+        replay_capacity: int = NotProvided,
         dynamic_sampling: bool = NotProvided,
         max_sampling_rounds: int = NotProvided,
         num_minibatches: int = NotProvided,
         max_tokens_per_micro_batch: int = NotProvided,
         weight_decay: float = NotProvided,
         adam_betas: Sequence[float] = NotProvided,
-        max_skipped_updates: int = NotProvided,
+        max_consecutive_nan: int = NotProvided,
         learner_num_threads: int | None = NotProvided,
+        learner_parallelism: str = NotProvided,
+        weight_transfer: str = NotProvided,
+        one_step_off: bool = NotProvided,
+        export_with_checkpoints: bool = NotProvided,
+        evaluate_before_training: bool = NotProvided,
+        transcripts: bool = NotProvided,
+        canary_tolerance: float = NotProvided,
+        max_retrieval_failure_share: float = NotProvided,
         time_budget_s: float | None = NotProvided,
         **kwargs: Any,
     ) -> RAPOConfig:
         """Set the hyper-parameters of model, rollout, objective and update.
 
         Args:
-            model: ``ModelSettings``: name_or_path, dtype, autocast_dtype, gradient_checkpointing, ...
+            preset: one name for several keys, which those given beside it override: an algorithm (``grpo``, ``dapo``, ...;
+                ``algorithm_presets.py``), ``released_code`` or an ablation of the paper (``presets.py``).
+            model: ``ModelSettings``: name_or_path, dtype, autocast_dtype, lora (``LoraSettings``: rank, alpha, ...), ...
             engine: ``EngineSettings``: dtype, max_num_seqs, gpu_memory_utilization, kv_cache_gib, ...
             protocol: ``ProtocolSettings``: system_prompt, examples, tags.
             step_trace_buffer: ``BufferSettings``: uri, embedder, traces, top_k, selection, ...
             questions_per_step: questions of one training step (paper: 32).
             group_size: ``G``, trajectories per question (paper: 16).
             num_hybrid: ``N_hybrid``, how many of them may retrieve (paper: 8).
+            branching: ``BranchingSettings`` of ARPO: initial, branches, base_prob, ...; None: no trajectory forks.
             retrieval_prob: chance of a retrieval after a completed step (paper: 0.5), or a schedule
                 ``[[env steps sampled, chance], ...]``.
+            retrieval_level: what is retrieved: a ``step``, or a whole ``trajectory``, once and before the first step.
+            buffer_growth: which of the policy's own steps enter the buffer: ``none``, those of ``successful`` trajectories, or
+                of those with a positive ``advantage``; see docs/buffer.md.
+            retrieval_noise: chance that a retrieved trace is replaced by a random one.
+            retrieval_budget: what a trace must fit into: ``response``, or ``prompt_and_response`` (released code).
+            rollout_schedule: ``continuous``, or ``lockstep``: every trajectory waits for the slowest of the round (released
+                code).
+            entropy_top_k: likeliest tokens that a token's entropy is made of (released code: 10); None: all.
+            step_entropy_tokens: tokens from a step's start that its entropy is made of (released code: 20); None: all.
+            step_entropy_reduction: ``mean`` over them, or ``sum`` (released code).
+            retrieval_quality: ``g`` of eq. 6: of the entropy's ``fall`` (paper), its ``rise``, or ``none``.
+            retrieval_timing: second factor of eq. 7: ``high_entropy`` (paper), ``low_entropy``, or ``none``.
             retrieval_advantage_weight: ``a`` of eq. 10 (paper: 0.2).
             importance_shaping_weight: ``m`` of eq. 8 (paper: 0.05).
             clip_low: ``ε_low`` of eq. 11 (0.2).
             clip_high: ``ε_high`` of eq. 11 (0.28).
             dual_clip: bound ``c`` for negative advantages (released code: 3); None: none.
+            clip_mode: ``hard``, or ``gradient_preserving``: in the forward pass only (GPPO).
+            importance_level: the ratio is a ``token``'s, the ``sequence``'s (GSPO), or the latter with every token's own
+                gradient (``sequence_token``, GSPO-token).
             kl_coeff: ``β`` of the KL term to the initial model (paper: 0).
-            loss_aggregation: ``trajectory`` (eq. 11) or ``token``.
+            loss_aggregation: ``trajectory`` (eq. 11), ``token``, or ``constant``: over ``max_response_tokens`` (Dr. GRPO).
             normalize_std: divide advantages by the group's standard deviation.
             advantage_epsilon: added to that standard deviation.
             importance_cap: truncation of the learner / engine probability ratio; None: no correction.
             old_logprobs: ``π_old`` is the engine's (``rollout``) or computed anew (``learner``).
+            overlong_buffer_share: end of ``max_response_tokens`` in which length is punished, as a share of it (DAPO: 0.2).
+            overlong_penalty: what the reward of a response at the very end of it loses.
+            mask_truncated: leave responses that were cut for length out of the loss (DAPO's overlong filtering).
+            off_policy_trajectories: trajectories of others that join each group before its advantages, on top of ``G``.
+            off_policy_source: whose: the environment's ``expert`` (LUFFY), or the policy's own earlier successes (``replay``).
+            off_policy_shaping: ``γ`` of LUFFY's ``p / (p + γ)`` on their tokens; None: clipped as all others.
+            replay_per_question: newest successes that are kept of a question.
+            replay_capacity: trajectories that are kept in all.
             dynamic_sampling: drop groups with equal rewards and sample others in their place (DAPO).
             max_sampling_rounds: at most so many rounds of sampling per training step.
             num_minibatches: optimiser steps per epoch, by whole groups (paper: 2).
             max_tokens_per_micro_batch: tokens of one forward and backward pass.
             weight_decay: of AdamW.
             adam_betas: of AdamW.
-            max_skipped_updates: stop after more non-finite updates in a row.
+            max_consecutive_nan: stop after so many optimiser steps in a row whose loss or gradient was not finite.
             learner_num_threads: CPU threads of a learner; None: all cores if it is local.
+            learner_parallelism: what several learners hold: all weights each (``ddp``), or shards of them (``fsdp``: FSDP2).
+            weight_transfer: how weights reach engines in other processes: ``auto`` (shared memory on the learner's machine,
+                Ray's object store to others), ``object_store``; or vLLM's own from GPU to GPU: ``nccl``, or ``ipc`` where a
+                learner and an engine share each GPU.
+            one_step_off: the next rollout runs while the learner updates, with weights one update older.
+            export_with_checkpoints: put the policy as a Hugging Face folder into every checkpoint.
+            evaluate_before_training: evaluate the untrained policy too, before the first step.
+            transcripts: write every trajectory as a JSON line into the trial's folder.
+            canary_tolerance: nats by which engine and learner may differ in the mean log-probability of fixed sequences, which
+                is checked after each update.
+            max_retrieval_failure_share: the run stops when a larger share of all its retrievals has failed.
             time_budget_s: end after about so many seconds, with a last evaluation inside them; None: no limit.
             **kwargs: RLlib's own (``lr``, ``grad_clip``, ``num_epochs``, ...).
         """
-        given = {
-            k: v for k, v in locals().items() if k not in ("self", "kwargs", "model", "__class__") and v is not NotProvided
-        }
+        given = {k: v for k, v in locals().items() if k not in _NO_ATTRIBUTES and v is not NotProvided}
         if model is not NotProvided:
             self.language_model = dict(model)
         refuse_unknown_keys(kwargs, _setter_names(AlgorithmConfig.training) | set(vars(self)))
+        if preset is not NotProvided:
+            apply_preset(self, preset)
         own = {key: kwargs.pop(key) for key in list(kwargs) if key not in _setter_names(AlgorithmConfig.training)}
         super().training(**kwargs)
         for key, value in {**given, **own}.items():
@@ -209,68 +261,9 @@ class RAPOConfig(AlgorithmConfig):
                 self.language_model = dict(given)
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
         refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
+        if "preset" in config_dict:
+            config_dict = with_preset(self, config_dict)
         return super().update_from_dict(config_dict)
-
-    @property
-    def model_settings(self) -> ModelSettings:
-        """The model as the learner loads it, ``auto`` resolved."""
-        settings = settings_from(ModelSettings, self.language_model, "model")
-        auto = "bfloat16" if self.num_gpus_per_learner else None
-        autocast = (auto or resolved_dtype("auto")) if settings.autocast_dtype == "auto" else settings.autocast_dtype
-        return ModelSettings(**{**asdict(settings), "autocast_dtype": autocast})
-
-    @property
-    def engine_settings(self) -> EngineSettings:
-        """The engine of one env runner, ``auto`` resolved."""
-        settings = settings_from(EngineSettings, self.engine, "engine")
-        auto = "bfloat16" if self.num_gpus_per_env_runner else None
-        dtype = (auto or resolved_dtype("auto")) if settings.dtype == "auto" else settings.dtype
-        return EngineSettings(**{**asdict(settings), "dtype": dtype})
-
-    @property
-    def protocol_settings(self) -> ProtocolSettings:
-        """The text protocol."""
-        values = dict(self.protocol)
-        if "examples" in values:
-            values["examples"] = tuple(tuple(pair) for pair in values["examples"])
-        return settings_from(ProtocolSettings, values, "protocol")
-
-    @property
-    def buffer_settings(self) -> BufferSettings:
-        """The Step-Trace Buffer."""
-        return settings_from(BufferSettings, self.step_trace_buffer, "step_trace_buffer")
-
-    @property
-    def objective_settings(self) -> ObjectiveSettings:
-        """The objective."""
-        return ObjectiveSettings(**{key: getattr(self, key) for key in _OBJECTIVE_KEYS})
-
-    @property
-    def rollout_settings(self) -> RolloutSettings:
-        """Budgets and hybrid policy."""
-        return RolloutSettings(**{key: getattr(self, key) for key in _ROLLOUT_KEYS})
-
-    @property
-    def uses_retrieval(self) -> bool:
-        """Whether any trajectory can ever retrieve."""
-        never = self.retrieval_prob == 0 if not isinstance(self.retrieval_prob, (list, tuple)) else False
-        return self.num_hybrid > 0 and not never
-
-    @override(AlgorithmConfig)
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """The language model."""
-        from rapo_rllib.rl_module import CausalLMRLModule
-
-        settings = asdict(self.model_settings)
-        extra = {"engine_dtype": self.engine_settings.dtype, "temperature": self.temperature}
-        return RLModuleSpec(module_class=CausalLMRLModule, model_config={**settings, **extra})
-
-    @override(AlgorithmConfig)
-    def get_default_learner_class(self) -> type:
-        """The learner."""
-        from rapo_rllib.learner import RAPOTorchLearner
-
-        return RAPOTorchLearner
 
     @override(AlgorithmConfig)
     def validate(self) -> None:
@@ -279,7 +272,7 @@ class RAPOConfig(AlgorithmConfig):
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
         super().validate()
-        _ = (self.model_settings, self.protocol_settings, self.buffer_settings)
+        _ = (self.model_settings, self.protocol_settings, self.buffer_settings, self.rollout_settings)
         check_rapo_values(self)
 
     def preflight(self) -> None:

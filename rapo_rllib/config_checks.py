@@ -7,7 +7,39 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from rapo_rllib.objective.aggregation import LOSS_AGGREGATIONS
+from rapo_rllib.objective.clipping import CLIP_MODES
+from rapo_rllib.objective.entropy import STEP_REDUCTIONS
+from rapo_rllib.objective.importance import IMPORTANCE_LEVELS
+from rapo_rllib.objective.retrieval_reward import RETRIEVAL_QUALITIES, RETRIEVAL_TIMINGS
+from rapo_rllib.presets import check_preset
+from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings
 from rapo_rllib.unknown_keys import refuse_unknown_keys
+from rapo_rllib.weight_sync import TRANSFERS, VLLM_TRANSFERS
+
+_CHOICES = {
+    "loss_aggregation": LOSS_AGGREGATIONS,
+    "importance_level": IMPORTANCE_LEVELS,
+    "clip_mode": tuple(CLIP_MODES),
+    "off_policy_source": ("expert", "replay"),
+    "old_logprobs": ("rollout", "learner"),
+    "step_entropy_reduction": STEP_REDUCTIONS,
+    "retrieval_quality": RETRIEVAL_QUALITIES,
+    "retrieval_timing": RETRIEVAL_TIMINGS,
+    "retrieval_level": ("step", "trajectory"),
+    "retrieval_budget": ("response", "prompt_and_response"),
+    "rollout_schedule": ("continuous", "lockstep"),
+    "branch_advantage": ("soft", "hard"),
+    "weight_transfer": TRANSFERS,
+    "learner_parallelism": ("ddp", "fsdp"),
+    "export_with_checkpoints": (True, False),
+}
+
+_COUNTS = (  # whole numbers of 1 or more
+    *("questions_per_step", "group_size", "num_minibatches", "max_sampling_rounds", "tool_workers"),
+    "max_consecutive_nan",
+    *("max_prompt_tokens", "max_response_tokens", "max_tokens_per_micro_batch", "replay_per_question", "replay_capacity"),
+)
 
 
 def known_keys(config: Any) -> set[str]:
@@ -19,6 +51,8 @@ def known_keys(config: Any) -> set[str]:
 
 def settings_from(cls: type, values: Mapping[str, Any], where: str) -> Any:
     """A frozen settings object of ``cls`` from a user's dictionary, unknown keys refused."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} = {values!r}: must be a mapping of {', '.join(field.name for field in fields(cls))}")
     refuse_unknown_keys(values, [field.name for field in fields(cls)], where=f"{where}.")
     return cls(**values)
 
@@ -39,25 +73,109 @@ def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
 
 def check_rapo_values(config: Any) -> None:
     """Every hyper-parameter of RAPO on its own, then those that must fit together."""
-    for name in ("questions_per_step", "group_size", "num_minibatches", "max_sampling_rounds", "tool_workers"):
+    for name in _COUNTS:
         check_range(name, getattr(config, name), 1, integer=True)
-    for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_micro_batch"):
-        check_range(name, getattr(config, name), 1, integer=True)
-    for name in ("num_hybrid", "max_tool_calls", "max_skipped_updates"):
+    for name in ("num_hybrid", "max_tool_calls", "off_policy_trajectories"):
         check_range(name, getattr(config, name), 0, integer=True)
     for name in ("clip_low", "clip_high", "kl_coeff", "weight_decay", "importance_shaping_weight", "canary_tolerance"):
         check_range(name, getattr(config, name), 0)
+    check_range("overlong_penalty", config.overlong_penalty, 0)
+    check_range("overlong_buffer_share", config.overlong_buffer_share, 0, 1)
     check_range("advantage_epsilon", config.advantage_epsilon, 1e-12)
     check_range("retrieval_advantage_weight", config.retrieval_advantage_weight, -1e3, 1e3)
-    check_range("temperature", config.temperature, 1e-3)
+    check_range("temperature", config.temperature, 1e-3, 2.0)  # vLLM refuses requests above
     check_range("max_retrieval_failure_share", config.max_retrieval_failure_share, 0, 1)
-    check_choice("loss_aggregation", config.loss_aggregation, ("trajectory", "token"))
-    check_choice("old_logprobs", config.old_logprobs, ("rollout", "learner"))
-    for name in ("max_step_tokens", "time_budget_s", "importance_cap", "dual_clip"):
+    for name, choices in _CHOICES.items():
+        check_choice(name, getattr(config, name), choices)
+    _check_model(config.model_settings)
+    for name in ("entropy_top_k", "step_entropy_tokens"):
+        if getattr(config, name) is not None:
+            check_range(name, getattr(config, name), 1, integer=True)
+    check_range("retrieval_noise", config.retrieval_noise, 0, 1)
+    _check_preset(config)
+    _check_branching(config)
+    for name in ("max_step_tokens", "max_steps", "time_budget_s", "importance_cap", "dual_clip"):
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), 1)
     _check_schedule(config.retrieval_prob)
     _check_together(config)
+    _check_objective_parts(config)
+
+
+def _check_objective_parts(config: Any) -> None:
+    """Parts of the loss that mean nothing together."""
+    sequence = config.importance_level != "token"
+    if config.off_policy_shaping is not None:
+        check_range("off_policy_shaping", config.off_policy_shaping, 1e-6)
+    if config.clip_mode == "gradient_preserving" and config.dual_clip is not None:
+        raise ValueError(
+            f"clip_mode = 'gradient_preserving' with dual_clip = {config.dual_clip}: the dual clip cuts off a gradient that is "
+            "to be preserved; set dual_clip to null"
+        )
+    if config.importance_level == "sequence" and config.branch_advantage == "hard":
+        raise ValueError(
+            "importance_level = 'sequence' with branch_advantage = 'hard': one ratio for all tokens trains each by the mean of "
+            "their advantages; set importance_level to 'sequence_token'"
+        )
+    if sequence and config.off_policy_trajectories and config.off_policy_source == "expert":
+        raise ValueError(
+            f"importance_level = {config.importance_level!r} with off_policy_source = 'expert': what an expert wrote has no "
+            "probabilities that a sequence's ratio could be taken to; set importance_level to 'token'"
+        )
+    if sequence and config.off_policy_trajectories and config.off_policy_shaping is not None:
+        raise ValueError(
+            f"importance_level = {config.importance_level!r} with off_policy_shaping = {config.off_policy_shaping}: the "
+            "shaping is of a token's ratio; set off_policy_shaping to null"
+        )
+
+
+def _check_model(model: ModelSettings) -> None:
+    check_choice("model.attention", model.attention, ("auto", "sdpa", "flex"))
+    check_choice("model.gradient_checkpointing", model.gradient_checkpointing, (False, True, "selective"))
+    check_choice("model.master_weights", model.master_weights, (None, "float32"))
+    check_range("model.logits_chunk_size", model.logits_chunk_size, 1, integer=True)
+    if model.lora is not None:
+        _check_lora(model.lora)
+
+
+def _check_lora(lora: LoraSettings) -> None:
+    check_range("model.lora.rank", lora.rank, 1, integer=True)
+    check_range("model.lora.alpha", lora.alpha, 1e-6)
+    check_choice("model.lora.use_rslora", lora.use_rslora, (False, True))
+    check_range("model.lora.dropout", lora.dropout, 0, 1)
+    if lora.dropout:
+        raise ValueError(
+            f"model.lora.dropout = {lora.dropout}: the engine samples without dropout, so the ratio of new to old "
+            "probabilities would compare two different policies, and clip their difference; leave it out"
+        )
+    targets = lora.target_modules
+    if targets != ALL_LINEAR and (
+        not isinstance(targets, tuple) or not targets or not all(isinstance(t, str) for t in targets)
+    ):
+        raise ValueError(
+            f"model.lora.target_modules = {targets!r}: must be {ALL_LINEAR!r}, or a list of linear layers' names such as "
+            "[q_proj, v_proj]"
+        )
+
+
+def _check_branching(config: Any) -> None:
+    branching = config.rollout_settings.branching
+    if branching is None:
+        return
+    if branching.initial is not None:
+        check_range("branching.initial", branching.initial, 1, config.group_size, integer=True)
+    check_range("branching.branches", branching.branches, 2, integer=True)
+    check_range("branching.entropy_tokens", branching.entropy_tokens, 1, integer=True)
+    for name in ("base_prob", "threshold"):
+        check_range(f"branching.{name}", getattr(branching, name), 0, 1)
+    check_range("branching.entropy_weight", branching.entropy_weight, -1e3, 1e3)
+    check_choice("branching.rule", branching.rule, ("threshold", "coin"))
+
+
+def _check_preset(config: Any) -> None:
+    check_preset(config.preset)
+    if config.preset != config._applied_preset:
+        raise ValueError(f"preset = {config.preset!r} was set but not applied: give it to training() or update_from_dict()")
 
 
 def _check_schedule(value: Any) -> None:
@@ -70,9 +188,36 @@ def _check_schedule(value: Any) -> None:
         raise ValueError(f"retrieval_prob = {value!r}: a schedule starts at env step 0 and its steps increase")
 
 
+def _check_transfer(config: Any) -> None:
+    """vLLM's own transfer of weights."""
+    if config.weight_transfer not in VLLM_TRANSFERS:
+        return
+    if not (config.num_env_runners and config.num_gpus_per_env_runner and config.num_gpus_per_learner):
+        raise ValueError(
+            f"weight_transfer = {config.weight_transfer!r} goes from GPU to GPU: set num_env_runners, num_gpus_per_env_runner "
+            "and num_gpus_per_learner, or leave it out"
+        )
+    if config.model_settings.lora is not None:
+        raise ValueError(
+            f"weight_transfer = {config.weight_transfer!r} with model.lora: vLLM's transfer sends whole weights, and only "
+            "adapters are to travel; set weight_transfer to 'auto' or 'object_store'"
+        )
+
+
 def _check_together(config: Any) -> None:
     if config.evaluation_parallel_to_training:
         raise ValueError("evaluation_parallel_to_training = True: evaluation needs weights that stand still; set it to false")
+    _check_transfer(config)
+    if config.one_step_off and not config.num_env_runners:
+        raise ValueError(
+            "one_step_off = True with num_env_runners = 0: engine and learner take turns in one process; set num_env_runners "
+            "to 1 or more"
+        )
+    if config.engine_settings.sleep and (config.one_step_off or not config.num_gpus_per_env_runner):
+        raise ValueError(
+            "engine.sleep = True is for a GPU that engine and learner share and use in turn: set num_gpus_per_env_runner and "
+            "num_gpus_per_learner (fractions of one), leave one_step_off out; or leave engine.sleep out"
+        )
     if config.num_hybrid > config.group_size:
         raise ValueError(f"num_hybrid = {config.num_hybrid} is more than group_size = {config.group_size}: lower num_hybrid")
     if config.num_minibatches > config.questions_per_step:
@@ -85,7 +230,7 @@ def _check_together(config: Any) -> None:
             f"num_learners = {config.num_learners} is more than questions_per_step = {config.questions_per_step}: "
             "whole groups are dealt out, so some learners would never work; raise questions_per_step"
         )
-    if config.num_hybrid and config.max_tool_calls == 0:
+    if config.num_hybrid and config.max_tool_calls == 0 and config.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
     longest = config.max_prompt_tokens + config.max_response_tokens
     limit = config.engine_settings.max_model_len

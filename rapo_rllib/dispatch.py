@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rapo_rllib.rollout_metrics import SampleResult
-from rapo_rllib.types import Question
+from rapo_rllib.types import Question, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
+
+_MAX_FRUITLESS_ROUNDS = 3
 
 
 def sample_questions(
@@ -25,36 +28,60 @@ def sample_questions(
 
     Args:
         env_runner_group: RLlib's group; its local runner is used if there are no remote ones.
-        questions: a group each; the result has them in this order.
+        questions: a group each; the result has them in this order. One may come twice: two epochs meet in a batch.
         restore: brings back restarted runners WITH the current weights.
         recovery_timeout_s: how long to wait when no runner is left.
         **sample_arguments: for ``RAPOEnvRunner.sample``.
 
     Raises:
-        RuntimeError: no env runner came back in time.
+        RuntimeError: no env runner came back in time, or every one that was given the questions that are left died of them.
     """
     if not env_runner_group.num_remote_env_runners():
         result: SampleResult = env_runner_group.local_env_runner.sample(questions=questions, **sample_arguments)
         return result
-    missing, total = list(questions), SampleResult()
+    missing, total, fruitless = list(questions), SampleResult(), 0
     while missing:
+        if fruitless == _MAX_FRUITLESS_ROUNDS:
+            raise RuntimeError(
+                f"env runners died {fruitless} times in a row while sampling {len(missing)} questions ({missing[0].id}, ...); "
+                "see the log of an env runner that died"
+            )
         runners = _living_runners(env_runner_group, restore, recovery_timeout_s)
         shares = [missing[start :: len(runners)] for start in range(len(runners))]
         busy = [(runner, share) for runner, share in zip(runners, shares, strict=True) if share]
-        for part in env_runner_group.foreach_env_runner(
+        parts = env_runner_group.foreach_env_runner(
             ["sample"] * len(busy),
             kwargs=[{"questions": share, **sample_arguments} for _, share in busy],
             remote_worker_ids=[runner for runner, _ in busy],
             local_env_runner=False,
-        ):
+        )
+        for part in parts:
             total.extend(part)
-        returned = {group.question.id for group in total.groups}
-        missing = [question for question in questions if question.id not in returned]
+        fruitless = 0 if parts else fruitless + 1
+        missing = _without(questions, total.groups)
         if missing:
             logger.warning("%d questions were lost with their env runner and are sampled again", len(missing))
-    order = {question.id: index for index, question in enumerate(questions)}
-    total.groups.sort(key=lambda group: order[group.question.id])
+    total.groups = _in_order(total.groups, questions)
     return total
+
+
+def _without(questions: Sequence[Question], groups: Sequence[TrajectoryGroup]) -> list[Question]:
+    """Those that no group has come back for; one that was asked twice needs two."""
+    returned = Counter(group.question.id for group in groups)
+    missing = []
+    for question in questions:
+        if returned[question.id]:
+            returned[question.id] -= 1
+        else:
+            missing.append(question)
+    return missing
+
+
+def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup]:
+    waiting: dict[str, list[TrajectoryGroup]] = {}
+    for group in groups:
+        waiting.setdefault(group.question.id, []).append(group)
+    return [waiting[question.id].pop(0) for question in questions]
 
 
 def _living_runners(env_runner_group: Any, restore: Callable[[], Any], timeout_s: float) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,13 +21,17 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
+from rapo_rllib.buffer.layered import BufferView
 from rapo_rllib.callbacks import call_episode_callbacks
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.hardware import return_free_memory
 from rapo_rllib.models import load_tokenizer, resolve_model
 from rapo_rllib.question_source import env_maker
 from rapo_rllib.rollout_metrics import SampleResult
 from rapo_rllib.types import Question
-from rapo_rllib.weights import PackedWeights, unpack_weights
+from rapo_rllib.weight_publisher import Publication, this_node
+from rapo_rllib.weight_sync import VLLM_TRANSFERS, Confirmation
+from rapo_rllib.weights import unpack_weights
 
 logger = logging.getLogger(__name__)
 
@@ -56,50 +61,69 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self.config.engine_settings,
             max_model_len=settings.max_prompt_tokens + settings.max_response_tokens,
             seed=self._seed or 0,
+            weight_transfer=self.config.weight_transfer if self.config.weight_transfer in VLLM_TRANSFERS else None,
+            trained=self.config.model_settings,
         )
 
     def _make_loop(self) -> Any:
         from rapo_rllib.protocol.chat import ChatProtocol
-        from rapo_rllib.rollout.env_calls import EnvPool
+        from rapo_rllib.rollout.env_calls import EnvPool, check_copies
         from rapo_rllib.rollout.loop import RolloutLoop
 
         make_env = env_maker(self.config)
         probe = make_env()
         tool_tags = getattr(probe.unwrapped, "tool_tags", ())
+        if self.config.branching is not None:
+            check_copies(probe)
         probe.close()
         protocol = self.config.protocol_settings
         chat = ChatProtocol(load_tokenizer(self.config.model_settings), protocol, tool_tags)
         envs = EnvPool(make_env, protocol.answer_tag)
-        return RolloutLoop(
-            self.engine, chat, envs, self.config.rollout_settings, self._make_retriever(), seed=self.config.seed or 0
-        )
+        return RolloutLoop(self.engine, chat, envs, self.config.rollout_settings, self._make_retriever(), seed=self.config.seed)
 
     def _make_retriever(self) -> Any:
         if not self.config.uses_retrieval or self.config.in_evaluation:
             return None
+        from rapo_rllib.buffer.layered import LayeredBuffer
         from rapo_rllib.buffer.store import StepTraceBuffer
-        from rapo_rllib.rollout.retriever import Retriever
+        from rapo_rllib.buffer_setup import retriever_over
 
-        settings = self.config.buffer_settings
-        return Retriever(
-            StepTraceBuffer(settings),
-            selection=settings.selection,
-            top_k=settings.top_k,
-            max_failure_share=self.config.max_retrieval_failure_share,
-        )
+        buffer = StepTraceBuffer(self.config.buffer_settings)
+        try:
+            buffer.prepare()
+        except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
+            logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
+        self._layers = LayeredBuffer(buffer)
+        return retriever_over(self.config, self._layers)
 
     @property
     def policy_version(self) -> int:
         """Version of the weights that the engine holds."""
         return int(self.engine.policy_version)
 
-    def load_policy(
-        self, weights: PackedWeights, version: int, sequences: Sequence[Sequence[int]]
-    ) -> tuple[int, list[list[float]]]:
+    def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation:
         """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences."""
-        self.engine.load_weights(unpack_weights(weights), version)
+        start = time.perf_counter()
+        publication.give_to(self.engine)
+        seconds = time.perf_counter() - start
         return_free_memory()
-        return self.policy_version, self.engine.score(sequences)
+        return Confirmation(self.policy_version, self.engine.score(sequences), seconds)
+
+    def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """One step of vLLM's own weight transfer; the learner drives it."""
+        self.engine.call_workers(method, arguments)
+
+    def sleep(self) -> None:
+        """Free the engine's GPU memory while the learner updates."""
+        self.engine.sleep()
+
+    def wake(self) -> None:
+        """Take it again; weights must follow."""
+        self.engine.wake()
+
+    def node_id(self) -> str:
+        """Ray's id of the machine this runner is on."""
+        return this_node()
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]
@@ -109,6 +133,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         retrieval_prob: float = 0.0,
         explore: bool = True,
         group_size: int | None = None,
+        buffer_view: BufferView | None = None,
         **kwargs: Any,
     ) -> SampleResult:
         """Roll out every question.
@@ -118,11 +143,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory.
             explore: False: greedy, without retrieval.
             group_size: trajectories per question; None: the config's.
+            buffer_view: what the policy has added to the buffer, and how its traces have fared.
             **kwargs: RLlib's other arguments (``num_timesteps`` and the like) mean nothing here: work is given in questions.
         """
+        if buffer_view is not None and self.loop.retriever is not None:
+            self._layers.look_at(buffer_view)
+            self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
         groups = self.loop.run(questions, retrieval_prob=retrieval_prob, greedy=not explore, group_size=group_size)
-        if self.loop.retriever is not None:
-            self.loop.retriever.check_failure_share()
         call_episode_callbacks(self, self._callbacks, groups)
         return SampleResult(groups, [self.loop.stats], [self.get_metrics()])
 

@@ -16,11 +16,19 @@ class ToolError(RolloutError):
 
 
 class RetrievalError(RolloutError):
-    """The Step-Trace Buffer or its embedder did not answer."""
+    """Milvus (the Step-Trace Buffer, a corpus) or an embedder did not answer."""
 
 
 class EngineError(RolloutError):
     """The inference engine raised, died, or returned something impossible."""
+
+
+class RequestError(RolloutError):
+    """The inference engine refuses one request (too long for the model, say); the others run on."""
+
+
+class AgentError(RolloutError):
+    """An off-policy agent cannot be asked at all, or does not write; building a buffer with it stops."""
 
 
 class EnvError(RolloutError):
@@ -33,3 +41,28 @@ class WeightSyncError(RuntimeError):
 
 class LearnerError(RuntimeError):
     """A learner could not compute an update (raised on all ranks together)."""
+
+
+class NotFiniteError(LearnerError):
+    """Loss or gradient were NaN or infinite too often in a row (raised on all ranks together)."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is not complete, is damaged, or belongs to something else."""
+
+
+class ServiceError(Exception):
+    """A web service refused, did not answer, or answered with something else than JSON.
+
+    Whoever calls the service turns it into an observation, a score or a ``ToolError``.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, passes: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status  # of HTTP; None: no answer
+        self.passes = passes  # another try may help
+        self.retry_after_s = retry_after_s
+        self.timed_out = False  # it was too slow
+        self.body = b""  # the start of what came with the status; never shown, it may repeat the request

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from rapo_rllib.settings import ModelSettings
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -45,8 +47,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RAPO_CACHE") or Path.home() / ".cache" / "rapo_rllib")
 
 
-def check_model(name_or_path: str) -> None:
+def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
     """Refuse a model that cannot be loaded, before anything heavy starts. Reads file names only; never the network.
+
+    Args:
+        name_or_path: of the model.
+        key: what the user calls it, for messages.
 
     Raises:
         ValueError: the package of a short name is not installed, a folder is missing, or it holds no ``config.json``.
@@ -58,14 +64,14 @@ def check_model(name_or_path: str) -> None:
     if name_or_path and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ValueError(
-                f"model.name_or_path: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
+                f"{key}: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
                 "Name the folder that save_pretrained() or RAPO.export_policy() wrote."
             )
     elif name_or_path and folder.exists():
-        raise ValueError(f"model.name_or_path: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
+        raise ValueError(f"{key}: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
     elif not _may_be_hub_id(name_or_path):
         raise ValueError(
-            f"model.name_or_path: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
+            f"{key}: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
             f"such as 'Qwen/Qwen2.5-3B-Instruct', or one of {sorted(PACKAGED_MODELS)}."
         )
 
@@ -115,7 +121,7 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 
 
 def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
-    """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention.
+    """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
     Raises:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
@@ -131,11 +137,36 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtypes[settings.dtype],
-            attn_implementation="sdpa",
             trust_remote_code=settings.trust_remote_code,
         )
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
+
+
+def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    language_model.config.use_cache = True  # training switched it off
+    try:
+        language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    finally:
+        language_model.config.use_cache = False
+        if shown:
+            logging.enable_progress_bar()
+
+
+def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
+    """The configured language model without weights, made in a moment: its modules and their names."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = resolve_model(settings.name_or_path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
 
 
 def _cannot_load(name_or_path: str, error: Exception) -> ValueError:

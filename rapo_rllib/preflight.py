@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.models import check_model_config
-from rapo_rllib.question_source import env_maker, questions
+from rapo_rllib.lora import check_targets
+from rapo_rllib.models import check_model_config, model_skeleton
+from rapo_rllib.question_source import env_maker, expert_trajectories, questions
 
 
 def check_parts(config: Any) -> None:
-    """Model, environment, questions and Step-Trace Buffer.
+    """Model, environment, questions, Step-Trace Buffer and expert.
 
     Raises:
         ValueError: naming the key, its value and what to do.
     """
-    check_model_config(config.model_settings)
+    model = config.model_settings
+    check_model_config(model)
+    if model.lora is not None:
+        check_targets(model_skeleton(model), model.lora)
     make_env = env_maker(config)
     env = make_env()
     env.close()
@@ -24,6 +28,8 @@ def check_parts(config: Any) -> None:
         _check_evaluation(config)
     if config.uses_retrieval:
         _check_buffer(config)
+    if config.off_policy_trajectories and config.off_policy_source == "expert":
+        expert_trajectories(config, "off_policy_source")
 
 
 def _check_evaluation(config: Any) -> None:
@@ -38,12 +44,12 @@ def _check_evaluation(config: Any) -> None:
 
 
 def _check_buffer(config: Any) -> None:
-    from rapo_rllib.buffer.embedder import resolve_embedder
-    from rapo_rllib.buffer.store import check_settings
+    from rapo_rllib.buffer.choices import check_settings
+    from rapo_rllib.buffer.embedder import check_embedder
 
     settings = config.buffer_settings
     check_settings(settings)
-    resolve_embedder(settings.embedder)
+    check_embedder(settings.embedder, settings.pooling, settings.embedder_tokenizer)
     if settings.traces not in (None, "expert") and not Path(settings.traces).is_file():
         raise ValueError(
             f"step_trace_buffer.traces = {settings.traces!r}: no such file; give a .jsonl or .jsonl.gz of traces, 'expert' for "

@@ -1,4 +1,4 @@
-"""What is happening now, in plain lines; Ray forwards them from the trial to the terminal."""
+"""What is happening now: lines that Ray forwards from the trial to the terminal, and the phase for a live display."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import logging
 import sys
 import time
 
+from rapo_rllib.phase import say_phase
+
 
 class Progress:
-    """Says which phase began, with the time since the start."""
+    """Says which phase began, with the time since the start.
+
+    Args:
+        name: the trial's id.
+    """
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._started = time.monotonic()
         self._logger = logging.getLogger(f"rapo_rllib.progress.{name}")
         self._logger.setLevel(logging.INFO)
@@ -29,3 +36,7 @@ class Progress:
         """One line."""
         minutes, seconds = divmod(int(self.seconds), 60)
         self._logger.info("%02d:%02d %s", minutes, seconds, text)
+
+    def phase(self, name: str) -> None:
+        """What begins now, in one word or two; a live display shows it."""
+        say_phase(self._name, name)

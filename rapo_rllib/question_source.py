@@ -15,6 +15,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.presets import beneath
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DEFAULT_NUM_SEEDS = 10_000
@@ -43,10 +44,11 @@ def env_maker(config: Any) -> Callable[[], gymnasium.Env]:
 
 
 def env_options(config: Any) -> dict[str, Any]:
-    """``env_config``; our own environments get the rollout's tool budget and text protocol, unless they set their own."""
+    """``env_config``; our own environments get preset, tool budget and text protocol, unless they set their own."""
     options = dict(config.env_config)
     cls = _env_class(config.env)
     if cls is not None and issubclass(cls, ToolEnv):
+        options = beneath(config, "env_config", options)
         options.setdefault("max_tool_calls", config.max_tool_calls)
         options.setdefault("protocol", config.protocol_settings)
     return options
@@ -67,18 +69,25 @@ def questions(config: Any, split: str) -> Sequence[Question]:
     return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
 
 
-def expert_trajectories(config: Any) -> Iterable[ExpertTrajectory]:
-    """What the environment's own expert writes, to build a Step-Trace Buffer from.
+_WITHOUT_EXPERT = {
+    "step_trace_buffer.traces": "name a trace file, or null for a buffer that exists already",
+    "off_policy_source": "name 'replay', or give the environment a classmethod expert_trajectories(env_config)",
+}
+
+
+def expert_trajectories(config: Any, key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
+    """What the environment's own expert writes.
+
+    Args:
+        config: a ``RAPOConfig``.
+        key: what asks for it with the value ``expert``, to be named in errors.
 
     Raises:
         ValueError: the environment has no expert.
     """
     cls = _env_class(config.env)
     if cls is None or not hasattr(cls, "expert_trajectories"):
-        raise ValueError(
-            f"step_trace_buffer.traces = 'expert', but env {config.env!r} has no expert: name a trace file, or null for a "
-            "buffer that exists already"
-        )
+        raise ValueError(f"{key} = 'expert', but env {config.env!r} has no expert: {_WITHOUT_EXPERT[key]}")
     found: Iterable[ExpertTrajectory] = cls.expert_trajectories(env_options(config))
     return found
 

@@ -40,7 +40,7 @@ class RunSummary:
         """Add one sampling phase."""
         self.policy_tokens += result.num_policy_tokens
         self.rollout_s += rollout_s
-        self.retrievals += sum(len(t.retrievals) for t in result.trajectories)
+        self.retrievals += sum(len(t.own_retrievals) for t in result.trajectories)
 
     def end_iteration(self, seconds: float) -> None:
         """Note that an iteration ended, ``seconds`` after the start."""

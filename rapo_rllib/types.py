@@ -8,7 +8,7 @@ Shapes: ``T`` response tokens of one trajectory, ``P`` prompt tokens, ``G`` traj
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 
@@ -42,6 +42,7 @@ class StepTrace:
     question_id: str = ""
     step_index: int = 0
     source: str = ""
+    weight_version: int = -1  # of the policy that wrote it during training; -1: an off-policy agent did, beforehand
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,20 @@ class HistoryQuery:
     question: str
     history: str
     question_id: str = ""
+    asker: str = ""  # name of the trajectory: retrieval noise draws from it, so that chance does not depend on timing
+    weight_version: int = 0  # of the policy that asks; what it wrote itself has an age
+
+
+FALLBACK = "fallback"  # id and source of the trace that stands for "nothing suitable was found"
 
 
 @dataclass(frozen=True)
 class RetrievedTrace:
-    """A step trace with the cosine similarity of its key to the query, in [-1, 1]."""
+    """A step trace with the cosine similarity of its key to the query, in [-1, 1]; 0 where its key was not compared."""
 
     trace: StepTrace
     similarity: float
+    noisy: bool = False  # drawn at random in place of what was found (retrieval_noise)
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,16 @@ class ExpertTrajectory:
 
 
 class TokenKind(IntEnum):
-    """Who wrote a response token. Only ``POLICY`` tokens carry a logprob and an entropy, and only they are trained."""
+    """Who wrote a response token. Only ``POLICY`` tokens carry a logprob and an entropy; they and ``EXPERT`` are trained."""
 
     POLICY = 0
     OBSERVATION = 1
     RETRIEVED = 2
+    EXPERT = 3  # in an off-policy trajectory, what its author wrote
+
+
+TRAINED_KINDS = (TokenKind.POLICY, TokenKind.EXPERT)
+ROLLOUT, EXPERT, REPLAY = "rollout", "expert", "replay"  # origins of a trajectory
 
 
 @dataclass
@@ -93,6 +105,7 @@ class Step:
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0
     observation: str = ""
+    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
 
 
 @dataclass
@@ -105,6 +118,8 @@ class Retrieval:
     after_step: int  # index into Trajectory.steps of the generated step before it
     start: int  # its tokens are token_ids[start:stop]
     stop: int
+    noisy: bool = False  # a random trace (retrieval_noise)
+    text_start: int = -1  # as in Step
 
 
 @dataclass
@@ -119,21 +134,56 @@ class Trajectory:
 
     question_id: str
     prompt_ids: Sequence[int]  # [P], shared by the group
+    question_text: str = ""  # as the environment put it
     hybrid: bool = False  # may retrieve; on-policy trajectories never do
-    policy_version: int = 0
+    policy_version: int = 0  # of the weights that wrote it; an expert's: of those that are trained
+    origin: str = ROLLOUT  # rollout; off-policy: expert, or replay (an earlier rollout of the policy's own)
     token_ids: list[int] = field(default_factory=list)  # [T]
     kinds: list[int] = field(default_factory=list)  # [T] TokenKind
     logprobs: list[float] = field(default_factory=list)  # [T] of the distribution sampled from, nats
-    entropies: list[float] = field(default_factory=list)  # [T] full vocabulary, nats (eq. 2)
+    entropies: list[float] = field(default_factory=list)  # [T] full vocabulary (entropy_top_k: of so many tokens), nats (eq. 2)
     steps: list[Step] = field(default_factory=list)
     retrievals: list[Retrieval] = field(default_factory=list)
     text: str = ""  # the response, for people, tools and retrieval; never encoded again
     reward: float = 0.0
+    reward_terms: dict[str, float] = field(default_factory=dict)  # which add up to the reward, where the environment names them
     correct: bool = False
     format_ok: bool = False
-    end: str = ""  # answer, eos, length, tool_limit or error
+    score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"
+    end: str = ""  # answer, eos, length (of tokens or steps), tool_limit or error
     error: str = ""
     seconds: float = 0.0
+    # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
+    # Empty: all its own.
+    segments: list[tuple[int, int]] = field(default_factory=list)
+
+    def fork(self, member: int) -> Trajectory:
+        """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
+        return replace(
+            self,
+            token_ids=list(self.token_ids),
+            kinds=list(self.kinds),
+            logprobs=list(self.logprobs),
+            entropies=list(self.entropies),
+            steps=list(self.steps),
+            retrievals=list(self.retrievals),
+            segments=[*self.segments, (len(self.token_ids), member)],
+        )
+
+    @property
+    def own_start(self) -> int:
+        """The first token that is its own; those before it were taken over from the trajectory it branched off."""
+        return self.segments[-1][0] if len(self.segments) > 1 else 0
+
+    @property
+    def own_steps(self) -> list[Step]:
+        """The steps that it generated itself."""
+        return [step for step in self.steps if step.start >= self.own_start]
+
+    @property
+    def own_retrievals(self) -> list[Retrieval]:
+        """The step traces that it asked for itself."""
+        return [retrieval for retrieval in self.retrievals if retrieval.start >= self.own_start]
 
     def append_policy(self, token_ids: Sequence[int], logprobs: Sequence[float], entropies: Sequence[float]) -> Step:
         """Append one generated step. Raises ``ValueError`` if the three lists differ in length."""
@@ -150,6 +200,13 @@ class Trajectory:
         self.steps.append(Step(start, len(self.token_ids)))
         return self.steps[-1]
 
+    def append_expert(self, token_ids: Sequence[int], text: str = "") -> Step:
+        """Append one step that another agent wrote, for the policy to be trained on; its probabilities are not known."""
+        start = len(self.token_ids)
+        self._append_foreign(token_ids, TokenKind.EXPERT)
+        self.steps.append(Step(start, len(self.token_ids), text))
+        return self.steps[-1]
+
     def append_observation(self, token_ids: Sequence[int]) -> None:
         """Append the tokens of a tool's result."""
         self._append_foreign(token_ids, TokenKind.OBSERVATION)
@@ -160,7 +217,15 @@ class Trajectory:
         self._append_foreign(token_ids, TokenKind.RETRIEVED)
         trace = retrieved.trace
         self.retrievals.append(
-            Retrieval(trace.id, trace.source, retrieved.similarity, len(self.steps) - 1, start, len(self.token_ids))
+            Retrieval(
+                trace.id,
+                trace.source,
+                retrieved.similarity,
+                len(self.steps) - 1,
+                start,
+                len(self.token_ids),
+                noisy=retrieved.noisy,
+            )
         )
 
     def _append_foreign(self, token_ids: Sequence[int], kind: TokenKind) -> None:
@@ -170,8 +235,23 @@ class Trajectory:
         self.entropies.extend([0.0] * len(token_ids))
 
     def num_tokens(self, kind: TokenKind) -> int:
-        """Number of response tokens of one kind; the three kinds sum to ``len(token_ids)``."""
+        """Number of response tokens of one kind; all kinds sum to ``len(token_ids)``."""
         return self.kinds.count(kind)
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens that the policy is trained on."""
+        return sum(self.num_tokens(kind) for kind in TRAINED_KINDS)
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether something else than the present policy wrote it."""
+        return self.origin != ROLLOUT
+
+    @property
+    def num_generated(self) -> int:
+        """Policy tokens that were generated for this trajectory: without those of the trajectory it branched off."""
+        return self.kinds[self.own_start :].count(TokenKind.POLICY)
 
     @property
     def retrieved_share(self) -> float:
@@ -186,13 +266,24 @@ class Trajectory:
 
 @dataclass
 class TrajectoryGroup:
-    """The ``G`` trajectories of one question."""
+    """The ``G`` trajectories of one question, and those of others that are trained on with them (ALGORITHM section 11)."""
 
     question: Question
-    trajectories: list[Trajectory]
+    trajectories: list[Trajectory]  # rolled out by the present policy: what the metrics of a rollout are about
     policy_version: int = 0
+    off_policy: list[Trajectory] = field(default_factory=list)
+
+    @property
+    def members(self) -> list[Trajectory]:
+        """All that advantages are taken over."""
+        return [*self.trajectories, *self.off_policy]
 
     @property
     def rewards(self) -> list[float]:
-        """Outcome rewards ``[G]``."""
+        """Outcome rewards of the rollouts, ``[G]``."""
         return [t.reward for t in self.trajectories]
+
+    @property
+    def member_rewards(self) -> list[float]:
+        """Outcome rewards of all members."""
+        return [t.reward for t in self.members]

@@ -1,0 +1,136 @@
+"""One JSON request to a web service, repeated while that can help: used by web search, LLM judge and remote sandbox."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random_exponential,
+)
+
+from rapo_rllib.errors import ServiceError
+
+logger = logging.getLogger(__name__)
+
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # states that pass
+MAX_BYTES = 16 * 2**20
+MAX_WAIT_S = 30.0  # between two tries, unless the service asks for more
+_KEPT_BYTES = 4096  # of an error's answer
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # trajectories do not wait for each other's calls
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of the standard header; its form of a date is left to the backoff."""
+    seconds = headers.get("retry-after", "").strip()
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
+
+
+class JsonService:
+    """A web service that answers in JSON. Thread-safe; connections are kept.
+
+    Args:
+        name: of the service, for messages.
+        timeout_s: of one try.
+        attempts: tries of one request.
+        patience_s: no further try begins after so many seconds; a service that asks for a longer wait is given up at once.
+        before_try: called before every try with the seconds of patience that are left: a rate limit, which waits, or raises
+            a ``ServiceError`` if its turn would come too late.
+        wait_asked: reads from the headers of an error for how many seconds the service asks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        timeout_s: float = 10.0,
+        attempts: int = 3,
+        patience_s: float = 60.0,
+        before_try: Callable[[float], None] | None = None,
+        wait_asked: Callable[[Mapping[str, str]], float | None] = retry_after,
+    ) -> None:
+        self.name, self._timeout_s, self._attempts, self._patience_s = name, timeout_s, attempts, patience_s
+        self._before_try, self._wait_asked = before_try, wait_asked
+        self._client: httpx.Client | None = None
+        self._lock = threading.Lock()
+
+    def request(self, method: str, url: str, **arguments: Any) -> Any:
+        """The parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
+
+        Raises:
+            ServiceError: refused, unreachable, too slow, or not JSON, after all tries. It names no header and no query.
+        """
+        retrying = Retrying(
+            stop=stop_after_attempt(self._attempts) | stop_before_delay(self._patience_s),
+            wait=_wait,
+            retry=retry_if_exception(lambda error: isinstance(error, ServiceError) and error.passes),
+            reraise=True,
+        )
+        return retrying(self._once, method, url, arguments, time.monotonic() + self._patience_s)
+
+    def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _once(self, method: str, url: str, arguments: Mapping[str, Any], patience_ends: float) -> Any:
+        if self._before_try is not None:
+            self._before_try(patience_ends - time.monotonic())
+        with self._lock:
+            self._client = client = self._client or httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
+        try:
+            with client.stream(method, url, **arguments) as response:
+                body = self._body(response)
+        except httpx.HTTPError as error:  # without the address: it may carry a key
+            problem = ServiceError(f"{self.name} does not answer ({type(error).__name__})", passes=True)
+            problem.timed_out = isinstance(error, httpx.TimeoutException)
+            raise problem from None
+        if response.status_code >= 400:
+            status, after = response.status_code, self._wait_asked(response.headers)
+            problem = ServiceError(f"{self.name} answers with status {status}", status, status in BUSY, after)
+            problem.body = body[:_KEPT_BYTES]
+            raise problem
+        try:
+            return json.loads(body)
+        except ValueError:  # bad UTF-8 included
+            raise ServiceError(
+                f"{self.name} answers with something that is not JSON", response.status_code, passes=True
+            ) from None
+
+    def _body(self, response: httpx.Response) -> bytes:
+        """The whole answer; httpx's own timeout begins anew with every chunk."""
+        body, deadline = b"", time.monotonic() + self._timeout_s
+        for chunk in response.iter_bytes():
+            body += chunk
+            if time.monotonic() > deadline:
+                raise httpx.ReadTimeout("")
+            if len(body) > MAX_BYTES:
+                raise ServiceError(f"{self.name} answers with more than {MAX_BYTES >> 20} MiB", response.status_code)
+        return body
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_client", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _client=None, _lock=threading.Lock())
+
+
+_backoff = wait_random_exponential(multiplier=0.5, max=MAX_WAIT_S)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds until the next try: what the service asks for, else a random and growing time."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after_s if isinstance(error, ServiceError) else None
+    return _backoff(state) if asked is None else asked

@@ -1,0 +1,15 @@
+"""Nested results as flat names: ``{"env_runners": {"accuracy": 0.5}}`` <-> ``env_runners/accuracy``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one: ``{"a": {"b": 1}}`` becomes ``{"a/b": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat |= flattened(value, f"{name}/") if isinstance(value, Mapping) and value else {name: value}
+    return flat
