@@ -1,0 +1,61 @@
+"""Figures of runs: diversity of rollouts, bootstrap intervals, paired differences, cost until an accuracy is reached."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 10_000
+
+
+def diversity(folder: Path) -> dict[str, float]:
+    """Of the newest transcripts: distinct trajectories of a group over its size, mean over groups, on-policy ones and all.
+
+    Two trajectories are the same if the policy wrote the same tokens; what was retrieved for them does not count.
+    """
+    newest = max(folder.glob("*.jsonl"))
+    groups: dict[int, list[tuple[bool, tuple[int, ...]]]] = defaultdict(list)
+    for line in newest.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        written = tuple(token for token, kind in zip(row["token_ids"], row["kinds"], strict=True) if kind == 0)
+        groups[row["group"]].append((bool(row["retrievals"]), written))
+    own = [[written for retrieved, written in group if not retrieved] for group in groups.values()]
+    every = [[written for _, written in group] for group in groups.values()]
+    return {"diversity_on_policy": _distinct(own), "diversity": _distinct(every)}
+
+
+def _distinct(groups: Sequence[Sequence[Any]]) -> float:
+    shares = [len(set(group)) / len(group) for group in groups if group]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of ``values`` ``[n]``, resampled over runs."""
+    data = np.asarray(values, dtype=float)
+    if not len(data):
+        raise ValueError("values: must not be empty")
+    draws = np.random.default_rng(seed).integers(0, len(data), (RESAMPLES, len(data)))
+    low, high = np.quantile(data[draws].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def paired_difference(ours: dict[int, float], theirs: dict[int, float]) -> dict[str, Any]:
+    """Mean of ours minus theirs over the seeds that both have, its interval, and the seeds on which ours is higher."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    differences = [ours[seed] - theirs[seed] for seed in seeds]
+    return {
+        "mean": float(np.mean(differences)),
+        "ci": interval(differences),
+        "seeds": len(seeds),
+        "higher": sum(difference > 0 for difference in differences),
+    }
+
+
+def cost_until(rows: Sequence[dict[str, Any]], accuracy: float, cost: str) -> float | None:
+    """``row[cost]`` of the first row whose held-out accuracy is at least ``accuracy``; None: it was never reached."""
+    return next((float(row[cost]) for row in rows if row.get("accuracy", -1.0) >= accuracy), None)

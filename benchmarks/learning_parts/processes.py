@@ -1,0 +1,51 @@
+"""Runs in processes of their own, forked from one that has the heavy imports behind it: they take longer than a short run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from threading import Lock
+
+from learning_parts.chain_run import ChainRun, train
+
+IMPORTED = ("vllm", "sentence_transformers", "rapo_rllib.env_runner", "rapo_rllib.learner", "learning_parts.chains")
+
+
+def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
+    """Do ``runs``, ``at_once`` at a time, and say how long each took; names of those that failed.
+
+    Runs of a seed wait for each other: they have one Step-Trace Buffer, which the first one builds.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    buffers: defaultdict[int, Lock] = defaultdict(Lock)
+    with ThreadPoolExecutor(at_once) as pool:
+        codes = list(pool.map(lambda run: _run(context, run, buffers[run.seed]), runs))
+    return [run.file.stem for run, code in zip(runs, codes, strict=True) if code]
+
+
+def _run(context: ForkServerContext, run: ChainRun, buffer: Lock) -> int | None:
+    log = run.file.with_suffix(".log")
+    process = context.Process(target=_train_into, args=(run, log))
+    with buffer:
+        started = time.monotonic()
+        process.start()
+        process.join()
+    failed = f", FAILED ({process.exitcode}), see {log}" if process.exitcode else ""
+    print(f"{run.method}, seed {run.seed}: {time.monotonic() - started:.0f} s{failed}", flush=True)
+    return process.exitcode
+
+
+def _train_into(run: ChainRun, log: Path) -> None:
+    """Train with everything that is printed, by libraries in C++ too, in ``log``."""
+    with log.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        train(run)

@@ -1,0 +1,190 @@
+r"""What a retrieval from the Step-Trace Buffer costs: latency, throughput, recall, by the buffer's size and processes that ask.
+
+    python benchmarks/retrieval.py --data DATA --cache retrieval_cache --json retrieval.json
+    python benchmarks/retrieval.py --data DATA --cache retrieval_cache --sizes 10000 --real 3000       # a short form
+
+Compared are: Milvus Lite asked as it is (``lite``), the snapshot that the buffer uses instead (``ours``), a real Milvus server
+2.3.5 on this machine (``server``; skipped unless the package ``milvus`` is installed), and the index alone in the process's own
+memory, without rows (``faiss``). Every process asks one query after another, embedded already, and gets the nearest step trace
+with its texts; ``ours_with_embedding`` is all of ``StepTraceBuffer.retrieve`` instead, with one thread of torch a process.
+
+``DATA`` holds ``traces/*.jsonl.gz``. The keys of ``--real`` of their step traces are embedded by the product's own embedder; a
+larger buffer is completed by copies of these with noise on their keys (``retrieval_parts/stored.py``). The queries are real
+keys that are not stored. Recall is against the exact search over all keys. Embedding and filling are kept in ``--cache``.
+
+The last line is JSON with ``ours_170k_4proc_ms`` (median of a retrieval, search and row, without embedding), ``ours_vs_faiss``
+(that by faiss') and ``recall_at_1``. Target on two cores: ``ours_170k_4proc_ms`` 5 at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retrieval_parts.real_keys import real_keys, real_traces
+from retrieval_parts.server import milvus_server
+from retrieval_parts.sides import ByMilvus, Ours, RawFaiss, Side
+from retrieval_parts.stored import Sample, exact_similarity, extended, fill
+from retrieval_parts.timing import timed
+
+from rapo_rllib.buffer.embedder import Embedder
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.milvus.index import EXACT_LIMIT, index_kind
+from rapo_rllib.milvus.snapshot_files import version_folder
+from rapo_rllib.settings import BufferSettings
+
+SIDES = ("lite", "ours", "ours_with_embedding", "server", "faiss")
+BIG, MANY = 170_000, 4  # the size and the number of processes that the target names
+NUM_QUERIES = 500
+QUERIES = {"lite": 40, "ours": 1000, "ours_with_embedding": 60, "server": 250, "faiss": 1000}  # of each process
+TIMEOUT_S = 600.0
+ADDED = 100  # rows that a refreshed snapshot has more
+
+
+def main() -> None:
+    """Parse the command line, fill, measure, print."""
+    options = parsed()
+    traces = real_traces(options.data, options.real + NUM_QUERIES)
+    keys, rate = real_keys(traces, Embedder("all-minilm-l6-v2"), options.cache)
+    figures: dict[str, Any] = {"embedded_per_s": rate, "sizes": {}}
+    for size in options.sizes:
+        sample = extended(traces, keys, size, NUM_QUERIES)
+        print(f"{size} traces, of which {sample.num_real} have real keys", flush=True)
+        figures["sizes"][str(size)] = measured(sample, options)
+    figures |= headline(figures["sizes"])
+    text = json.dumps(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(text)
+
+
+def parsed() -> argparse.Namespace:
+    """The command line's options."""
+    parser = argparse.ArgumentParser(description="Cost of a retrieval from the Step-Trace Buffer.")
+    parser.add_argument("--data", type=Path, required=True, help="folder with traces/*.jsonl.gz")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for embedded keys and filled buffers")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, BIG], help="step traces in the buffer")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, MANY])
+    parser.add_argument("--real", type=int, default=35_000, help="keys to embed; there are 34,978")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--lite-flat", action="store_true", help="do not give Lite the index it should have at this size")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    return parser.parse_args()
+
+
+def measured(sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
+    """All sides on one sample."""
+    size = len(sample.traces)
+    settings = BufferSettings(uri=str(options.cache / f"traces_{size}.db"), timeout_s=TIMEOUT_S)
+    exact = exact_similarity(sample)
+    figures: dict[str, Any] = {"traces": size, "real_keys": sample.num_real}
+    sides: dict[str, Side] = {}
+    buffer = StepTraceBuffer(settings)
+    try:
+        figures["lite_rows_per_s"] = fill(buffer, sample)
+        figures |= snapshot_times(buffer)
+        sides |= {"ours": Ours(settings), "ours_with_embedding": Ours(settings, embedding=True)}
+        sides |= {"lite": ByMilvus(settings), "faiss": RawFaiss(snapshot_folder(buffer))}
+        if "lite" in options.sides:
+            kind = "FLAT" if options.lite_flat else index_kind(size)
+            started = time.perf_counter()
+            buffer.milvus.set_index(buffer.collection, kind)
+            figures |= {"lite_index": kind, "lite_index_s": round(time.perf_counter() - started, 1)}
+        for name in [side for side in options.sides if side in sides]:
+            figures[name] = by_processes(name, sides[name], sample, exact, options.processes)
+        if "server" in options.sides:
+            figures |= on_server(settings, sample, exact, options)
+        if size <= EXACT_LIMIT:
+            figures["refresh_s"] = refreshed(buffer)
+    finally:
+        buffer.close()
+    return figures
+
+
+def by_processes(name: str, side: Side, sample: Sample, exact: Any, processes: list[int]) -> dict[str, Any]:
+    """One side, asked by so many processes at once."""
+    figures = {}
+    for count in processes:
+        figures[str(count)] = timed(side, sample, exact, count, QUERIES[name])
+        print(f"  {name}, {count} processes: {figures[str(count)]}", flush=True)
+    return figures
+
+
+def snapshot_times(buffer: StepTraceBuffer) -> dict[str, Any]:
+    """Seconds to write the snapshot of a filled buffer, and to have its index; 0 if they are there."""
+    started = time.perf_counter()
+    buffer.prepare()
+    written = time.perf_counter()
+    while (snapshot := buffer._nearest.snapshot(buffer.embedder.dim)) is not None and len(snapshot) > EXACT_LIMIT:
+        if snapshot.graph is not None:
+            break
+        time.sleep(0.2)
+        buffer.refresh()
+    if snapshot is None:
+        sys.exit("there is no snapshot; see the warning above")
+    times = {"snapshot_s": round(written - started, 2), "index_s": round(time.perf_counter() - written, 1)}
+    print(f"  {times}", flush=True)
+    return times
+
+
+def snapshot_folder(buffer: StepTraceBuffer) -> Path:
+    """Where the files of the buffer's snapshot lie."""
+    snapshot = buffer._nearest.snapshot(buffer.embedder.dim)
+    assert snapshot is not None
+    return version_folder(Path(f"{buffer.uri}.keys"), buffer.collection, snapshot.version)
+
+
+def refreshed(buffer: StepTraceBuffer) -> float:
+    """Seconds until a search sees ``ADDED`` new rows; they are taken out again."""
+    dim = buffer.embedder.dim
+    snapshot = buffer._nearest.snapshot(dim)
+    assert snapshot is not None
+    rows = [{**row, "id": f"{row['id']}+"} for row in snapshot.rows(range(ADDED))]
+    import numpy as np
+
+    vectors = np.stack([snapshot.keys.reconstruct(number) for number in range(ADDED)])
+    buffer.milvus.upsert(buffer.collection, rows, vectors)
+    buffer.mark_changed()
+    started = time.perf_counter()
+    newer = buffer._nearest.snapshot(dim)
+    seconds = time.perf_counter() - started
+    assert newer is not None and len(newer) == len(snapshot) + ADDED
+    buffer.delete([row["id"] for row in rows])
+    print(f"  a snapshot with {ADDED} more rows: {seconds:.2f} s", flush=True)
+    return round(seconds, 2)
+
+
+def on_server(settings: BufferSettings, sample: Sample, exact: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """A Milvus server on this machine; nothing if its package is not there."""
+    with milvus_server(options.cache) as uri:
+        if uri is None:
+            return {}
+        there = replace(settings, uri=uri)
+        buffer = StepTraceBuffer(there)
+        figures: dict[str, Any] = {"server_rows_per_s": fill(buffer, sample)}
+        started = time.perf_counter()
+        buffer.milvus.set_index(buffer.collection, index_kind(len(sample.traces)))
+        figures |= {"server_index": index_kind(len(sample.traces)), "server_index_s": round(time.perf_counter() - started, 1)}
+        figures["server"] = by_processes("server", ByMilvus(there), sample, exact, options.processes)
+        buffer.close()
+        return figures
+
+
+def headline(sizes: dict[str, Any]) -> dict[str, Any]:
+    """The figures that the targets name; empty if their size or number of processes was not asked for."""
+    ours, faiss = (sizes.get(str(BIG), {}).get(name, {}).get(str(MANY)) for name in ("ours", "faiss"))
+    found: dict[str, Any] = {}
+    if ours:
+        found |= {"ours_170k_4proc_ms": ours["p50_ms"], "recall_at_1": ours["recall_at_1"]}
+    if ours and faiss:
+        found["ours_vs_faiss"] = round(ours["p50_ms"] / faiss["p50_ms"], 2)
+    return found
+
+
+if __name__ == "__main__":
+    main()
