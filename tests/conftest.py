@@ -1,11 +1,22 @@
 """Shared fixtures. The environment variables keep runs quiet and offline; libraries read them when they are imported."""
 
+from __future__ import annotations
+
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from milvus_server import MilvusServer
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("unhurried")
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -18,10 +29,36 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
 }
+if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
+    QUIET["OMP_NUM_THREADS"] = "1"  # where several processes share the cores, threads that wait for each other only spin
 for name, value in QUIET.items():
     os.environ.setdefault(name, value)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+# groups in one process each: whole jobs, for the memory they take; what uses the Milvus server, which starts once
+TOGETHER = ("e2e", "milvus")
+SERVING: list[MilvusServer] = []  # servers that fixtures have started
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests one process runs, where there are several: those of a file, and those with a mark of ``TOGETHER``.
+
+    These begin, since the longest group must not be left for the end.
+    """
+    for item in items:
+        marks = [name for name in TOGETHER if item.get_closest_marker(name) is not None]
+        item.add_marker(pytest.mark.xdist_group([*marks, item.location[0]][0]))
+    items.sort(key=lambda item: next((i for i, name in enumerate(TOGETHER) if item.get_closest_marker(name)), len(TOGETHER)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def groups_are_kept(request: pytest.FixtureRequest) -> None:
+    """A pytest that pytest-xdist does not know would run two whole jobs at once, without a word."""
+    if request.config.getoption("dist", "no") == "loadgroup":
+        assert all("@" in item.nodeid for item in request.session.items), "pytest-xdist does not group: see pyproject.toml"
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +82,14 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random model of a few million weights, with SmolLM2's tokenizer."""
+    from small_model import save_small_model
+
+    return str(save_small_model(tmp_path_factory.mktemp("small_model"), smollm2))
+
+
+@pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A local Ray with four logical CPUs, for the tests of the whole session that need one."""
     import ray
@@ -54,3 +99,57 @@ def ray_session() -> Iterator[None]:
     ray.init(num_cpus=4, runtime_env={"env_vars": {"PYTHONPATH": path}}, **options)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def milvus_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The unpacked Milvus server."""
+    from milvus_server import unpack_programs
+
+    folder = unpack_programs(tmp_path_factory.mktemp("milvus_programs"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def milvus_server(milvus_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
+    """A Milvus server without TLS and users, as on one's own machine. Tests that want it are marked ``milvus``."""
+    yield from served(tmp_path_factory.mktemp("milvus_server"), milvus_programs)
+
+
+@pytest.fixture(scope="session")
+def hosted_milvus(milvus_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
+    """A Milvus server with TLS and a token, as others host it. Tests that want it are marked ``milvus``."""
+    import trustme
+
+    folder = tmp_path_factory.mktemp("hosted_milvus")
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key, roots = folder / "server.pem", folder / "server.key", folder / "roots.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    authority.cert_pem.write_to_path(roots)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(roots))
+        yield from served(folder, milvus_programs, (certificate, key))
+
+
+def served(folder: Path, programs: Path, certificate: tuple[Path, Path] | None = None) -> Iterator[MilvusServer]:
+    from milvus_server import MilvusServer
+
+    server = MilvusServer(folder, programs, certificate)
+    SERVING.append(server)
+    try:
+        server.restart()
+        yield server
+    finally:
+        server.kill()
+    shutil.rmtree(folder / "data")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the Milvus servers behind the last test that is marked ``milvus``: an idle one takes a tenth of a core."""
+    if item.get_closest_marker("milvus") and not (nextitem and nextitem.get_closest_marker("milvus")):
+        for server in SERVING:
+            server.kill()

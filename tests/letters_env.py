@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.sharding import whole
 
 
 class Letters(gymnasium.Env[str, str]):
@@ -37,5 +38,5 @@ def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
 
 
 def weights(learner: Any) -> np.ndarray:
-    """One matrix of a learner's policy."""
-    return learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach().numpy().copy()
+    """One matrix of a learner's policy; where it is sharded, all learners must be asked."""
+    return whole(learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach()).numpy().copy()

@@ -43,7 +43,17 @@ def test_objective_needs_no_ray() -> None:
     assert loaded_after(statements, (*HEAVY, "ray")) == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["corpus", "--help"],
+        ["corpus", "build", "--help"],
+        ["buffer", "import", "--help"],
+        ["report", "--help"],
+    ],
+)
 def test_help_of_the_command_loads_nothing_heavy(arguments: list[str]) -> None:
     statements = f"""
 import sys

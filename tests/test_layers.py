@@ -13,21 +13,57 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # Where a file stands, by its path inside the package; "*" covers sub-folders too. A new module belongs into this table.
 LAYERS = {
-    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "_version.py"),
-    1: ("objective/*", "protocol/*", "tools/*", "hardware.py", "models.py", "weights.py", "trace_files.py"),
-    2: ("envs/*", "buffer/*", "batching/*"),
-    3: ("rollout/*",),
-    4: (
-        *("rl_module.py", "learner*.py", "env_runner*.py", "algorithm*.py", "config*.py", "dispatch*.py", "evaluation*.py"),
-        *("checkpoint*.py", "callbacks.py", "episodes.py", "metrics*.py", "rollout_metrics.py", "transcripts.py"),
-        *("buffer_setup.py", "preflight.py", "progress.py", "run_summary.py", "question_source.py"),
-        *("training_loop*.py", "weight_sync.py", "registration.py", "__init__.py"),
+    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "env_config.py", "_version.py"),
+    1: (
+        *("objective/*", "protocol/*", "sandbox/*", "tools/*", "rewards/*", "web_search/*", "milvus/*", "trace_formats/*"),
+        *("hardware.py", "models.py", "lora.py", "weights.py", "shared_weights.py", "trace_files.py", "json_service.py"),
+        *("text_encoder.py", "endpoint_encoder.py"),
+        "text_lines.py",
     ),
-    5: ("cli/*", "evaluate.py", "report.py", "__main__.py"),
+    2: ("envs/*", "buffer/*", "corpus/*", "batching/*", "attention/*"),
+    3: ("rollout/*", "agents/*"),
+    4: (
+        *(
+            "rl_module.py",
+            "sharding.py",
+            "activation_checkpointing.py",
+            "learner*.py",
+            "env_runner*.py",
+            "algorithm*.py",
+            "config*.py",
+            "dispatch*.py",
+            "evaluation*.py",
+        ),
+        *("checkpoint*.py", "callbacks.py", "episodes.py", "metrics*.py", "rollout_metrics.py", "transcripts.py"),
+        *(
+            "agent_setup.py",
+            "buffer_setup.py",
+            "buffer_upkeep.py",
+            "preflight.py",
+            "progress.py",
+            "run_summary.py",
+            "question_source.py",
+            "retrieval_failures.py",
+            "presets.py",
+            "off_policy_setup.py",
+            "failed_batch.py",
+            "phase.py",
+            "training_warning*.py",
+        ),
+        *("training_loop*.py", "weight_sync.py", "weight_publisher.py", "sampling*.py", "registration.py", "__init__.py"),
+    ),
+    5: ("cli/*", "report/*", "loggers/*", "evaluate.py", "__main__.py"),
 }
 
 # (importer, imported): folders of one layer that must not know each other.
-STRANGERS = (("envs/*", "buffer/*"), ("buffer/*", "envs/*"), ("batching/*", "envs/*"))
+STRANGERS = (
+    ("envs/*", "buffer/*"),
+    ("buffer/*", "envs/*"),
+    ("batching/*", "envs/*"),
+    ("batching/*", "attention/*"),
+    ("corpus/*", "buffer/*"),
+    ("buffer/*", "corpus/*"),
+)
 
 # Packages from outside that only the layers from this one up may import.
 LOWEST_LAYER = {"ray": 4}
@@ -35,12 +71,15 @@ LOWEST_LAYER = {"ray": 4}
 # Packages from outside that only these files may import.
 HOMES = {
     "vllm": ("rollout/vllm_*.py",),
-    "pymilvus": ("buffer/milvus.py",),
-    "milvus_lite": ("buffer/milvus.py", "buffer/lite_server.py"),
+    "pymilvus": ("milvus/*",),
+    "milvus_lite": ("milvus/lite_server.py",),
+    "diskcache": ("web_search/store.py",),
+    "mlflow": ("loggers/mlflow_logger.py",),
+    "wandb": ("loggers/wandb_logger.py",),
 }
 
 # Folders that import nothing from outside but these and the standard library.
-ONLY = {"objective/*": ("torch",)}
+ONLY = {"objective/*": ("torch",), "sandbox/inside/*": ()}
 
 
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
@@ -160,11 +199,11 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
         ("rollout/loop.py", "import vllm.config", "rollout/loop.py:1: vllm may be imported only in rollout/vllm_*.py"),
         ("learner.py", "from vllm import LLM", "learner.py:1: vllm may be imported only in rollout/vllm_*.py"),
         ("learner.py", "import importlib\nimportlib.import_module('vllm')", "learner.py:2: vllm may be imported only in"),
-        ("buffer/store.py", "import pymilvus", "buffer/store.py:1: pymilvus may be imported only in buffer/milvus.py"),
+        ("buffer/store.py", "import pymilvus", "buffer/store.py:1: pymilvus may be imported only in milvus/*"),
         (
             "buffer/store.py",
             "import milvus_lite",
-            "buffer/store.py:1: milvus_lite may be imported only in buffer/milvus.py, buffer",
+            "buffer/store.py:1: milvus_lite may be imported only in milvus/lite_server.py",
         ),
         ("objective/loss.py", "import numpy", "objective/loss.py:1: objective/* imports numpy: only torch"),
         ("learner.py", "from rapo_rllib.gone.away import x", "learner.py:1: rapo_rllib.gone.away.x: no such module"),
@@ -184,7 +223,7 @@ def test_a_broken_rule_is_named(tmp_path: Path, path: str, text: str, fault: str
         ("learner.py", "import ray\nfrom rapo_rllib.rollout.loop import x\nfrom . import types"),
         ("rollout/loop.py", "from rapo_rllib.envs.base import E\nfrom rapo_rllib.buffer import store"),
         ("rollout/vllm_engine.py", "def f():\n    import vllm"),
-        ("buffer/milvus.py", "import pymilvus, milvus_lite"),
+        ("milvus/lite_server.py", "import pymilvus, milvus_lite"),
         ("objective/loss.py", "import math\nimport torch\nfrom ..types import Trajectory"),
         ("cli/main.py", "import ray\nfrom rapo_rllib import RAPO"),
         ("__init__.py", "from rapo_rllib.cli.main import main"),

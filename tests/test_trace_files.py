@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rapo_rllib.trace_files import read_trace_file, rendered_steps
+from rapo_rllib.trace_formats.formats import detect
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SEGMENTS = [
@@ -44,6 +45,14 @@ def test_a_row_becomes_steps_of_the_text_protocol(tmp_path, name):
     ]
 
 
+def test_steps_that_are_in_the_protocol_already_stay_as_they_are(tmp_path):
+    steps = ("<think>a</think> and <python>1</python>\n<result>\n1\n</result>\n", "So it is <answer>8</answer>.")
+    row = {key: value for key, value in ROW.items() if key != "segments"} | {"steps": list(steps)}
+    (found,) = read_trace_file(write(tmp_path / "t.jsonl", [row]))
+    assert found.steps == steps
+    assert detect(tmp_path / "t.jsonl") == "traces"
+
+
 def test_a_call_without_result_is_no_step():
     calls = [{"type": "think", "text": "and"}, {"type": "call", "tool": "python", "text": "1"}]
     assert len(rendered_steps([*SEGMENTS[:3], *calls])) == 1
@@ -68,6 +77,8 @@ def test_rows_that_teach_nothing_right_are_left_out(tmp_path, left_out):
         ({"gold": None}, r"line 2: field 'gold' must be a text or a list"),
         ({"gold": []}, r"line 2: field 'gold' is empty"),
         ({"reward": "high"}, r"line 2: field 'reward' must be a number, got 'high'"),
+        ({"steps": "a"}, r"line 2: field 'steps' must be a list of texts, none of them empty, got a"),
+        ({"steps": ["a", ""]}, r"line 2: field 'steps' must be a list of texts"),
         ({"segments": None}, r"line 2: field 'segments' must be a list, got NoneType"),
         ({"segments": [{"type": "thought", "text": ""}]}, r"line 2: field 'segments\[0\]\.type' must be one of"),
         ({"segments": [SEGMENTS[0], {"type": "think"}]}, r"line 2: field 'segments\[1\]\.text' must be a text, got None"),

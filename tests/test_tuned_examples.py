@@ -9,17 +9,28 @@ import pytest
 import yaml
 
 from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.checks import _named_env, check_experiment
+from rapo_rllib.cli.experiments import read_experiments
+from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.search_space import is_search
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "tuned_examples").glob("*.yaml"))
 
 
 def configs(path: Path) -> list[dict[str, Any]]:
-    return [experiment["config"] | {"env": experiment["env"]} for experiment in yaml.safe_load(path.read_text()).values()]
+    experiments = yaml.safe_load(path.read_text()).values()
+    return [experiment["config"] | {"env": _named_env(experiment["env"])} for experiment in experiments]
+
+
+@pytest.fixture(autouse=True)
+def modules_beside_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES[0].parent)
 
 
 def first_choice(value: Any) -> Any:
-    """The first point of a grid."""
-    return value["grid_search"][0] if isinstance(value, dict) and "grid_search" in value else value
+    """The first point of a grid, the lower end of a range."""
+    return next(iter(value.values()))[0] if is_search(value) else value
 
 
 def made(config: dict[str, Any]) -> RAPOConfig:
@@ -28,7 +39,19 @@ def made(config: dict[str, Any]) -> RAPOConfig:
 
 def test_all_are_here() -> None:
     names = {path.name for path in EXAMPLES}
-    assert names >= {"rapo_math.yaml", "rapo_gsm8k.yaml", "rapo_math_7b.yaml", "grpo_math.yaml", "rapo_sweep.yaml"}
+    assert names >= {
+        "rapo_math.yaml",
+        "rapo_gsm8k.yaml",
+        "rapo_math_7b.yaml",
+        "rapo_math_lora.yaml",
+        "grpo_math.yaml",
+        "rapo_sweep.yaml",
+        "rapo_asha.yaml",
+        "rapo_pbt.yaml",
+        "arpo_math.yaml",
+        "rapo_search.yaml",
+        "rapo_treasure_hunt.yaml",
+    }
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -37,12 +60,32 @@ def test_every_key_is_known_and_every_value_possible(path: Path) -> None:
         made(config).validate()
 
 
-@pytest.mark.parametrize("name", ["rapo_math", "grpo_math", "rapo_sweep"])
+@pytest.mark.parametrize("name", ["rapo_math", "rapo_math_lora", "grpo_math", "arpo_math", "rapo_sweep", "rapo_treasure_hunt"])
 def test_preflight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (path,) = (path for path in EXAMPLES if path.stem == name)
     for config in configs(path):
         made(config).preflight()
+
+
+@pytest.mark.parametrize(
+    ("name", "num_variants", "scheduler"),
+    [("rapo_sweep", 4, None), ("rapo_asha", 1, "AsyncHyperBandScheduler"), ("rapo_pbt", 1, "PopulationBasedTraining")],
+)
+def test_sweeps_as_the_command_reads_them(
+    name: str, num_variants: int, scheduler: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (path,) = (path for path in EXAMPLES if path.stem == name)
+    (spec,) = read_experiments(path, RunOptions())
+    assert check_experiment(spec) == [{"CPU": 2.0}] * num_variants  # a trial is for a machine of two cores
+    made = make_scheduler(spec.scheduler) if spec.scheduler else None
+    assert (type(made).__name__ if made else None) == scheduler
+    interval = spec.config["evaluation_interval"]
+    if made:  # it compares what evaluations bring
+        first = spec.scheduler["grace_period" if name == "rapo_asha" else "perturbation_interval"]
+        assert first == interval
+    assert spec.stop["training_iteration"] % interval == 0
 
 
 def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +104,33 @@ def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypat
     assert (len(questions(job, "train")), len(questions(job, "test"))) == (7473, 1319)
     first = next(iter(expert_trajectories(job)))
     assert "<python>print(48/2)</python>" in first.steps[0]
+
+
+def test_the_search_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rapo_rllib.corpus.build import build_corpus
+    from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
+    from rapo_rllib.question_source import questions
+    from rapo_rllib.trace_files import read_trace_file
+
+    monkeypatch.chdir(tmp_path)
+    (path,) = (path for path in EXAMPLES if path.stem == "rapo_search")
+    (config,) = configs(path)
+    qa, traces = shared_data / "qa_ctx", shared_data / "traces" / "fireact_hotpotqa_react.jsonl.gz"
+    files = {"dataset": str(qa / "hotpotqa_ctx.jsonl.gz"), "test_dataset": str(qa / "2wiki_ctx.jsonl.gz")}
+    config["env_config"] = {**config["env_config"], **files, "dataset_config": None}
+    config["model"] = {"name_or_path": "smollm2-135m-instruct"}
+    config["step_trace_buffer"] = {**config["step_trace_buffer"], "traces": str(traces), "embedder": "all-minilm-l6-v2"}
+    with pytest.raises(ValueError, match=r"there is no collection 'passages' at .*corpus\.db\. Make it: rllib corpus build"):
+        made(config).preflight()
+    (tmp_path / "passages.jsonl").write_text('{"title": "Kiss and Tell", "text": "A film with Shirley Temple."}\n')
+    corpus = PassageCollection(CorpusPlace("./corpus.db"))
+    build_corpus(corpus, tmp_path / "passages.jsonl")
+    corpus.close()
+    job = made(config)
+    job.preflight()
+    assert (len(questions(job, "train")), len(questions(job, "test"))) == (1768, 500)
+    first = next(read_trace_file(job.buffer_settings.traces))
+    assert "<search>best kick boxer in the world" in first.steps[0]
 
 
 def test_the_papers_settings() -> None:

@@ -18,13 +18,15 @@ from rapo_rllib.rl_module import CausalLMRLModule
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
+MODEL_KEYS = ("dtype", "autocast_dtype", "master_weights", "gradient_checkpointing", "attention", "logits_chunk_size", "lora")
+
 
 class TinyConfig(AlgorithmConfig):
     """What the learner reads, and nothing of the rollout."""
 
     def __init__(self, folder: Path, num_learners: int = 0, **settings: Any) -> None:
         super().__init__()
-        model = {key: settings.pop(key) for key in ("dtype", "autocast_dtype") if key in settings}
+        model = {key: settings.pop(key) for key in MODEL_KEYS if key in settings}
         learner_class = settings.pop("learner_class", RAPOTorchLearner)
         own = {key: settings.pop(key) for key in list(settings) if key in ObjectiveSettings.__dataclass_fields__}
         self.objective_settings = ObjectiveSettings(**own)
@@ -36,8 +38,9 @@ class TinyConfig(AlgorithmConfig):
         self.learner_num_threads = 1
         self.old_logprobs = "rollout"
         self.temperature = 1.0
-        self.max_skipped_updates = 2
+        self.max_consecutive_nan = 3
         self.lr = 1e-3
+        self.learner_parallelism = "ddp"
         self.grad_clip = None
         for key, value in settings.items():
             assert hasattr(self, key), key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from rapo_rllib.batching.samples import Sample, SampleGroup
 VOCABULARY = 61
 
 
-def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.nn.Module:
-    """A random Llama, Qwen2, Gemma or Gemma2 (sliding window of 4, soft cap) with two layers."""
+def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0, head_dim: int = 8) -> torch.nn.Module:
+    """A random language model with two layers; vLLM needs heads of 32.
+
+    ``gemma2`` and ``gemma3_text`` have a layer with a sliding window of 4, ``mistral`` two; ``gemma2`` caps scores and logits.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {
@@ -24,7 +28,7 @@ def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: in
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": head_dim,
         "max_position_embeddings": 256,
         "initializer_range": 0.3,  # large enough that attention matters
         "bos_token_id": 1,
@@ -32,20 +36,28 @@ def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: in
         "pad_token_id": 2,
         "tie_word_embeddings": kind != "qwen2",
     }
-    if kind == "gemma2":
-        sizes |= {"sliding_window": 4, "query_pre_attn_scalar": 8, "final_logit_softcapping": 5.0}
+    sizes |= {
+        "gemma2": {
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 8,
+            "final_logit_softcapping": 5.0,
+            "attn_logit_softcapping": 2.0,
+        },
+        "gemma3_text": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+        "mistral": {"sliding_window": 4},
+    }.get(kind, {})
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **sizes)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config)
     return model.to(dtype)
 
 
-def save_tiny_model(folder: Path, kind: str = "llama") -> Path:
+def save_tiny_model(folder: Path, kind: str = "llama", head_dim: int = 8) -> Path:
     """A tiny model and a byte-level tokenizer, as a Hugging Face folder."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tiny_model(kind, torch.float32).save_pretrained(folder)
+    tiny_model(kind, torch.float32, head_dim=head_dim).save_pretrained(folder)
     vocabulary = {f"t{index}": index for index in range(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -59,7 +71,7 @@ def sample(token_ids: Sequence[int], loss_mask: Sequence[int], advantage: float 
         token_ids=np.array(token_ids, dtype=np.int32),
         loss_mask=np.array(loss_mask, dtype=bool),
         rollout_logprobs=-np.arange(1, len(token_ids) + 1, dtype=np.float32) * np.array(loss_mask, dtype=np.float32),
-        advantage=advantage,
+        advantages=np.full(len(token_ids), advantage, dtype=np.float32),
         retrieved_share=0.0,
         weight=weight,
     )
@@ -74,6 +86,27 @@ def random_groups(lengths: Sequence[tuple[int, Sequence[int]]], seed: int = 0) -
         for length in responses:
             mask = generator.random(length) < 0.7
             mask[0] = True
-            samples.append(sample(generator.integers(3, VOCABULARY, length), mask, float(generator.normal()), 1.0 / length))
+            made = sample(generator.integers(3, VOCABULARY, length), mask, 1.0, 1.0 / length)
+            samples.append(replace(made, advantages=generator.normal(size=length).astype(np.float32)))
         groups.append(SampleGroup(generator.integers(3, VOCABULARY, prompt).astype(np.int32), tuple(samples)))
     return groups
+
+
+def branched_group(prompt: Sequence[int], paths: Sequence[Sequence[tuple[str, int]]], seed: int = 0) -> SampleGroup:
+    """A group of branches: pieces ``(name, length)`` of the same name hold the same tokens.
+
+    Every token of a trajectory has an advantage of its own, also where others share the token, and about a third are no policy
+    tokens. The first and last always are.
+    """
+    generator = np.random.default_rng(seed)
+    pieces: dict[str, np.ndarray] = {}
+    samples = []
+    for path in paths:
+        for name, length in path:
+            pieces.setdefault(name, generator.integers(3, VOCABULARY, length))
+        tokens = np.concatenate([np.zeros(0, dtype=int), *(pieces[name] for name, _ in path)])
+        mask = generator.random(len(tokens)) < 0.7
+        mask[:1] = mask[-1:] = True
+        made = replace(sample(tokens, mask), advantages=generator.normal(size=len(tokens)).astype(np.float32))
+        samples.append(made)
+    return SampleGroup(np.array(prompt, dtype=np.int32), tuple(samples))

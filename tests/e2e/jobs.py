@@ -18,7 +18,7 @@ TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
 
 # Small steps. The form of answers is rewarded, so that there is something to learn.
 SHORT: dict[str, Any] = {
-    "questions_per_step": 4,
+    "questions_per_step": 2,
     "group_size": 4,
     "num_hybrid": 2,
     "retrieval_prob": 1.0,
@@ -26,6 +26,7 @@ SHORT: dict[str, Any] = {
     "evaluation_interval": 2,
     "evaluation_duration": 4,
     "time_budget_s": None,
+    "learner_num_threads": 1,  # other tests run beside it
     "transcripts": True,
     "model": {"autocast_dtype": "float32"},  # whatever this machine would choose: what is compared is exact then
     "engine": {"dtype": "float32"},
@@ -90,13 +91,13 @@ class Trial:
         return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def small_config() -> RAPOConfig:
+def small_config(model: str = "smollm2-135m-instruct") -> RAPOConfig:
     """A config of one-step episodes of at most 12 tokens, without retrieval."""
     return (
         RAPOConfig()
         .environment(Letters)
         .training(
-            model={"name_or_path": "smollm2-135m-instruct", "autocast_dtype": "float32"},
+            model={"name_or_path": model, "autocast_dtype": "float32"},
             engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16},
             questions_per_step=4,
             group_size=4,
@@ -105,6 +106,7 @@ def small_config() -> RAPOConfig:
             max_prompt_tokens=192,
             max_response_tokens=12,
             lr=1e-4,
+            learner_num_threads=1,
         )
     )
 

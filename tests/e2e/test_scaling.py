@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,19 @@ import pytest
 from jobs import at, small_config
 from letters_env import log_episode, weights
 
+from rapo_rllib import RAPO
+from rapo_rllib.errors import CheckpointError
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.fixture(scope="module")
-def two_learners(ray_session: None) -> Iterator[Any]:
+def two_learners(ray_session: None, small_model: str) -> Iterator[Any]:
     config = (
-        small_config()
+        small_config(small_model)
         .env_runners(num_env_runners=1)
         .learners(num_learners=2)
+        .training(one_step_off=True, learner_parallelism="fsdp")
         .evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_num_env_runners=1)
         .callbacks(on_episode_end=log_episode)
     )
@@ -43,6 +48,17 @@ def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
     assert at(result, "sync/canary_mean") < 0.01
     assert at(result, "env_runners/episodes_seen") == 16
     assert at(result, "env_runners/num_episodes") == 16
+    assert at(result, "sync/staleness_max") == 0  # the first batch had to be waited for
+
+
+def test_the_next_rollout_ran_beside_the_update(two_learners: Any) -> None:
+    result = two_learners.train()
+    assert (at(result, "sync/staleness_mean"), at(result, "sync/staleness_max")) == (1, 1)
+    assert at(result, "learners/default_policy/num_steps") == 1
+    assert two_learners._cursor.position == 12  # two batches of four trained on, one begun
+    assert two_learners._cursor_state()["position"] == 8  # a checkpoint asks the third again
+    held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
+    assert held == [2]
 
 
 def test_evaluation_on_its_own_env_runner(two_learners: Any) -> None:
@@ -50,3 +66,35 @@ def test_evaluation_on_its_own_env_runner(two_learners: Any) -> None:
     assert at(result, "evaluation/env_runners/num_episodes") == 4
     held = two_learners.eval_env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
     assert held == [at(result, "sync/weight_version")]
+
+
+def test_its_checkpoint_goes_on_with_one_learner_in_this_process(two_learners: Any, tmp_path: Path, small_model: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    saved = two_learners.save_to_path(tmp_path / "checkpoint")
+    (expected, _) = (result.get() for result in two_learners.learner_group.foreach_learner(weights).result_or_errors)
+    algorithm = RAPO.from_checkpoint(saved, config=small_config(small_model))
+    try:
+        learner = algorithm.learner_group._learner
+        assert np.array_equal(weights(learner), expected)
+        assert algorithm.iteration == two_learners.iteration == 3
+        assert algorithm.env_runner.policy_version == 3
+        assert algorithm._cursor.position == 12  # the batch that was begun is not among them
+        (optimizer,) = learner._optimizers()
+        assert {float(values["step"]) for values in optimizer.state_dict()["state"].values()} == {3.0}
+        exported = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint" / "policy").state_dict()
+        assert np.array_equal(exported["model.layers.3.mlp.up_proj.weight"].numpy(), expected)
+        lifetime = "env_runners/num_episodes_lifetime"
+        assert at(algorithm.train(), lifetime) == 4 * 16
+    finally:
+        algorithm.stop()
+
+
+def test_a_damaged_checkpoint_is_refused(two_learners: Any, tmp_path: Path) -> None:
+    saved = Path(two_learners.save_to_path(tmp_path / "checkpoint"))
+    (part, *_) = (saved / "training_state").glob("*.distcp")
+    with part.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damage")
+    with pytest.raises(CheckpointError, match=rf"{part.name} is not what was written"):
+        two_learners.restore_from_path(saved)

@@ -11,14 +11,14 @@ from letters_env import Letters
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 
-def test_a_grid_of_two(tmp_path: Path) -> None:
+def test_a_grid_of_two(tmp_path: Path, small_model: str) -> None:
     from ray import tune
 
     import rapo_rllib  # noqa: F401  (makes the name known)
 
     space = {
         "env": Letters,
-        "model": {"name_or_path": "smollm2-135m-instruct"},
+        "model": {"name_or_path": small_model},
         "engine": {"enforce_eager": True, "max_num_seqs": 16},
         "questions_per_step": 2,
         "group_size": tune.grid_search([2, 3]),

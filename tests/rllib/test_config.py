@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
+from rapo_rllib.settings import LoraSettings, ObjectiveSettings, RolloutSettings
 
 
 def make(**training: Any) -> RAPOConfig:
@@ -27,14 +27,66 @@ def make(**training: Any) -> RAPOConfig:
         ({"clip_low": -1}, "clip_low = -1: must be at least 0"),
         ({"loss_aggregation": "mean"}, "loss_aggregation = 'mean': must be one of 'trajectory', 'token'"),
         ({"old_logprobs": "engine"}, "old_logprobs = 'engine': must be one of"),
+        ({"weight_transfer": "rdma"}, "weight_transfer = 'rdma': must be one of 'auto', 'object_store', 'nccl', 'ipc'"),
+        ({"weight_transfer": "nccl"}, "weight_transfer = 'nccl' goes from GPU to GPU: set num_env_runners"),
+        ({"export_with_checkpoints": "yes"}, "export_with_checkpoints = 'yes': must be one of True, False"),
+        ({"learner_parallelism": "zero3"}, "learner_parallelism = 'zero3': must be one of 'ddp', 'fsdp'"),
+        ({"one_step_off": True}, "one_step_off = True with num_env_runners = 0"),
+        ({"engine": {"sleep": True}}, "engine.sleep = True is for a GPU that engine and learner share"),
         ({"model": {"name": "x"}}, "unknown key 'model.name': did you mean 'model.name_or_path'"),
         ({"engine": {"max_seqs": 1}}, "unknown key 'engine.max_seqs'"),
         ({"protocol": {"system": ""}}, "unknown key 'protocol.system'"),
         ({"step_trace_buffer": {"url": ""}}, "unknown key 'step_trace_buffer.url': did you mean 'step_trace_buffer.uri'"),
         ({"engine": {"max_model_len": 100}}, "engine.max_model_len = 100 is less than"),
         ({"max_tool_calls": 0}, "nothing is ever retrieved"),
-        ({"temperature": 0}, "temperature = 0: must be at least"),
+        ({"branching": True}, "branching = True: must be a mapping of initial, branches"),
+        ({"model": {"attention": "flash"}}, "model.attention = 'flash': must be one of 'auto', 'sdpa', 'flex'"),
+        ({"model": {"master_weights": "float64"}}, "model.master_weights = 'float64': must be one of None, 'float32'"),
+        ({"model": {"logits_chunk_size": 0}}, "model.logits_chunk_size = 0: must be a whole number at least 1"),
+        ({"model": {"lora": True}}, "model.lora = True: must be a mapping of rank, alpha, target_modules"),
+        ({"model": {"lora": {"ranks": 8}}}, "unknown key 'model.lora.ranks': did you mean 'model.lora.rank'"),
+        ({"model": {"lora": {"rank": 0}}}, "model.lora.rank = 0: must be a whole number at least 1"),
+        ({"model": {"lora": {"alpha": 0}}}, "model.lora.alpha = 0: must be at least 1e-06"),
+        ({"model": {"lora": {"dropout": 0.1}}}, "model.lora.dropout = 0.1: the engine samples without dropout"),
+        ({"model": {"lora": {"target_modules": "q_proj"}}}, "must be 'all-linear', or a list of linear layers' names"),
+        ({"model": {"lora": {"target_modules": []}}}, "must be 'all-linear', or a list of linear layers' names"),
+        ({"branching": {"rule": "dice"}}, "branching.rule = 'dice': must be one of 'threshold', 'coin'"),
+        ({"branching": {"initial": 20}}, "branching.initial = 20: must be a whole number between 1 and 16"),
+        ({"branching": {"alpha": 0.5}}, "unknown key 'branching.alpha'"),
+        ({"branch_advantage": "firm"}, "branch_advantage = 'firm': must be one of 'soft', 'hard'"),
+        ({"temperature": 0}, "temperature = 0: must be between 0.001 and 2.0"),
         ({"dual_clip": 0.5}, "dual_clip = 0.5: must be at least 1"),
+        ({"retrieval_quality": "drop"}, "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none'"),
+        ({"retrieval_timing": "late"}, "retrieval_timing = 'late': must be one of 'high_entropy', 'low_entropy', 'none'"),
+        ({"step_entropy_reduction": "max"}, "step_entropy_reduction = 'max': must be one of 'mean', 'sum'"),
+        ({"step_entropy_tokens": 0}, "step_entropy_tokens = 0: must be a whole number at least 1"),
+        ({"entropy_top_k": 2.5}, "entropy_top_k = 2.5: must be a whole number at least 1"),
+        ({"retrieval_level": "token"}, "retrieval_level = 'token': must be one of 'step', 'trajectory'"),
+        ({"retrieval_noise": 1.1}, "retrieval_noise = 1.1: must be between 0 and 1"),
+        ({"retrieval_budget": "prompt"}, "retrieval_budget = 'prompt': must be one of 'response', 'prompt_and_response'"),
+        ({"rollout_schedule": "async"}, "rollout_schedule = 'async': must be one of 'continuous', 'lockstep'"),
+        ({"importance_level": "word"}, "importance_level = 'word': must be one of 'token', 'sequence', 'sequence_token'"),
+        ({"clip_mode": "soft"}, "clip_mode = 'soft': must be one of 'hard', 'gradient_preserving'"),
+        ({"clip_mode": "gradient_preserving", "dual_clip": 3.0}, "is to be preserved; set dual_clip to null"),
+        (
+            {"importance_level": "sequence", "branch_advantage": "hard"},
+            "importance_level = 'sequence' with branch_advantage = 'hard'",
+        ),
+        (
+            {"importance_level": "sequence", "off_policy_trajectories": 1},
+            "importance_level = 'sequence' with off_policy_source = 'expert'",
+        ),
+        (
+            {"importance_level": "sequence_token", "off_policy_trajectories": 1, "off_policy_source": "replay"},
+            "importance_level = 'sequence_token' with off_policy_shaping = 0.1",
+        ),
+        ({"off_policy_trajectories": -1}, "off_policy_trajectories = -1: must be a whole number at least 0"),
+        ({"off_policy_source": "human"}, "off_policy_source = 'human': must be one of 'expert', 'replay'"),
+        ({"off_policy_shaping": 0}, "off_policy_shaping = 0: must be at least 1e-06"),
+        ({"replay_capacity": 0}, "replay_capacity = 0: must be a whole number at least 1"),
+        ({"overlong_buffer_share": 1.5}, "overlong_buffer_share = 1.5: must be between 0 and 1"),
+        ({"overlong_penalty": -1}, "overlong_penalty = -1: must be at least 0"),
+        ({"step_trace_buffer": {"level": "step"}}, "step_trace_buffer.level = 'step': set retrieval_level instead"),
     ],
 )
 def test_wrong_values_are_refused_by_name(training: dict, message: str) -> None:
@@ -94,6 +146,20 @@ def test_a_dictionary_of_the_config_makes_the_same_config() -> None:
     assert again.retrieval_prob == [[0, 0.5], [10, 0.0]]
 
 
+def test_lora_from_yaml() -> None:
+    config = RAPOConfig().update_from_dict({"model": {"lora": {"rank": 8, "target_modules": ["q_proj", "v_proj"]}}})
+    settings = config.model_settings.lora
+    assert settings == LoraSettings(rank=8, target_modules=("q_proj", "v_proj")) and settings.scaling == 4
+    assert RAPOConfig().model_settings.lora is None and make(model={"lora": {}}).model_settings.lora == LoraSettings()
+
+
+def test_vllms_transfer_of_whole_weights_is_refused_with_lora() -> None:
+    config = make(model={"lora": {}}, weight_transfer="nccl")
+    config.env_runners(num_env_runners=1, num_gpus_per_env_runner=1).learners(num_learners=1, num_gpus_per_learner=1)
+    with pytest.raises(ValueError, match=r"weight_transfer = 'nccl' with model\.lora: .* set weight_transfer to 'auto'"):
+        config.validate()
+
+
 @pytest.mark.parametrize(
     ("num_hybrid", "prob", "expected"), [(0, 0.5, False), (2, 0.0, False), (2, 0.5, True), (2, [[0, 0.0]], True)]
 )
@@ -112,6 +178,11 @@ def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -
     "change, message",
     [
         ({"model": {"name_or_path": "/no/such/model"}}, r"model\.name_or_path.*/no/such/model"),
+        (
+            {"model": {"lora": {"target_modules": ["query"]}}},
+            r"model\.lora\.target_modules: 'query' names nothing in this model; its linear layers are down_proj",
+        ),
+        ({"step_trace_buffer": {"pooling": "max"}}, r"step_trace_buffer\.pooling must be one of .* got 'max'"),
         ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
         ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),
         ({"step_trace_buffer": {"embedder": "/no/embedder"}}, r"step_trace_buffer\.embedder.*/no/embedder"),
@@ -132,3 +203,7 @@ def test_preflight_refuses_more_evaluation_than_there_is() -> None:
     config.evaluation(evaluation_interval=1, evaluation_duration=32)
     with pytest.raises(ValueError, match="evaluation_duration = 32: must be a number of held-out questions between 1 and 16"):
         config.preflight()
+
+
+def test_whole_trajectories_are_retrieved_without_tool_calls_too() -> None:
+    make(max_tool_calls=0, retrieval_level="trajectory").validate()

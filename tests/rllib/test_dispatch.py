@@ -81,3 +81,22 @@ def test_fewer_questions_than_runners() -> None:
     group = ScriptedGroup(tuple(range(1, 11)))
     assert sampled(group) == [q.id for q in QUESTIONS]
     assert len(group.calls[0]) == 7
+
+
+def test_a_question_that_is_asked_twice_comes_back_twice() -> None:
+    group = ScriptedGroup((1, 2), lambda number, call: number == 2 and call == 0)
+    twice = [*QUESTIONS[:3], QUESTIONS[0]]  # the two copies go to different runners, of which one dies
+    result = sample_questions(group, twice, restore=lambda: None)
+    assert [g.question.id for g in result.groups] == ["q0", "q1", "q2", "q0"]
+    assert group.calls == [{1: ["q0", "q2"], 2: ["q1", "q0"]}, {1: ["q1", "q0"]}]
+
+
+def test_questions_that_cost_every_runner_end_the_training() -> None:
+    group = ScriptedGroup((1, 2), lambda number, call: number == 1)
+
+    def restore() -> None:
+        group.healthy = [1]
+
+    with pytest.raises(RuntimeError, match=r"died 3 times in a row while sampling 7 questions \(q0, \.\.\.\)"):
+        sampled(group, restore)
+    assert len(group.calls) == 3

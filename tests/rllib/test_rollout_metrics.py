@@ -12,8 +12,9 @@ import pytest
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
 from rapo_rllib.run_summary import RunSummary
+from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.transcripts import write_transcripts
-from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
+from rapo_rllib.types import FALLBACK, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 QUESTION = Question("q", "1 + 1?", "2")
 
@@ -43,10 +44,13 @@ def test_numbers() -> None:
         "episode_return_mean": 0.5,
         "episode_len_mean": 1.5,
         "entropy": (1.0 + 2.0 + 1.0) / 3,
+        "groups": 1,
         "groups_without_signal": 0,
         "tokens/policy": 6,
         "tokens/observation": 1,
         "tokens/retrieved": 3,
+        "tokens/response": 6 + 1 + 3,
+        "tokens/generated": 6,
         "tokens/prompt": 6,
         "retrieval/per_trajectory": 0.5,
         "retrieval/hybrid_share": 0.5,
@@ -65,6 +69,30 @@ def test_numbers() -> None:
     assert {name: values[name] for name in expected} == pytest.approx(expected)
 
 
+AS_RELEASED = ObjectiveSettings(step_entropy_tokens=1, step_entropy_reduction="sum", retrieval_timing="none")
+
+
+def test_numbers_are_those_of_the_settings_that_are_trained_with() -> None:
+    result = sample()
+    hybrid = result.trajectories[1]
+    hybrid.entropies[0], hybrid.entropies[-1] = 3.0, 9.0  # of steps (3, 2) and (1, 9) only 3 and 1 count
+    values = rollout_metrics(result, AS_RELEASED)
+    assert (values["retrieval/entropy_before"], values["retrieval/entropy_after"]) == (3.0, 1.0)
+    assert values["retrieval/z_ret"] == pytest.approx(math.tanh(4 / 3))
+    assert values["entropy"] == pytest.approx((1.0 + 2.5 + 5.0) / 3)
+
+
+def test_random_and_fallback_traces_are_counted_and_have_no_similarity() -> None:
+    result = sample()
+    hybrid = result.trajectories[1]
+    other = StepTrace(id="o", question="", history="", text="x", reward=1.0, source="solver")
+    hybrid.append_retrieved([8], RetrievedTrace(other, 0.0, noisy=True))
+    hybrid.append_retrieved([8], RetrievedTrace(StepTrace(FALLBACK, "", "", "Think.", 0.0, source=FALLBACK), 0.0))
+    values = rollout_metrics(result)
+    assert (values["retrieval/count"], values["retrieval/noisy"], values["retrieval/fallback"]) == (3, 1, 1)
+    assert values["retrieval/similarity"] == 0.8
+
+
 def test_nothing_sampled_is_all_zeros() -> None:
     assert set(rollout_metrics(SampleResult()).values()) == {0.0}
 
@@ -76,6 +104,9 @@ def test_transcripts_are_one_line_a_trajectory(tmp_path: Path) -> None:
     assert [row["reward"] for row in rows] == [0.0, 1.0]
     assert rows[1]["kinds"] == [0, 0, 1, 2, 2, 2, 0, 0] and rows[1]["retrievals"][0]["trace_id"] == "t"
     assert list(path.parent.iterdir()) == [path]
+    assert rows[1]["retrieval_reward"] == pytest.approx(math.tanh(1.0) * 2.0)
+    write_transcripts(str(path.parent), path.name, sample().groups, objective=AS_RELEASED)
+    assert json.loads(path.read_text().splitlines()[1])["retrieval_reward"] == pytest.approx(math.tanh(1.0))
 
 
 def test_summary_keeps_the_first_and_the_latest_accuracy() -> None:
@@ -101,3 +132,18 @@ def test_the_budget_leaves_room_for_one_iteration_and_an_evaluation() -> None:
     summary.end_iteration(130.0)
     summary.end_iteration(155.0)
     assert summary.expected_end_s == 155.0 + 30.0 + 20.0
+
+
+def test_reward_terms_are_logged_one_by_one() -> None:
+    result = sample()
+    assert not [key for key in rollout_metrics(result) if key.startswith("reward/")]  # this environment names none
+    right, wrong = result.trajectories
+    right.reward_terms, wrong.reward_terms = {"correct": 1.0, "format": 0.25}, {"correct": 0.5, "brief": -0.5}
+    wrong.score_failure = "judge/unreachable"
+    values = {key: value for key, value in rollout_metrics(result).items() if key.startswith("reward/")}
+    assert values == {
+        "reward/correct": 0.75,
+        "reward/format": 0.125,
+        "reward/brief": -0.25,
+        "reward/failures/judge/unreachable": 1.0,
+    }

@@ -1,0 +1,41 @@
+"""The pages that users read, and what stands in their fenced blocks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "benchmarks" / "RESULTS.md"]
+
+
+def name(page: Path) -> str:
+    """``page`` as the tests call it."""
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of ``language`` in ``page``, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def every(language: str) -> list[tuple[str, str]]:
+    """``(page, block)`` for each block of ``language`` on any page."""
+    return [(name(page), block) for page in PAGES for block in blocks(page, language)]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """``(page, words)`` for each command in a fenced block."""
+    lines = [(page, line) for page, block in every("bash") for line in block.replace("\\\n", " ").splitlines()]
+    bare = [(page, re.sub(r"(^|\s)#.*", "", line)) for page, line in lines]  # shlex takes http://host/v1#model for a comment
+    return [(page, words) for page, line in bare if (words := shlex.split(line))]
+
+
+def commands_in_sentences() -> list[tuple[str, list[str]]]:
+    """``(page, words)`` for each ``rllib`` command between backticks in running text."""
+    found = []
+    for page in PAGES:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found += [(name(page), shlex.split(text)) for text in re.findall(r"`(rllib [^`|]+)`", prose)]
+    return found

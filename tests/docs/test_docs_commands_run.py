@@ -1,0 +1,181 @@
+"""Every command in a fenced block of README and docs is run here, or by the test that is named with the reason.
+
+Run here: as they stand, in a folder with the files that the page speaks of; only addresses and models that are not on this
+machine are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from local_service import local_service
+from pages import REPOSITORY, commands, commands_in_sentences
+from run_folders import write_trial
+from sums import Solver, write_sums
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
+
+Words = list[str]
+
+
+def rllib(words: Words, *more: str) -> str:
+    """What ``words`` say, in the present folder."""
+    done = CliRunner().invoke(app, [*words[1:], *more])
+    assert done.exit_code == 0, f"{' '.join(words)}\n{done.output}"
+    return done.output
+
+
+def reported(words: Words, folder: Path) -> None:
+    """A run's folder where the page says that it is."""
+    run = Path(words[2]).expanduser()
+    for number in range(2):
+        write_trial(run / f"trial_{number}", iterations=2, params={"retrieval_prob": number / 2}, questions=1)
+    assert "2 trials" in rllib(words)
+    assert (run / "report.html").stat().st_size > 10_000
+
+
+def searched(words: Words, folder: Path) -> None:
+    """The corpus of search.md, which its commands fill one after the other."""
+    (folder / "passages.jsonl").write_text('{"title": "Faust", "text": "A play by Goethe."}\n')
+    row = {"question": "Who?", "paragraphs": [{"title": "Hamlet", "text": "A play by Shakespeare."}]}
+    (folder / "questions.jsonl").write_text(json.dumps(row) + "\n")
+    if words[2] in ("search", "stats") and not (folder / "corpus.db").exists():
+        rllib(["rllib", "corpus", "build", "passages.jsonl"])
+    told = {"build": "passages", "search": "A play by Goethe.", "stats": "passages"}
+    assert told[words[2]] in rllib(words)
+
+
+def compared(words: Words, folder: Path) -> None:
+    """Three models that are all one endpoint, over sums."""
+    sums = write_sums(folder, 2)
+    (folder / "math500.jsonl").write_bytes(sums.read_bytes())
+    first = words.index("evaluate") + 1
+    with local_service(Solver()) as server:
+        models = [f"{server.url}/v1#{name}" for name in ("a", "b", "c")]
+        rllib([*words[:first], *models, *words[first + 3 :]], "--data", f"gsm8k={sums}", "--seed", "1")
+    found = json.loads((folder / "results" / "results.json").read_text())["benchmarks"]
+    assert {name: list(one["models"]) for name, one in found.items()} == {
+        name: ["a", "b", "c"] for name in ("gsm8k", "math500")
+    }
+    assert found["gsm8k"]["models"]["a"]["samples"] == 4
+
+
+def dry(words: Words, folder: Path) -> None:
+    """What make would do."""
+    done = subprocess.run([*words, "--dry-run"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    wanted = {"train": "rllib train file tuned_examples/rapo_math.yaml", "test": "pytest"}
+    assert wanted[words[1]] in done.stdout.replace('"', "")
+
+
+# first words of a command -> how it is run here
+RUNS: dict[str, Callable[[Words, Path], None]] = {
+    "make": dry,  # the whole of it: .ci/run, and e2e/test_main_job.py in a short form
+    "rllib report": reported,
+    "rllib corpus": searched,
+    "rllib evaluate CHECKPOINT Qwen/Qwen2.5-3B-Instruct": compared,
+}
+
+# first words of a command -> why not here, and which test runs it so, or in a short form
+ELSEWHERE = {
+    "pip": ("installs packages", "package/test_wheel.py"),
+    "ray": ("starts and stops the Ray of this machine, which other tests use", "docs/test_cluster.py"),
+    "export": ("sets a variable for the command beside it", "cli/test_buffer_build.py"),
+    "python benchmarks/main_job.py": ("half an hour; its job, shortened", "e2e/test_main_job.py"),
+    "python benchmarks/rollout.py": ("an hour", "benchmarks/test_rollout_parts.py"),
+    "python benchmarks/retrieval.py": ("hours", "benchmarks/test_retrieval_parts.py"),
+    "python benchmarks/search_recall.py": ("hours, and data sets", "benchmarks/test_search_recall.py"),
+    "python benchmarks/sandbox.py": ("minutes on an idle machine; what it measures", "sandbox/test_forkserver.py"),
+    "python benchmarks/learning.py": ("an hour", "benchmarks/test_learning_parts.py"),
+    "python benchmarks/learner.py": ("an hour", "benchmarks/test_learner_parts.py"),
+    "rllib buffer build job.yaml --agent Qwen": ("a model of 15 GB", "e2e/test_buffer_build_engine.py"),
+    "rllib buffer build job.yaml --agent ~": ("a checkpoint in an engine", "e2e/test_buffer_build_engine.py"),
+    "rllib buffer build job.yaml --agent https": ("its own page of tests, with a local endpoint", "cli/test_buffer_build.py"),
+    "rllib buffer": ("with the files of the page, as they stand", "cli/test_buffer_docs.py"),
+    "rllib evaluate CHECKPOINT --benchmarks": ("an engine of its own", "e2e/test_evaluate_engine.py"),
+    "rllib evaluate CHECKPOINT --algo": ("a checkpoint of PPO", "cli/test_evaluate.py"),
+    "tensorboard": ("a server for people; what it reads", "loggers/test_logged_job.py"),
+    "rllib example": ("each on its own page of tests, and from an installed wheel", "cli/test_example.py"),
+    "rllib train file tuned_examples/rapo_math.yaml --plain": ("half an hour; its display", "cli/test_live.py"),
+    "rllib train --algo": ("ten iterations", "cli/test_train_algo.py"),
+    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py"),
+    "rllib train file job.yaml --ray-address": ("several machines", "docs/test_cluster.py"),
+    "rllib train file tuned_examples/rapo_treasure_hunt.yaml": ("a training", "e2e/test_own_environment.py"),
+    "rllib train file tuned_examples/rapo_sweep.yaml": ("four trainings", "e2e/test_tune.py"),
+    "rllib train file tuned_examples/rapo_asha.yaml": ("eight trainings", "cli/test_schedulers.py"),
+    "rllib train file tuned_examples/rapo_pbt.yaml": ("four trainings", "e2e/test_population.py"),
+}
+
+
+def entry(words: Words) -> str | None:
+    """The longest entry that the command begins with."""
+    line = " ".join(words)
+    return max((start for start in (*RUNS, *ELSEWHERE) if line.startswith(start)), key=len, default=None)
+
+
+HERE = [(page, words) for page, words in commands() if entry(words) in RUNS]
+
+
+@pytest.mark.parametrize(("page", "words"), commands(), ids=lambda value: value if isinstance(value, str) else " ".join(value))
+def test_a_command_is_run_here_or_by_the_test_that_is_named(page: str, words: Words) -> None:
+    found = entry(words)
+    assert found is not None, f"{page}: {' '.join(words)}: run it in RUNS, or name why not, and its test, in ELSEWHERE"
+    if found in ELSEWHERE:
+        assert (REPOSITORY / "tests" / ELSEWHERE[found][1]).is_file()
+
+
+def test_no_entry_is_left_over() -> None:
+    assert {*RUNS, *ELSEWHERE} - {entry(words) for _, words in commands()} == set()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One folder for each page, in which its commands follow each other."""
+    return cache(lambda page: tmp_path_factory.mktemp(Path(page).stem))
+
+
+@pytest.mark.parametrize(("page", "words"), HERE, ids=[f"{page}: {' '.join(words)}" for page, words in HERE])
+def test_a_command_runs(page: str, words: Words, folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folders(page)
+    monkeypatch.chdir(folder)
+    if "~" in " ".join(words):  # not for all: models that were made ready once lie in the real one
+        monkeypatch.setenv("HOME", str(folder))
+    RUNS[entry(words) or ""](words, folder)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for _, words in commands() if words[0] == "python"],
+    ids=lambda words: words[1],
+)
+def test_a_benchmark_starts_and_knows_its_options(words: Words) -> None:
+    done = subprocess.run([sys.executable, words[1], "--help"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", done.stdout))
+
+
+def _leaf(words: Words) -> tuple[str, ...]:
+    """The commands that come first in ``words``: ``rllib buffer stats --html x`` is (buffer, stats)."""
+    command, path = get_command(app), []
+    for word in words[1:]:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]  # type: ignore[attr-defined]
+        path.append(word)
+    return tuple(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted({_leaf(words) for _, words in commands_in_sentences()}), ids=lambda path: " ".join(path) or "rllib"
+)
+def test_what_is_named_in_sentences_says_how_it_is_used(path: tuple[str, ...]) -> None:
+    assert "Usage: " in rllib(["rllib", *path, "--help"])

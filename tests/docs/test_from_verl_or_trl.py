@@ -1,0 +1,99 @@
+"""docs/from_verl_or_trl.md: TRL's names are the installed TRL's, ours are read by our code, and the translation is faithful."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pages import REPOSITORY, blocks
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.config_checks import known_keys
+from rapo_rllib.config_reference import config_sections
+
+PAGE = REPOSITORY / "docs" / "from_verl_or_trl.md"
+ROWS = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
+
+
+def package_file(package: str, path: str) -> ast.Module:
+    """A module's source, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return ast.parse((Path(spec.origin).parent / path).read_text(encoding="utf-8"))
+
+
+def annotated(module: ast.Module) -> set[str]:
+    return {
+        node.target.id for node in ast.walk(module) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def trl_names() -> set[str]:
+    trainer = package_file("trl", "trainer/grpo_trainer.py")
+    arguments = {node.arg for node in ast.walk(trainer) if isinstance(node, ast.arg)}
+    config = annotated(package_file("trl", "trainer/grpo_config.py"))
+    return arguments | config | annotated(package_file("transformers", "training_args.py"))
+
+
+def names(cell: str) -> list[str]:
+    return [name.split(":")[0] for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_names_of_trl() -> None:
+    used = {name for row in ROWS for name in names(row[1])}
+    assert len(used) > 25
+    assert used - trl_names() == set()
+
+
+def test_our_keys() -> None:
+    known = {key.name for section in config_sections() for key in section.keys} | known_keys(RAPOConfig())
+    used = [name for row in ROWS for name in names(row[2])]
+    assert len(used) > 40
+    assert set(used) - known == set()
+
+
+def script_arguments() -> dict[str, Any]:
+    """Constant keyword arguments of the page's script."""
+    (script,) = blocks(PAGE, "python")
+    keywords = [keyword for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call) for keyword in node.keywords]
+    return {keyword.arg: keyword.value.value for keyword in keywords if keyword.arg and isinstance(keyword.value, ast.Constant)}
+
+
+@pytest.fixture(scope="module")
+def job() -> dict[str, Any]:
+    (block,) = blocks(PAGE, "yaml")
+    return yaml.safe_load(block)["gsm8k-grpo"]
+
+
+def test_the_script_uses_names_of_trl() -> None:
+    assert set(script_arguments()) - {"split"} <= trl_names()
+
+
+def test_the_translation_says_the_same(job: dict[str, Any]) -> None:
+    trl = script_arguments()
+    config = RAPOConfig().update_from_dict(job["config"] | {"env": job["env"]})
+    config.validate()
+    completions = trl["per_device_train_batch_size"] * trl["gradient_accumulation_steps"]
+    assert config.questions_per_step * config.group_size == completions
+    same = {
+        "group_size": "num_generations",
+        "max_response_tokens": "max_completion_length",
+        "temperature": "temperature",
+        "clip_low": "epsilon",
+        "clip_high": "epsilon_high",
+        "kl_coeff": "beta",
+        "lr": "learning_rate",
+        "grad_clip": "max_grad_norm",
+        "seed": "seed",
+    }
+    assert {ours: getattr(config, ours) for ours in same} == {ours: trl[theirs] for ours, theirs in same.items()}
+    assert (config.loss_aggregation, config.num_hybrid) == ("trajectory", 0)
+    assert config.model_settings.name_or_path == trl["model"]
+    assert config.engine_settings.gpu_memory_utilization == trl["vllm_gpu_memory_utilization"]
+    assert job["stop"]["training_iteration"] == trl["max_steps"]
+    assert job["checkpoint_config"]["checkpoint_frequency"] == trl["save_steps"]

@@ -1,0 +1,83 @@
+"""``rllib buffer build`` with a model in an engine of our own: by its folder, and as a checkpoint; then it is trained with."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from kill_job import JOB
+from sums import write_job
+
+from rapo_rllib.agent_setup import policy_folder
+from rapo_rllib.buffer.build import ensure_built
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.checkpoint_folder import whole_folder
+from rapo_rllib.cli.main import app
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.types import StepTrace
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs the command in this process; returns what it said. (Typer's own runner closes the streams that vLLM keeps.)"""
+
+    def run(*arguments: str) -> str:
+        said: list[str] = []
+        monkeypatch.setattr(typer, "echo", said.append)
+        monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
+        try:
+            app(["buffer", "build", *arguments], standalone_mode=False)
+        except typer.Exit as ended:
+            pytest.fail(f"{ended.exit_code}: {said}")
+        return "\n".join(said)
+
+    return run
+
+
+def stored(uri: Path, level: str = "step") -> list[StepTrace]:
+    buffer = StepTraceBuffer(BufferSettings(uri=str(uri), traces=None, level=level))
+    try:
+        ensure_built(buffer, None)
+        return list(buffer.all_traces())
+    finally:
+        buffer.close()
+
+
+def test_a_model_answers_with_the_tools_of_the_job(build: Callable[..., str], tmp_path: Path, small_model: str) -> None:
+    job = write_job(tmp_path, small_model, 4)
+    output = build(str(job), "--agent", small_model, "--samples", "3", "--keep", "2", "--min-reward", "0", "--source", "random")
+    assert "12 attempts" in output and "tokens/s" in output
+    lines = (tmp_path / "steps.step_traces.random.progress.jsonl").read_text().splitlines()
+    finished = [json.loads(line) for line in lines[1:]]
+    assert [line["id"] for line in finished] == [f"sums-{i}" for i in range(1, 5)]
+    assert all(len(line["rewards"]) == 3 and line["tokens"] > 0 for line in finished)
+    traces = stored(tmp_path / "steps.db")
+    assert len(traces) == sum(line["steps"] for line in finished) and {trace.source for trace in traces} == {"random"}
+    again = build(str(job), "--agent", small_model, "--samples", "3", "--keep", "2", "--min-reward", "0", "--source", "random")
+    assert "0 stored now" in again and "this run" not in again  # no engine was started
+
+
+def test_a_checkpoint_answers_questions_that_are_only_seeds(
+    build: Callable[..., str], tmp_path: Path, small_model: str
+) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint_000001"
+    with whole_folder(checkpoint, iteration=1) as folder:
+        shutil.copytree(small_model, folder / "policy")
+    (tmp_path / "job.py").write_text(JOB.format(model=small_model, iterations=1, num_questions=4))
+    where = ["--uri", str(tmp_path / "letters.db")]
+    build(str(tmp_path / "job.py"), "--agent", str(checkpoint), "--samples", "4", "--keep", "1", *where)
+    traces = stored(tmp_path / "letters.db", "trajectory")  # the level of this job
+    assert {trace.question for trace in traces} == {f"Write a sentence about the number {i}." for i in range(4)}
+    assert {trace.source for trace in traces} == {"run/checkpoint_000001"} and all(trace.reward > 0 for trace in traces)
+    experts = list(read_trace_file(tmp_path / "letters.step_traces.run-checkpoint_000001.traces.jsonl"))
+    assert ["".join(expert.steps) for expert in experts] == [
+        next(trace.text for trace in traces if trace.question_id == expert.question.id) for expert in experts
+    ]
+    (checkpoint / "policy" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"--agent: .* is not complete: policy/config\.json is missing"):
+        policy_folder(str(checkpoint))

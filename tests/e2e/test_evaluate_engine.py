@@ -1,0 +1,72 @@
+"""``rllib evaluate`` with models in engines of our own: a folder, and one of our checkpoints with the settings of its run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from sums import write_sums
+
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.checkpoint_folder import whole_folder
+from rapo_rllib.cli.main import app
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import StepTrace
+
+pytestmark = pytest.mark.e2e
+
+SMALL = (
+    *("max_prompt_tokens=384", "max_response_tokens=64"),
+    *("engine.enforce_eager=true", "engine.kv_cache_gib=0.2", "engine.dtype=float32"),
+)
+
+
+def test_a_model_and_a_checkpoint(tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint_000001"
+    with whole_folder(checkpoint, iteration=1) as folder:
+        shutil.copytree(small_model, folder / "policy")
+    said: list[str] = []
+    monkeypatch.setattr(typer, "echo", said.append)
+    monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
+    settings = [option for setting in SMALL for option in ("--set", setting)]
+    data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
+    try:  # in this process: typer's own runner closes the streams that vLLM keeps
+        app(["evaluate", small_model, str(checkpoint), *data, *settings], standalone_mode=False)
+    except typer.Exit as ended:
+        pytest.fail(f"{ended.exit_code}: {said}")
+    models = json.loads((tmp_path / "out" / "results.json").read_text())["benchmarks"]["gsm8k"]["models"]
+    assert list(models) == [Path(small_model).name, "run/checkpoint_000001"]
+    rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
+    for name, numbers in models.items():
+        own = [row for row in rows if row["model"] == name]
+        assert (numbers["questions"], numbers["samples"], numbers["failed"], len(own)) == (3, 1, 0, 3)
+        assert numbers["tokens"] == pytest.approx(sum(row["tokens"] for row in own) / 3) and numbers["tokens"] > 0
+    texts = [[row["text"] for row in rows if row["model"] == name] for name in models]
+    assert texts[0] == texts[1]  # the same weights without sampling
+    assert models["run/checkpoint_000001"]["to_first"]["difference"] == 0.0
+
+
+def test_with_retrieval_every_attempt_is_shown_a_trace(
+    tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole trajectories, which are retrieved before the first step: a random model completes none."""
+    buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db"), level="trajectory"))
+    buffer.create()
+    buffer.insert([StepTrace("t", "What is 90 + 8?", "", "<answer>\\boxed{98}</answer>", 1.0, source="solver")])
+    buffer.close()
+    said: list[str] = []
+    monkeypatch.setattr(typer, "echo", said.append)
+    monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
+    place = ["retrieval_level=trajectory", f"step_trace_buffer.uri={tmp_path / 'steps.db'}"]
+    settings = [option for setting in (*SMALL, *place) for option in ("--set", setting)]
+    data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
+    try:
+        app(["evaluate", small_model, *data, *settings, "--retrieval-prob", "1"], standalone_mode=False)
+    except typer.Exit as ended:
+        pytest.fail(f"{ended.exit_code}: {said}")
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["retrieval_prob"] == 1.0
+    assert found["benchmarks"]["gsm8k"]["models"][Path(small_model).name]["retrievals"] == 1.0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
+    assert [row["retrieved"] for row in rows] == [["t"]] * 3

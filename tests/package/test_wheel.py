@@ -1,0 +1,105 @@
+"""The wheel: it builds, and everything that the repository has of the package is in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BUILD = "import sys\nfrom setuptools.build_meta import build_wheel\nprint(build_wheel(sys.argv[1]))"
+SOURCES = (".py", ".typed", ".yaml", ".json", ".css", ".js", ".html")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Built from a copy, without the network."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("rapo_rllib", "tuned_examples"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    done = subprocess.run([sys.executable, "-c", BUILD, str(out)], cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return zipfile.ZipFile(out / done.stdout.splitlines()[-1])
+
+
+def test_it_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
+    package = REPOSITORY / "rapo_rllib"
+    files = {path.relative_to(REPOSITORY).as_posix() for path in package.rglob("*") if path.suffix in SOURCES}
+    held = {name for name in wheel.namelist() if name.startswith("rapo_rllib/")}
+    assert len(files) > 200
+    assert files - held == set()
+    assert {name for name in held if not name.endswith(SOURCES)} == set()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``rllib`` of a virtual environment in which the wheel was installed, and that has all other packages of this one."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    python = folder / "bin" / "python"
+    (target,) = folder.glob("lib/python*/site-packages")
+    (target / "others.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    # pip sees the package of this environment there as well, and would leave it at that
+    options = ["--ignore-installed", "--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, str(wheel.filename)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "bin" / "rllib"
+
+
+def rllib(program: Path, *arguments: str) -> str:
+    """What the installed command says, far from the checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [program, *arguments], cwd=program.parent, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_installed_command_finds_the_examples(installed: Path, tmp_path: Path) -> None:
+    listed = [line.split()[0] for line in rllib(installed, "example", "list").splitlines()]
+    assert listed == sorted({path.stem for path in (REPOSITORY / "tuned_examples").glob("*.yaml")} | {"rapo_pipeline"})
+    text = (REPOSITORY / "tuned_examples" / "rapo_math.yaml").read_text(encoding="utf-8")
+    assert rllib(installed, "example", "get", "rapo_math") == text
+    written = rllib(installed, "example", "get", "rapo_treasure_hunt", "--to", str(tmp_path)).split()
+    assert [Path(file).name for file in written] == ["rapo_treasure_hunt.yaml", "treasure_hunt.py"]
+    code = "from rapo_rllib.cli import example_files as files; print(files.__file__, files.examples_folder())"
+    places = rllib(installed.parent / "python", "-c", code).split()
+    assert all(place.startswith(str(installed.parents[1])) for place in places), places
+
+
+def test_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert "rapo_rllib/py.typed" in names
+    info = f"rapo_rllib-{PROJECT['version']}.dist-info"
+    assert f"{info}/licenses/LICENSE" in names
+    assert wheel.read(f"{info}/entry_points.txt").decode().split() == [
+        "[console_scripts]",
+        "rllib",
+        "=",
+        "rapo_rllib.cli.main:main",
+    ]
+    metadata = wheel.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert f"Requires-Python: {','.join(reversed(PROJECT['requires-python'].split(',')))}" in metadata
+
+
+def test_citation_and_changelog_name_the_version() -> None:
+    import yaml
+
+    citation = yaml.safe_load((REPOSITORY / "docs" / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert f"## {PROJECT['version']}" in (REPOSITORY / "docs" / "changelog.md").read_text(encoding="utf-8")

@@ -1,0 +1,46 @@
+"""A job's buffer and the questions of its evaluation."""
+
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.buffer_setup import open_buffer
+from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.progress import Progress
+from rapo_rllib.question_source import expert_trajectories, questions
+
+
+class Lines(Progress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__("buffer-setup")
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def opened(config: RAPOConfig, test_questions) -> tuple[int, str]:
+    """Number of step traces, and what was said."""
+    progress = Lines()
+    buffer, upkeep = open_buffer(config, progress, "run", test_questions)
+    count = buffer.count()
+    upkeep.close()
+    buffer.close()
+    return count, "\n".join(progress.said)
+
+
+def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path) -> None:
+    settings = {"uri": str(tmp_path / "t.db"), "max_traces": 12, "timeout_s": 60.0}
+    config = RAPOConfig().environment("rapo/word_problems").training(step_trace_buffer=settings)
+    first = next(iter(expert_trajectories(config))).question
+    count, said = opened(config, [first])
+    assert count == 12
+    assert "left out 1 trajectories that answer questions of the evaluation" in said
+    count, said = opened(config, SeedQuestions(3))  # no texts: nothing is known, nothing is said
+    assert (count, "left out" in said) == (12, False)
+    known = questions(config, "train")[:20]
+    with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer verify"):
+        opened(config, known)

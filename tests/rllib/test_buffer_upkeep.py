@@ -1,0 +1,126 @@
+"""The driver's upkeep of a real buffer: growth, usage, views, checkpoints, and a Milvus that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib.buffer.layered import LayeredBuffer
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer_upkeep import BufferUpkeep
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
+
+EXPERT = StepTrace("expert", "What?", "", "<python>1</python>", 1.0, source="gpt")
+Make = Callable[..., BufferUpkeep]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[tuple[BufferUpkeep, StepTraceBuffer]] = []
+
+    def upkeep(run: str = "trial_00000", **settings: object) -> BufferUpkeep:
+        options = {"growth": "successful", "max_grown": 3, "top_k": 2, **settings}
+        buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db"), **options))  # type: ignore[arg-type]
+        buffer.create()
+        buffer.insert([EXPERT])
+        made.append((BufferUpkeep(buffer, run, ObjectiveSettings(), ProtocolSettings()), buffer))
+        return made[-1][0]
+
+    yield upkeep
+    for each, buffer in made:
+        each.close()
+        buffer.close()
+
+
+def group(*texts: str, version: int = 0, correct: bool = True, entropies: tuple[float, float] | None = None) -> TrajectoryGroup:
+    """Trajectories of one step each; with ``entropies``, of one before and one after a retrieval."""
+    trajectories = []
+    for text in texts:
+        trajectory = Trajectory("q", [1], question_text="What?", policy_version=version, reward=float(correct), correct=correct)
+        for index, entropy in enumerate(entropies or (1.0,)):
+            trajectory.append_policy([2], [-1.0], [entropy]).text = f"{text} {index}"
+            if entropies and not index:
+                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9))
+                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9, noisy=True))
+        trajectory.end = "answer"
+        trajectories.append(trajectory)
+    return TrajectoryGroup(Question("q", "What?", "1"), trajectories, version)
+
+
+def stored(upkeep: BufferUpkeep) -> set[str]:
+    assert upkeep._grown is not None
+    return {trace.text for trace in upkeep._grown.all_traces()}
+
+
+def test_growth_and_its_limit(make: Make) -> None:
+    upkeep = make()
+    assert upkeep.view().grown_collection == "step_traces_grown_trial_00000"
+    metrics = upkeep.take([group("a", "b", "a"), group("wrong", correct=False)], 1)
+    assert (metrics["added"], metrics["duplicates"], metrics["grown"]) == (2, 1, 2)
+    metrics = upkeep.take([group("c", "d", version=50)], 50)
+    assert (metrics["added"], metrics["removed"], metrics["grown"], metrics["failures"]) == (2, 1, 3, 0)
+    assert stored(upkeep) == {"b 0", "c 0", "d 0"} or stored(upkeep) == {"a 0", "c 0", "d 0"}
+    assert upkeep.view().grown_version == 2
+
+
+def test_a_runner_finds_what_has_grown(make: Make) -> None:
+    upkeep = make()
+    layers = LayeredBuffer(upkeep._buffer)
+    layers.look_at(upkeep.view())
+    upkeep.take([group("a")], 1)
+    layers.look_at(upkeep.view())
+    (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+    assert [hit.trace.source for hit in hits] == ["gpt", "policy"]
+
+
+def test_usage_counts_measured_retrievals_of_real_traces(make: Make) -> None:
+    upkeep = make(usage_weight=0.5, growth="none")
+    metrics = upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
+    assert (metrics["uses"], metrics["traces_used"]) == (2, 1) and "grown" not in metrics
+    usage = upkeep.view().usage["expert"]
+    assert usage.uses == 2 and usage.mean_reward == pytest.approx(1.5231884, abs=1e-6)  # 2 tanh(2 * 0.5)
+    assert upkeep.view().grown_collection is None
+    assert upkeep._buffer.usage.all() == {"expert": usage}
+    assert make(growth="none").view().usage == {}  # nobody ranks by it
+
+
+def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None:
+    upkeep = make()
+    upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
+    checkpoint, then = upkeep.get_state(), stored(upkeep)
+    upkeep.take([group("c", "d", version=30, entropies=(2.0, 1.0))], 30)
+    assert stored(upkeep) != then
+    resumed = make()  # the same run in a new process: its collection is still there
+    resumed.view()
+    resumed.set_state(checkpoint)
+    assert stored(resumed) == then
+    assert resumed._buffer.usage.all()["expert"].uses == 2
+    clone = make("trial_00001")  # another run takes the state over, as population based training does
+    clone.set_state(checkpoint)
+    assert stored(clone) == then and clone.view().grown_collection == "step_traces_grown_trial_00001"
+    fresh = make()  # the same name, from the start
+    fresh.view()
+    assert stored(fresh) == set()
+    fresh.set_state(None)
+    assert fresh.get_state() == {"usage": {}, "grown": []}
+
+
+def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    upkeep = make()
+    upkeep.view()
+    grown = upkeep._grown
+    assert grown is not None
+
+    def unreachable(*arguments: object, **options: object) -> int:
+        raise RetrievalError("Milvus does not answer")
+
+    insert, grown.insert = grown.insert, unreachable  # type: ignore[method-assign]
+    metrics = upkeep.take([group("a")], 1)
+    assert metrics["failures"] == 1 and "could not be brought up to date" in caplog.text
+    grown.insert = insert  # type: ignore[method-assign]
+    assert upkeep.take([group("b")], 2)["failures"] == 1
+    assert stored(upkeep) == {"a 0", "b 0"}
