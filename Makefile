@@ -33,8 +33,10 @@ OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 train: $(STAMP)
 	$(BIN)/rllib train file "$(JOB)"
 
+# Two processes: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/conftest.py, the longest group first.
 test: lint
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder \
+		--durations=30 --durations-min=10 $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
