@@ -23,6 +23,7 @@ from typing import Any
 
 from learning_parts.chain_run import ChainRun
 from learning_parts.comparison import all_runs, compare, rows_of
+from learning_parts.habits import habits
 from learning_parts.imitation import Imitation, make_policy
 from learning_parts.methods import METHODS, SHORT
 from learning_parts.plots import curves
@@ -45,6 +46,8 @@ def main() -> None:
     failed = words(options, folder) if options.words else chains(options, folder)
     runs = all_runs(folder)
     figures = {"task": kind, "cpu": cpu_name(), "failed": failed, **compare(runs, TARGET[kind])}
+    if kind == "chains":
+        figures["base_policy"] = habits(options.folder / "base_policy")
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -74,7 +77,13 @@ def chains(options: argparse.Namespace, folder: Path) -> list[str]:
     methods, seeds, tokens = options.methods, options.seeds, options.tokens
     if options.short:
         methods, seeds, tokens = SHORT, SHORT_RUNS["seeds"], SHORT_RUNS["tokens"]
-    keep_settings(folder, {"tokens": tokens, "lr": ChainRun.lr, "imitation": asdict(Imitation())})
+    settings = {
+        "tokens": tokens,
+        "lr": ChainRun.lr,
+        "evaluation_interval": ChainRun.evaluation_interval,
+        "imitation": asdict(Imitation()),
+    }
+    keep_settings(folder, settings)
     wanted = [ChainRun(method, seed, str(policy), str(folder), tokens) for method in methods for seed in range(seeds)]
     return run_all([run for run in wanted if not rows_of(run.file)], options.at_once)
 

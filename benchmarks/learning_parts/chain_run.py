@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from learning_parts.measures import diversity
+from learning_parts.measures import diversity, newest_transcripts, right
 from learning_parts.methods import METHODS
 
 
@@ -21,7 +21,7 @@ class ChainRun:
     policy: str  # folder of the base policy
     folder: str  # of everything it writes
     tokens: int = 60_000  # generated in training before it ends
-    evaluation_interval: int = 8  # iterations
+    evaluation_interval: int = 4  # iterations
     lr: float = 1.5e-4
 
     @property
@@ -76,7 +76,9 @@ def train(run: ChainRun) -> None:
             result = algo.train()
             if totals["iteration"] == 0:
                 file.write(json.dumps({**totals, "accuracy": result["rapo"]["accuracy_before"]}) + "\n")
-            row = {**_row(result, totals, time.monotonic() - started), **diversity(Path(algo.logdir) / "transcripts")}
+            row = _row(result, totals, time.monotonic() - started)
+            trajectories = newest_transcripts(Path(algo.logdir) / "transcripts")
+            row.update(diversity(trajectories), **right(trajectories))
             file.write(json.dumps(row) + "\n")
             file.flush()
         file.write(json.dumps({**totals, "accuracy": algo.evaluate()["env_runners"]["accuracy"], "done": True}) + "\n")

@@ -13,6 +13,7 @@ from learning_parts.measures import cost_until, interval, paired_difference
 from learning_parts.methods import BASELINE, METHODS, NOISE
 
 COSTS = ("tokens", "train_s", "iteration", "tool_calls")
+LATE = 5  # iterations that count as the end of a run
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -81,8 +82,15 @@ def _figures(of_seed: dict[int, list[dict[str, Any]]], target: float) -> dict[st
         "rollout_seconds": float(np.mean([end["rollout_s"] for end in ends])),
         "diversity": float(np.mean([row["diversity"] for rows in trained for row in rows])),
         "diversity_on_policy": float(np.mean([row["diversity_on_policy"] for rows in trained for row in rows])),
+        **{f"{key}_at_the_end": _late(of_seed, key) for key in ("right_on_policy", "right_with_retrieval")},
         "until_target": {cost: _until(of_seed, target, cost) for cost in COSTS},
     }
+
+
+def _late(of_seed: dict[int, list[dict[str, Any]]], key: str) -> float | None:
+    """Mean over seeds and over each one's last ``LATE`` iterations that have it; None: none has."""
+    values = [[row[key] for row in rows if key in row][-LATE:] for rows in of_seed.values()]
+    return float(np.mean([np.mean(of_run) for of_run in values if of_run])) if any(values) else None
 
 
 def _until(of_seed: dict[int, list[dict[str, Any]]], target: float, cost: str) -> dict[str, Any]:

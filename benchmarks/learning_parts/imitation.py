@@ -91,7 +91,7 @@ def flawed_trace(chain: Chain, rng: random.Random, how: Imitation, diligence: fl
         left = done < len(chain.operations)
         if own and rng.random() < how.shown:
             fits = left and rng.random() < how.fitting
-            pieces.append(Piece(_shown(*((chain, done) if fits else _unrelated(rng))), False))
+            pieces.append(Piece(shown_step(*((chain, done) if fits else _unrelated(rng))), False))
             done += fits
         own = done < len(chain.operations) and (done < given or rng.random() < diligence)
         if not own:
@@ -103,7 +103,8 @@ def _unrelated(rng: random.Random) -> tuple[Chain, int]:
     return chain, rng.randrange(len(chain.operations))
 
 
-def _shown(chain: Chain, index: int) -> str:
+def shown_step(chain: Chain, index: int) -> str:
+    """Step ``index`` of ``chain`` as the policy reads a retrieved one."""
     step = chain.call(index) + render_observation(str(chain.values[index + 1]), protocol())
     return ChatProtocol(None, protocol()).retrieved_text(step)
 

@@ -13,20 +13,31 @@ import numpy as np
 RESAMPLES = 10_000
 
 
-def diversity(folder: Path) -> dict[str, float]:
-    """Of the newest transcripts: distinct trajectories of a group over its size, mean over groups, on-policy ones and all.
+def newest_transcripts(folder: Path) -> list[dict[str, Any]]:
+    """The trajectories of the last iteration that wrote any."""
+    newest = max(folder.glob("*.jsonl"))
+    return [json.loads(line) for line in newest.read_text(encoding="utf-8").splitlines()]
+
+
+def diversity(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Distinct trajectories of a group over its size, mean over groups, on-policy ones and all.
 
     Two trajectories are the same if the policy wrote the same tokens; what was retrieved for them does not count.
     """
-    newest = max(folder.glob("*.jsonl"))
     groups: dict[int, list[tuple[bool, tuple[int, ...]]]] = defaultdict(list)
-    for line in newest.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows:
         written = tuple(token for token, kind in zip(row["token_ids"], row["kinds"], strict=True) if kind == 0)
         groups[row["group"]].append((bool(row["retrievals"]), written))
     own = [[written for retrieved, written in group if not retrieved] for group in groups.values()]
     every = [[written for _, written in group] for group in groups.values()]
     return {"diversity_on_policy": _distinct(own), "diversity": _distinct(every)}
+
+
+def right(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Share of trajectories that earn a reward: of those without anything retrieved, and of those with, where there are any."""
+    kinds = {"right_on_policy": False, "right_with_retrieval": True}
+    rewards = {name: [row["reward"] > 0 for row in rows if bool(row["retrievals"]) == kind] for name, kind in kinds.items()}
+    return {name: float(np.mean(values)) for name, values in rewards.items() if values}
 
 
 def _distinct(groups: Sequence[Sequence[Any]]) -> float:

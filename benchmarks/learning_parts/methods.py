@@ -16,6 +16,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "luffy": {"preset": "luffy"},  # whole trajectories of the expert, trained on
     "trajectory_retrieval": {"preset": "trajectory_retrieval"},  # whole trajectories of the expert, shown
+    "rapo_falling": {"retrieval_prob": [[0, 0.5], [10_000, 0.0]]},  # by env steps, of which a run has some 14,000
     "noise_0.5": {"retrieval_noise": 0.5},
     "noise_1": {"retrieval_noise": 1.0},
     "without_rpo": {"preset": "without_rpo"},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PAGE = 16_384  # rows of one answer; a server gives no more
 BM25_SINCE = (2, 5)  # version of the server
 LONG_S = 3600.0  # building an index of many rows
+RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first
 
 
 class MilvusHandle(MilvusConnection):
@@ -195,8 +196,8 @@ class MilvusHandle(MilvusConnection):
         """Change the index to ``kind``. Other users' calls wait meanwhile: a collection without index is not loaded."""
         if self.index_of(collection) == kind:
             return
-        self.call("release_collection", collection)
-        self.call("drop_index", collection, index_name=VECTOR)
+        self.call("release_collection", collection, timeout_s=RELEASE_S)
+        self.call("drop_index", collection, timeout_s=RELEASE_S, index_name=VECTOR)
         self.call("create_index", collection, timeout_s=LONG_S, index_params=index_params(kind))
         self.call("load_collection", collection, timeout_s=LONG_S)
 
@@ -204,4 +205,4 @@ class MilvusHandle(MilvusConnection):
         """Delete the collection, if it is there."""
         self._shapes.pop(collection, None)
         if self.exists(collection):
-            self.call("drop_collection", collection)
+            self.call("drop_collection", collection, timeout_s=RELEASE_S)

@@ -13,8 +13,9 @@ from learning_parts import processes
 from learning_parts.chain_run import ChainRun, config_of
 from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, split_of
 from learning_parts.comparison import all_runs, area, compare, rows_of
+from learning_parts.habits import behind, habits, held_out, used
 from learning_parts.imitation import IGNORED, Imitation, example, flawed_trace, make_policy, make_tokenizer, protocol
-from learning_parts.measures import cost_until, diversity, interval, paired_difference
+from learning_parts.measures import cost_until, diversity, interval, newest_transcripts, paired_difference, right
 from learning_parts.methods import METHODS, NOISE
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.word_run import WordRun, rows_of_results
@@ -187,7 +188,7 @@ def test_the_grid_is_as_long_as_the_shortest_run():
 def write_run(folder: Path, method: str, seed: int, accuracy: float, done: bool = True) -> None:
     totals = {"rollout_s": 3.0, "train_s": 9.0, "tool_calls": 5, "iteration": 2}
     first = {**totals, "tokens": 0, "accuracy": 0.0}
-    middle = {**totals, "tokens": 100, "diversity": 0.5, "diversity_on_policy": 0.25}
+    middle = {**totals, "tokens": 100, "diversity": 0.5, "diversity_on_policy": 0.25, "right_on_policy": accuracy}
     rows = [first, middle, {**totals, "tokens": 200, "accuracy": accuracy, **({"done": True} if done else {})}]
     (folder / f"{method}-{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -206,6 +207,7 @@ def test_runs_that_ended_are_compared(tmp_path):
     assert rapo["minus_grpo"]["ci"] == pytest.approx((0.2, 0.4))
     assert rapo["mean_accuracy_minus_grpo"]["mean"] == pytest.approx(0.15)
     assert (rapo["rollout_seconds"], rapo["tokens"], rapo["diversity"]) == (3.0, 200, 0.5)
+    assert (rapo["right_on_policy_at_the_end"], rapo["right_with_retrieval_at_the_end"]) == (pytest.approx(0.7), None)
     assert rapo["until_target"]["tokens"] == {"reached": 2, "median": 200}
     assert found["methods"]["grpo"]["until_target"]["tokens"] == {"reached": 0, "median": None}
     assert found["noise"] == {"0.0": pytest.approx(0.7), "1.0": 0.2}
@@ -221,10 +223,31 @@ def test_diversity_counts_what_the_policy_wrote(tmp_path):
     rows = [row(0, (1, 2)), row(0, (1, 2)), row(0, (1, 2), (9,)), row(0, (3,), (9,)), row(1, (5,)), row(1, (6,))]
     (tmp_path / "000002.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     (tmp_path / "000001.jsonl").write_text(json.dumps(row(0, (1,))) + "\n")
-    assert diversity(tmp_path) == {
+    newest = newest_transcripts(tmp_path)
+    assert newest == rows
+    assert diversity(newest) == {
         "diversity_on_policy": pytest.approx((0.5 + 1) / 2),
         "diversity": pytest.approx((0.5 + 1) / 2),
     }
+
+
+def test_right_trajectories_are_counted_by_whether_anything_was_retrieved():
+    rows = [{"reward": reward, "retrievals": shown} for reward, shown in ((1, []), (0, []), (1, [{}]), (0.5, [{}]), (0, [{}]))]
+    assert right(rows) == {"right_on_policy": 0.5, "right_with_retrieval": pytest.approx(2 / 3)}
+    assert right(rows[:2]) == {"right_on_policy": 0.5}
+
+
+def test_habits_are_read_behind_right_steps(policy):
+    chat = ChatProtocol(make_tokenizer(), protocol())
+    text = chat.tokenizer.decode(behind(chat, CHAIN, 1, shown=True))
+    assert text.startswith("7 + 5 * 3 - 4 =\n<calc>7+5</calc>\n<result>\n12\n</result>\n")
+    assert "<retrieve>\n<calc>12*3</calc>\n<result>\n36\n</result>\n</retrieve>" in text
+    assert (used(CHAIN, 1), used(CHAIN, 2)) == ("<calc>36-4</calc>", "<answer>\\boxed{32}</answer>")
+    assert all(split_of(chain) == "test" for chain in held_out(20))
+    found = habits(policy, chains=4)
+    assert set(found) == {"goes_on_1", "goes_on_2", "reads_1", "reads_2"}
+    assert 0 < found["goes_on_1"] < 0.2  # of an untrained policy: one token of a hundred
+    assert found["reads_1"] == found["reads_2"] == 0
 
 
 def test_results_of_tune_become_rows():

@@ -1,0 +1,83 @@
+"""What a policy does with a chain: how often it takes the next step, how often it makes use of one that is shown to it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from learning_parts.chains import Chain, answer_text, make_chain, split_of
+from learning_parts.imitation import protocol, shown_step
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.steps import render_observation
+
+LENGTH = 3  # calculations of the chains that are asked
+
+
+def habits(policy: Path, chains: int = 200) -> dict[str, float]:
+    """Of the policy in ``policy``, over ``chains`` held-out chains of three calculations.
+
+    ``goes_on_k``: mean probability that it calls the tool again behind ``k`` right steps of its own.
+    ``reads_k``: share of chains in which it goes on from (``k`` = 1) or answers with (``k`` = 2) the result of a fitting
+        step of another solver that stands behind ``k`` right steps of its own, greedily.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    model = AutoModelForCausalLM.from_pretrained(policy).eval()
+    chat = ChatProtocol(tokenizer, protocol())
+    asked = held_out(chains)
+    found: dict[str, float] = {}
+    for taken in (1, 2):
+        found[f"goes_on_{taken}"] = _goes_on(model, chat, [behind(chat, chain, taken) for chain in asked])
+        contexts = [behind(chat, chain, taken, shown=True) for chain in asked]
+        found[f"reads_{taken}"] = _share(model, chat, contexts, [used(chain, taken) for chain in asked])
+    return found
+
+
+def held_out(count: int) -> list[Chain]:
+    """Chains that no base policy has imitated and no run trains on."""
+    rng = random.Random("habits")
+    chains: list[Chain] = []
+    while len(chains) < count:
+        chain = make_chain(rng, (LENGTH,))
+        if split_of(chain) == "test":
+            chains.append(chain)
+    return chains
+
+
+def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: bool = False) -> list[int]:
+    """Token ids of a question and its first ``taken`` steps, and where ``shown`` the next one as another solver's."""
+    ids = list(chat.prompt_ids(chain.text))
+    for index in range(taken):
+        ids += chat.encode(chain.call(index))
+        ids += chat.encode(render_observation(str(chain.values[index + 1]), protocol()))
+    return ids + (chat.encode(shown_step(chain, taken)) if shown else [])
+
+
+def used(chain: Chain, taken: int) -> str:
+    """What a policy writes that makes use of step ``taken``."""
+    return chain.call(taken + 1) if taken + 1 < len(chain.operations) else answer_text(chain.values[taken + 1])
+
+
+def _goes_on(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]]) -> float:
+    import torch
+
+    (call,) = chat.encode("<calc>")
+    with torch.inference_mode():
+        logits = [model(torch.tensor([ids])).logits[0, -1] for ids in contexts]
+    return float(torch.stack(logits).softmax(-1)[:, call].mean())
+
+
+def _share(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]], wanted: Sequence[str]) -> float:
+    """Share of contexts behind which the most probable tokens are exactly those of what is wanted."""
+    import torch
+
+    hits = 0
+    with torch.inference_mode():
+        for ids, text in zip(contexts, wanted, strict=True):
+            tokens = chat.encode(text)
+            logits = model(torch.tensor([[*ids, *tokens]])).logits[0, len(ids) - 1 : -1]
+            hits += logits.argmax(-1).tolist() == tokens
+    return hits / len(contexts)
