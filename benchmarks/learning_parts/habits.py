@@ -19,8 +19,8 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     """Of the policy in ``policy``, over ``chains`` held-out chains of three calculations.
 
     ``goes_on_k``: mean probability that it calls the tool again behind ``k`` right steps of its own.
-    ``reads_k``: share of chains in which it goes on from (``k`` = 1) or answers with (``k`` = 2) the result of a fitting
-        step of another solver that stands behind ``k`` right steps of its own, greedily.
+    ``reads_k``: share of chains in which it greedily goes on from the result of a fitting step of another solver behind ``k``
+        right steps of its own, or answers with it.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -32,7 +32,7 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     for taken in (1, 2):
         found[f"goes_on_{taken}"] = _goes_on(model, chat, [behind(chat, chain, taken) for chain in asked])
         contexts = [behind(chat, chain, taken, shown=True) for chain in asked]
-        found[f"reads_{taken}"] = _share(model, chat, contexts, [used(chain, taken) for chain in asked])
+        found[f"reads_{taken}"] = _share(model, chat, contexts, [uses(chain, taken) for chain in asked])
     return found
 
 
@@ -56,9 +56,10 @@ def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: bool = False) ->
     return ids + (chat.encode(shown_step(chain, taken)) if shown else [])
 
 
-def used(chain: Chain, taken: int) -> str:
-    """What a policy writes that makes use of step ``taken``."""
-    return chain.call(taken + 1) if taken + 1 < len(chain.operations) else answer_text(chain.values[taken + 1])
+def uses(chain: Chain, taken: int) -> list[str]:
+    """What a policy may write that makes use of step ``taken``."""
+    following = [chain.call(taken + 1)] if taken + 1 < len(chain.operations) else []
+    return [answer_text(chain.values[taken + 1]), *following]
 
 
 def _goes_on(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]]) -> float:
@@ -70,14 +71,15 @@ def _goes_on(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]]) -> f
     return float(torch.stack(logits).softmax(-1)[:, call].mean())
 
 
-def _share(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]], wanted: Sequence[str]) -> float:
-    """Share of contexts behind which the most probable tokens are exactly those of what is wanted."""
+def _share(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]], wanted: Sequence[list[str]]) -> float:
+    """Share of contexts behind which the most probable tokens are exactly one of the wanted texts."""
+    hits = sum(any(_says(model, ids, chat.encode(text)) for text in texts) for ids, texts in zip(contexts, wanted, strict=True))
+    return hits / len(contexts)
+
+
+def _says(model: Any, context: list[int], tokens: list[int]) -> bool:
     import torch
 
-    hits = 0
     with torch.inference_mode():
-        for ids, text in zip(contexts, wanted, strict=True):
-            tokens = chat.encode(text)
-            logits = model(torch.tensor([[*ids, *tokens]])).logits[0, len(ids) - 1 : -1]
-            hits += logits.argmax(-1).tolist() == tokens
-    return hits / len(contexts)
+        logits = model(torch.tensor([[*context, *tokens]])).logits[0, len(context) - 1 : -1]
+    return bool(logits.argmax(-1).tolist() == tokens)

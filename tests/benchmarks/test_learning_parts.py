@@ -13,7 +13,7 @@ from learning_parts import processes
 from learning_parts.chain_run import ChainRun, config_of
 from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, split_of
 from learning_parts.comparison import all_runs, area, compare, rows_of
-from learning_parts.habits import behind, habits, held_out, used
+from learning_parts.habits import behind, habits, held_out, uses
 from learning_parts.imitation import IGNORED, Imitation, example, flawed_trace, make_policy, make_tokenizer, protocol
 from learning_parts.measures import cost_until, diversity, interval, newest_transcripts, paired_difference, right
 from learning_parts.methods import METHODS, NOISE
@@ -242,7 +242,8 @@ def test_habits_are_read_behind_right_steps(policy):
     text = chat.tokenizer.decode(behind(chat, CHAIN, 1, shown=True))
     assert text.startswith("7 + 5 * 3 - 4 =\n<calc>7+5</calc>\n<result>\n12\n</result>\n")
     assert "<retrieve>\n<calc>12*3</calc>\n<result>\n36\n</result>\n</retrieve>" in text
-    assert (used(CHAIN, 1), used(CHAIN, 2)) == ("<calc>36-4</calc>", "<answer>\\boxed{32}</answer>")
+    assert uses(CHAIN, 1) == ["<answer>\\boxed{36}</answer>", "<calc>36-4</calc>"]
+    assert uses(CHAIN, 2) == ["<answer>\\boxed{32}</answer>"]
     assert all(split_of(chain) == "test" for chain in held_out(20))
     found = habits(policy, chains=4)
     assert set(found) == {"goes_on_1", "goes_on_2", "reads_1", "reads_2"}
