@@ -149,7 +149,12 @@ def served(folder: Path, programs: Path, certificate: tuple[Path, Path] | None =
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the Milvus servers behind the last test that is marked ``milvus``: an idle one takes a tenth of a core."""
-    if item.get_closest_marker("milvus") and not (nextitem and nextitem.get_closest_marker("milvus")):
+    """Stop the Milvus servers behind the last test that is marked ``milvus``: an idle one takes a tenth of a core.
+
+    Not where tests of the same file follow: what its fixtures hold on a server is dropped only when one of them needs another.
+    """
+    if not item.get_closest_marker("milvus"):
+        return
+    if nextitem is None or not (nextitem.get_closest_marker("milvus") or nextitem.path == item.path):
         for server in SERVING:
             server.kill()

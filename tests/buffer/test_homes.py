@@ -251,7 +251,7 @@ def test_an_hnsw_index_finds_what_the_exact_one_finds(filled, other):
     found = buffer.retrieve([query(trace) for trace in TRACES[:10]])
     assert [[hit.trace.id for hit in hits] for hits in found] == exact
     vectors = buffer.embedder.encode([(t.question, t.history) for t in (TRACES[0], found[0][1].trace)])
-    # An inner product; the server's HNSW rounds to bfloat16 where the CPU has AVX512-BF16.
+    # An inner product; HNSW rounds to bfloat16 where the CPU has AVX512-BF16, on a server and in Lite.
     assert found[0][1].similarity == pytest.approx(float(vectors[0] @ vectors[1]), abs=2e-3)
     filled.fit_index()
     assert filled.milvus.index_of("step_traces") == "FLAT"
