@@ -18,6 +18,15 @@ from rapo_rllib.rollout.vllm_recorder import TokenRecord, TokenRecorder
 SAMPLING_MODULE = "topk_topp_sampler"
 
 
+def _is_no_rounding(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Attempted to load weight %s with dtype")
+
+
+# Rounding the learner's float32 weights to the engine's dtype is what is meant; vLLM warns of it per weight and load. Done on
+# import, since a worker loads the weights on disk before any method of ours is called.
+logging.getLogger("vllm.model_executor.models.utils").addFilter(_is_no_rounding)
+
+
 class PolicyWorker:
     """Methods that ``VLLMEngine`` calls on each worker."""
 
