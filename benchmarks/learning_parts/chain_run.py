@@ -23,6 +23,7 @@ class ChainRun:
     tokens: int = 60_000  # generated in training before it ends
     evaluation_interval: int = 4  # iterations
     lr: float = 1.5e-4
+    threads: int = 1
 
     @property
     def file(self) -> Path:
@@ -55,6 +56,7 @@ def config_of(run: ChainRun) -> Any:
             max_response_tokens=256,
             max_step_tokens=48,
             lr=run.lr,
+            learner_num_threads=run.threads,
             transcripts=True,
             step_trace_buffer={"uri": str(Path(run.folder) / f"buffer-{run.seed}.db")},
         )

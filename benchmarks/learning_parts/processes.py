@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from threading import Lock
@@ -22,7 +23,9 @@ def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
 
     Runs of a seed wait for each other: they have one Step-Trace Buffer, which the first one builds.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))
+    threads = max(1, (os.cpu_count() or 1) // at_once)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    runs = [replace(run, threads=threads) for run in runs]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
     buffers: defaultdict[int, Lock] = defaultdict(Lock)
