@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from learning_parts.chains import Chain, answer_text, make_chain, split_of
-from learning_parts.imitation import protocol, shown_step
+from learning_parts.imitation import CAREFUL, protocol, shown_step
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 
@@ -18,6 +18,7 @@ LENGTH = 3  # calculations of the chains that are asked
 def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     """Of the policy in ``policy``, over ``chains`` held-out chains of three calculations.
 
+    ``careful``: share that it answers right, greedily, where it is told to be careful: what it can do.
     ``goes_on_k``: mean probability that it calls the tool again behind ``k`` right steps of its own.
     ``reads_k``: share of chains in which it greedily goes on from the result of a fitting step of another solver behind ``k``
         right steps of its own, or answers with it.
@@ -28,7 +29,7 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     model = AutoModelForCausalLM.from_pretrained(policy).eval()
     chat = ChatProtocol(tokenizer, protocol())
     asked = held_out(chains)
-    found: dict[str, float] = {}
+    found = {"careful": sum(_solves(model, chat, chain) for chain in asked) / len(asked)}
     for taken in (1, 2):
         found[f"goes_on_{taken}"] = _goes_on(model, chat, [behind(chat, chain, taken) for chain in asked])
         contexts = [behind(chat, chain, taken, shown=True) for chain in asked]
@@ -47,9 +48,9 @@ def held_out(count: int) -> list[Chain]:
     return chains
 
 
-def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: bool = False) -> list[int]:
+def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: bool = False, careful: bool = False) -> list[int]:
     """Token ids of a question and its first ``taken`` steps, and where ``shown`` the next one as another solver's."""
-    ids = list(chat.prompt_ids(chain.text))
+    ids = list(chat.prompt_ids(CAREFUL * careful + chain.text))
     for index in range(taken):
         ids += chat.encode(chain.call(index))
         ids += chat.encode(render_observation(str(chain.values[index + 1]), protocol()))
@@ -69,6 +70,12 @@ def _goes_on(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]]) -> f
     with torch.inference_mode():
         logits = [model(torch.tensor([ids])).logits[0, -1] for ids in contexts]
     return float(torch.stack(logits).softmax(-1)[:, call].mean())
+
+
+def _solves(model: Any, chat: ChatProtocol, chain: Chain) -> bool:
+    """Whether it takes every step and answers, greedily, where it is told to be careful."""
+    steps = [chain.call(index) for index in range(LENGTH)] + [answer_text(chain.values[-1])]
+    return all(_says(model, behind(chat, chain, taken, careful=True), chat.encode(step)) for taken, step in enumerate(steps))
 
 
 def _share(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]], wanted: Sequence[list[str]]) -> float:

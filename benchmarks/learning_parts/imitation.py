@@ -41,7 +41,7 @@ class Imitation:
     fitting: float = 0.8  # share of those that belong to this chain
     hidden_size: int = 128
     num_layers: int = 4
-    steps: int = 700  # optimiser steps
+    steps: int = 1500  # optimiser steps; with 700 it still confuses signs
     batch: int = 32  # traces of one
     lr: float = 2e-3
     seed: int = 0

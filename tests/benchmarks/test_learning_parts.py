@@ -246,9 +246,9 @@ def test_habits_are_read_behind_right_steps(policy):
     assert uses(CHAIN, 2) == ["<answer>\\boxed{32}</answer>"]
     assert all(split_of(chain) == "test" for chain in held_out(20))
     found = habits(policy, chains=4)
-    assert set(found) == {"goes_on_1", "goes_on_2", "reads_1", "reads_2"}
+    assert set(found) == {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2"}
     assert 0 < found["goes_on_1"] < 0.2  # of an untrained policy: one token of a hundred
-    assert found["reads_1"] == found["reads_2"] == 0
+    assert found["careful"] == found["reads_1"] == found["reads_2"] == 0
 
 
 def test_results_of_tune_become_rows():
