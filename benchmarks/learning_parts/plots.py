@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from learning_parts.methods import MAIN, NOISE
 
 Runs = dict[str, dict[int, list[dict[str, Any]]]]
-COLORS = ("#b5432a", "#2f5d8a", "#6a994e", "#8d6a9f", "#c9a227", "#6b705c", "#00798c", "#d1495b", "#5f0f40", "#9a8c98")
+_RGB = ("b5432a", "2f5d8a", "6a994e", "8d6a9f", "c9a227", "6b705c", "00798c", "d1495b", "5f0f40", "9a8c98", "118a7e")
+COLORS = [f"#{rgb}" for rgb in _RGB]
 
 
 def curves(runs: Runs, file: Path, ylabel: str = "held-out accuracy, % (greedy, no retrieval)") -> None:
-    """Mean over seeds, with the range of the seeds as a band; main methods on the left, RAPO's ablations on the right."""
+    """Mean over seeds, main methods on the left, RAPO's ablations on the right; the range of seeds as a band, but for ablations."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -27,8 +29,9 @@ def curves(runs: Runs, file: Path, ylabel: str = "held-out accuracy, % (greedy, 
         1, len(sides), figsize=(5.2 * len(sides), 4), layout="constrained", squeeze=False, sharey=True
     )
     for axis, side in zip(axes[0], sides, strict=True):
-        for method, color in zip([m for m in side if m in runs], COLORS, strict=False):
-            _curve(axis, runs[method], color, f"{method} (p = {NOISE[method]:g})" if method.startswith("noise") else method)
+        for method, color in zip([m for m in side if m in runs], cycle(COLORS)):
+            label = f"{method} (p = {NOISE[method]:g})" if method.startswith("noise") else method
+            _curve(axis, runs[method], color, label, band=method in (*MAIN, *NOISE))
         axis.set(xlabel="generated tokens, thousands", xlim=(0, None), ylim=(0, None))
         axis.legend(frameon=False, fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
@@ -37,10 +40,11 @@ def curves(runs: Runs, file: Path, ylabel: str = "held-out accuracy, % (greedy, 
     figure.savefig(file, dpi=130)
 
 
-def _curve(axis: Any, of_seed: dict[int, list[dict[str, Any]]], color: str, label: str) -> None:
+def _curve(axis: Any, of_seed: dict[int, list[dict[str, Any]]], color: str, label: str, band: bool) -> None:
     grid, values = on_a_grid(list(of_seed.values()))
-    axis.plot(grid / 1000, 100 * values.mean(axis=0), color=color, label=f"{label}, {len(values)} seeds")
-    axis.fill_between(grid / 1000, 100 * values.min(axis=0), 100 * values.max(axis=0), color=color, alpha=0.12, linewidth=0)
+    axis.plot(grid / 1000, 100 * values.mean(axis=0), color=color, label=f"{label}, {len(values)} seeds", lw=1.6 if band else 1)
+    if band:  # those of the ablations would hide each other
+        axis.fill_between(grid / 1000, 100 * values.min(axis=0), 100 * values.max(axis=0), color=color, alpha=0.12, linewidth=0)
 
 
 def on_a_grid(runs: Sequence[Sequence[dict[str, Any]]], points: int = 60) -> tuple[Any, Any]:
