@@ -17,7 +17,7 @@ COLORS = [f"#{rgb}" for rgb in _RGB]
 
 
 def curves(runs: Runs, file: Path, ylabel: str = "held-out accuracy, % (greedy, no retrieval)") -> None:
-    """Mean over seeds, main methods on the left, RAPO's ablations on the right; the range of seeds as a band, but for ablations."""
+    """Means over seeds, with their range as a band but for ablations. Main methods on the left, ablations on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
