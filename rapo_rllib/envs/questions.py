@@ -80,7 +80,8 @@ class Questions(ToolEnv):
             "test": (options.test_split, options.limit_test),
         }[split]
         if split_name(name) is not None:
-            return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit)
+            named_for_test = options.test_dataset is not None
+            return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit, named_for_test)
         wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
         return _load(name, key, upstream_split, _changed_at(name), *wanted)
 
@@ -100,8 +101,10 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
     if (named := split_name(name)) is not None:
         benchmark, path = named
-        name, config = path or benchmark.hub_id or name, None if path else benchmark.config
-    rows = read_rows(name, "env_config.dataset", options.train_split, config, options.limit_train)
+        name, config = path or benchmark.hub_id or name, benchmark.config
+    rows = read_rows(
+        name, "env_config.dataset", options.train_split, config, options.limit_train, other_config=named is not None
+    )
     pairs = (
         (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
         for number, row in enumerate(rows, start=1)
@@ -115,11 +118,11 @@ def _changed_at(name: str) -> int:
 
 
 @lru_cache(maxsize=8)
-def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None) -> tuple[Question, ...]:
+def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None, other_split: bool) -> tuple[Question, ...]:
     """As :func:`_load`, of a benchmark."""
     named = split_name(name)
     assert named is not None
-    return benchmark_questions(*named, split=split, limit=limit)
+    return benchmark_questions(*named, split=split, limit=limit, other_split=other_split)
 
 
 @lru_cache(maxsize=8)
