@@ -16,7 +16,7 @@ RLLIB_KEYS: dict[str, str] = {
     "num_gpus_per_learner": "GPUs of each; 0: on the CPU",
     "num_cpus_per_learner": "CPU cores that Ray reserves for each",
     "evaluation_interval": "evaluate on the test questions every so many training steps; None: never",
-    "evaluation_duration": "test questions of one evaluation, one greedy trajectory each",
+    "evaluation_duration": "test questions of one evaluation, of all data sets together, one greedy trajectory each",
     "evaluation_config": "keys that differ in evaluation",
     "callbacks_class": "a `RLlibCallback` of your own; episodes arrive as texts",
     "restart_failed_env_runners": "start an engine that died anew, and send it the weights",

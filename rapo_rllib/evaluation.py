@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 
 from rapo_rllib.dispatch import sample_questions
+from rapo_rllib.evaluation_metrics import bootstrap_interval
 from rapo_rllib.metrics_log import logged_metrics
 from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
+from rapo_rllib.types import TrajectoryGroup
 
 
 def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple[dict[str, Any], int, int]:
     """RLlib's ``custom_evaluation_function``: the first ``evaluation_duration`` held-out questions, one trajectory each.
+
+    Where the questions are of several benchmarks they take turns, so that each has its share of them.
 
     Runs on the evaluation env runners if there are any (``evaluation_num_env_runners``), else on those that train; either has
     confirmed the current weights first.
@@ -54,7 +59,26 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:
-    """What matters on held-out questions; ``num_episodes`` is their number."""
+    """What matters on held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
+
+    ``num_episodes`` is the number of questions; ``accuracy_low`` and ``accuracy_high`` enclose 95 %.
+
+    Raises:
+        ValueError: a benchmark has the name of a metric.
+    """
     values = rollout_metrics(result)
-    kept = {name: value for name, value in values.items() if not name.startswith("retrieval/")}
-    return {**kept, "num_episodes": float(len(result.groups))}
+    kept = {name: value for name, value in values.items() if not name.startswith("retrieval/")} | _accuracy(result.groups)
+    taken = {name.partition("/")[0] for name in kept}
+    for benchmark in dict.fromkeys(group.question.benchmark for group in result.groups if group.question.benchmark):
+        if benchmark in taken:
+            raise ValueError(f"env_config.test_dataset: {benchmark!r} is also the name of a metric: rename this data set")
+        groups = [group for group in result.groups if group.question.benchmark == benchmark]
+        kept |= {f"{benchmark}/{name}": value for name, value in _accuracy(groups).items()}
+    return kept
+
+
+def _accuracy(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    shares = [sum(t.correct for t in group.trajectories) / len(group.trajectories) for group in groups]
+    low, high = bootstrap_interval(shares)
+    counts = {"num_episodes": float(len(groups))}
+    return {"accuracy": sum(shares) / len(shares), "accuracy_low": low, "accuracy_high": high, **counts}

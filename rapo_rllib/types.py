@@ -25,6 +25,7 @@ class Question:
     aliases: tuple[str, ...] = ()  # further accepted answers
     seed: int | None = None  # handed to `env.reset(seed=...)`
     source: str = ""
+    benchmark: str = ""  # an evaluation also tells the accuracy on the questions of each, by this name
 
 
 @dataclass(frozen=True)

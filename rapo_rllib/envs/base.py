@@ -74,7 +74,7 @@ class SeedQuestions(LazyQuestions):
     """``n`` questions that are nothing but a seed for ``env.reset``; the environment makes the text and scores by itself.
 
     >>> SeedQuestions(2)[1]
-    Question(id='seed-1', text='', answer='', aliases=(), seed=1, source='')
+    Question(id='seed-1', text='', answer='', aliases=(), seed=1, source='', benchmark='')
     """
 
     def __init__(self, n: int, offset: int = 0) -> None:

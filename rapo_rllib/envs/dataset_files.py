@@ -8,20 +8,31 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import logging
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _MAX_CSV_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
-def read_rows(dataset: str, key: str, split: str, config: str | None = None, limit: int | None = None) -> list[Row]:
+def read_rows(
+    dataset: str,
+    key: str,
+    split: str,
+    config: str | None = None,
+    limit: int | None = None,
+    other_config: bool = False,
+    other_split: bool = False,
+) -> list[Row]:
     """The first ``limit`` rows (None: all).
 
     Args:
@@ -30,6 +41,8 @@ def read_rows(dataset: str, key: str, split: str, config: str | None = None, lim
         split: which split of a folder or Hugging Face data set; a file is one split.
         config: configuration of a folder or Hugging Face data set.
         limit: rows to read.
+        other_config: of a folder without ``config``, take the only configuration that it has.
+        other_split: of a folder without ``split``, take the only split that it has, with a warning.
 
     Raises:
         ValueError: nothing is there, or it cannot be read; names the key, the value and the fix.
@@ -41,7 +54,8 @@ def read_rows(dataset: str, key: str, split: str, config: str | None = None, lim
             raise ValueError(f"{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
         return _rows_of_file(path, suffix, key, limit)
     if path.is_dir() or (_HUB_ID.fullmatch(dataset) and not path.exists()):
-        return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit)
+        name = str(path) if path.is_dir() else dataset
+        return _rows_of_hub(name, key, split, config, limit, other_config, other_split)
     kinds = ", ".join(_READERS)
     raise ValueError(f"{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
 
@@ -113,14 +127,31 @@ def _suffix(path: Path) -> str | None:
     return next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
 
 
-def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int | None) -> list[Row]:
+def _rows_of_hub(
+    name: str, key: str, split: str, config: str | None, limit: int | None, other_config: bool, other_split: bool
+) -> list[Row]:
     try:
         import datasets
     except ImportError as error:
         raise ValueError(f"{key} = {name!r}: a Hugging Face data set needs `pip install datasets`") from error
+    local = Path(name).is_dir()
     try:
-        found = datasets.load_dataset(name, config, split=split)
-    except (OSError, ValueError) as error:
+        if local and other_config and config not in datasets.get_dataset_config_names(name):
+            config = None
+        if local and other_split:
+            split = _split_that_is_there(key, name, split, datasets.get_dataset_split_names(name, config))
+        # from the folder itself: the cache takes folders of one name, with the same README, for the same, whatever they hold
+        found = datasets.load_dataset(name, config, split=split, streaming=local)
+        return [dict(row) for row in islice(found, limit)]
+    # RuntimeError: a data set that is a script, which `datasets` no longer runs
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         what = f"{name!r}, configuration {config!r}, split {split!r}"
-        raise ValueError(f"{key} = {name!r}: cannot load {what}: {error}") from error
-    return [dict(row) for row in islice(found, limit)]
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""  # says which file is broken, and where
+        raise ValueError(f"{key} = {name!r}: cannot load {what}: {error}{cause}") from error
+
+
+def _split_that_is_there(key: str, name: str, split: str, splits: Sequence[str]) -> str:
+    if split in splits or len(splits) != 1:
+        return split
+    logger.warning("%s = %r has no split %r: its only one, %r, is taken", key, name, split, splits[0])
+    return splits[0]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,13 +36,13 @@ class QuestionsOptions(ToolEnvOptions):
     # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
     dataset: str = ""  # .jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)
     dataset_config: str | None = None  # of a Hugging Face data set, for example "main"
-    test_dataset: str | None = None  # where the test questions are; None: in `dataset` (not for a file, which is one split)
+    test_dataset: str | tuple[str, ...] | None = None  # where the test questions are, or a list; None: `dataset` (if no file)
     train_split: str = "train"  # of a Hugging Face data set or a folder
     test_split: str = "test"  # of the same
     question_field: str | None = None  # dotted; None: known formats
     answer_field: str | None = None  # the same of the accepted answer
     limit_train: int | None = None  # only the first so many questions
-    limit_test: int | None = None  # the same of the test questions
+    limit_test: int | None = None  # the same of the test questions, of each data set
     skip_bad_rows: bool = False  # leave rows without question or answer out, with a warning, instead of refusing the file
     traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, or "annotations": GSM8K's own, in its answers
 
@@ -51,11 +52,22 @@ class QuestionsOptions(ToolEnvOptions):
         for name in texts:
             value = getattr(self, name)
             require(value is None or isinstance(value, str), name, value, "must be a text")
+        self._check_test_dataset()
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
         require(isinstance(self.skip_bad_rows, bool), "skip_bad_rows", self.skip_bad_rows, "must be true or false")
         for name in ("limit_train", "limit_test"):
             value = getattr(self, name)
             require(value is None or is_int(value, 1), name, value, "must be a whole number, 1 or more, or null")
+
+    def _check_test_dataset(self) -> None:
+        value = self.test_dataset
+        names = value if isinstance(value, tuple) else () if value is None else (value,)
+        given = all(isinstance(name, str) and name for name in names) and value != ()
+        require(given, "test_dataset", value, "must be a text or a list of texts, for example [gsm8k, math500]")
+        called = [_short_name(name) for name in names]
+        twice = next((name for name in called if called.count(name) > 1), None)
+        rule = f"two are called {twice!r}: rename one, or name a copy of a known benchmark as NAME=PATH"
+        require(twice is None, "test_dataset", value, rule)
 
 
 class Questions(ToolEnv):
@@ -68,21 +80,15 @@ class Questions(ToolEnv):
         """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
         check_split(split)
         options = read_options(QuestionsOptions, env_config)
-        key, name = "env_config.dataset", options.dataset
-        if split == "test":
-            if options.test_dataset is None and is_file_name(options.dataset):
-                rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
-                require(False, "test_dataset", None, rule)
-            if options.test_dataset is not None:
-                key, name = "env_config.test_dataset", options.test_dataset
-        upstream_split, limit = {
-            "train": (options.train_split, options.limit_train),
-            "test": (options.test_split, options.limit_test),
-        }[split]
-        if split_name(name) is not None:
-            return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit)
-        wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-        return _load(name, key, upstream_split, _changed_at(name), *wanted)
+        named = options.test_dataset
+        if split == "test" and named is None and is_file_name(options.dataset):
+            rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
+            require(False, "test_dataset", None, rule)
+        if split == "train" or named is None:
+            return _questions_of(options, "dataset", options.dataset, split)
+        if isinstance(named, str):
+            return _questions_of(options, "test_dataset", named, split)
+        return _in_turn({_short_name(name): _questions_of(options, "test_dataset", name, split) for name in named})
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
@@ -95,13 +101,41 @@ class Questions(ToolEnv):
         return read_trace_file(str(options.traces))
 
 
+def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) -> tuple[Question, ...]:
+    """Those of ``split`` of the data set ``name``, which is named by ``env_config.<key>``."""
+    upstream_split, limit = {
+        "train": (options.train_split, options.limit_train),
+        "test": (options.test_split, options.limit_test),
+    }[split]
+    if split_name(name) is not None:
+        return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit, key == "test_dataset")
+    wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
+    return _load(name, f"env_config.{key}", upstream_split, _changed_at(name), *wanted)
+
+
+def _short_name(name: str) -> str:
+    """What a data set is called in metrics. Example: ``math500`` for ``math500=./test.jsonl`` and for ``./math500.jsonl``."""
+    named = split_name(name)
+    return (Path(name).name.split(".")[0] or name) if named is None else named[0].name
+
+
+def _in_turn(parts: Mapping[str, Sequence[Question]]) -> tuple[Question, ...]:
+    """The first question of every data set, the second of every one, ...: the first ``N`` are evenly shared."""
+    for name, part in parts.items():
+        require(bool(part), "test_dataset", name, "holds no questions")
+    marked = [[replace(question, benchmark=name) for question in part] for name, part in parts.items()]
+    return tuple(question for turn in zip_longest(*marked) for question in turn if question is not None)
+
+
 def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     """Trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
     name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
     if (named := split_name(name)) is not None:
         benchmark, path = named
-        name, config = path or benchmark.hub_id or name, None if path else benchmark.config
-    rows = read_rows(name, "env_config.dataset", options.train_split, config, options.limit_train)
+        name, config = path or benchmark.hub_id or name, benchmark.config
+    rows = read_rows(
+        name, "env_config.dataset", options.train_split, config, options.limit_train, other_config=named is not None
+    )
     pairs = (
         (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
         for number, row in enumerate(rows, start=1)
@@ -115,11 +149,11 @@ def _changed_at(name: str) -> int:
 
 
 @lru_cache(maxsize=8)
-def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None) -> tuple[Question, ...]:
+def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None, other_split: bool) -> tuple[Question, ...]:
     """As :func:`_load`, of a benchmark."""
     named = split_name(name)
     assert named is not None
-    return benchmark_questions(*named, split=split, limit=limit)
+    return benchmark_questions(*named, split=split, limit=limit, other_split=other_split)
 
 
 @lru_cache(maxsize=8)

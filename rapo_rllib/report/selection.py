@@ -26,11 +26,10 @@ class Selection:
 def selected(trial: Trial, max_bytes: int) -> Selection:
     """What of a trial's transcripts fits into ``max_bytes``: always a part of the newest iteration, where one group fits."""
     found = Selection(available=len(trial.iterations))
-    objective = objective_of(trial.config)
     held: dict[int, list[str]] = {}
     left = max_bytes
     for number in sampling_order(sorted(trial.iterations)):
-        lines = JsonLines(trial.iterations[number])
+        lines, objective = JsonLines(trial.iterations[number]), objective_of(trial.objective_keys(number))
         groups = [script_json(shown_group(rows, number, objective)) for rows in grouped(lines)]
         found.unreadable_lines += lines.unreadable
         fitting = _fitting(groups, left)

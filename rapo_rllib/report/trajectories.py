@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
 from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.report.curves import number
+from rapo_rllib.report.runs import objective_keys
 from rapo_rllib.settings import ObjectiveSettings
 
 POLICY, TOOL, RETRIEVED = "policy", "tool", "retrieved"
@@ -22,9 +22,8 @@ _CLOSING_TAG = re.compile(r"\s*(</[^>\n]*>)?\n?")
 
 
 def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
-    """The objective that a trial trains with, the paper's where its config is silent."""
-    known = {field.name: config[field.name] for field in fields(ObjectiveSettings) if field.name in config}
-    return ObjectiveSettings(**known)
+    """The objective that a config trains with, the paper's where it is silent."""
+    return ObjectiveSettings(**objective_keys(config))
 
 
 def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

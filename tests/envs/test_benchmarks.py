@@ -103,6 +103,59 @@ def test_a_parquet_and_a_csv_copy(tmp_path: Path) -> None:
         assert [(q.text, q.answer) for q in read("aime25", str(tmp_path / name))] == [("What, then?", "7")]
 
 
+def hub_folder(folder: Path, configs: dict[str, dict[str, str]]) -> str:
+    """What ``hf download`` writes of a data set with several configurations: {configuration: {split: question}}."""
+    declared = [{"config_name": c, "data_files": [{"split": s, "path": f"{c}/{s}.*"} for s in configs[c]]} for c in configs]
+    for config, splits in configs.items():
+        (folder / config).mkdir(parents=True)
+        for split, question in splits.items():
+            write(folder / config / f"{split}.jsonl", {"question": question, "answer": "It is <<2+3=5>>5\n#### 5"})
+    (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(declared)}\n---\n# A data set\n")
+    return str(folder)
+
+
+def test_a_folder_from_the_hub_is_read_in_the_configuration_that_is_meant(tmp_path: Path) -> None:
+    splits = {"train": "to learn from", "test": "asked"}
+    folder = hub_folder(tmp_path / "gsm8k", {"main": splits, "socratic": {"train": "other", "test": "other"}})
+    assert [question.text for question in read("gsm8k", folder)] == ["asked"]
+    assert [question.text for question in read("gsm8k", folder, split="train")] == ["to learn from"]
+    (annotated,) = Questions.expert_trajectories({"dataset": f"gsm8k={folder}", "traces": "annotations"})
+    assert annotated.question.text == "to learn from"
+    again = hub_folder(tmp_path / "other" / "gsm8k", {"main": {**splits, "test": "newer"}, "socratic": splits})
+    assert [question.text for question in read("gsm8k", again)] == ["newer"]
+    with pytest.raises(ValueError, match=r"hotpotqa = .*Config name is missing(.|\n)*'main', 'socratic'(.|\n)*To obtain it"):
+        read("hotpotqa", folder)
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "hotpotqa", "2wikimultihopqa", "simpleqa"])
+def test_a_folder_of_one_file_is_asked_whatever_its_split(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    (tmp_path / "copy").mkdir()
+    write(tmp_path / "copy" / "rows.jsonl", {"question": "Q", "answer": "1"})
+    copy = str(tmp_path / "copy")
+    assert [question.text for question in read(name, copy)] == ["Q"]
+    assert f"has no split '{BENCHMARKS[name].split}': its only one, 'train', is taken" in caplog.text
+    assert len(Questions.questions({"dataset": "unused.jsonl", "test_dataset": f"{name}={copy}"}, "test")) == 1
+    with pytest.raises(ValueError, match=f"Bad split: {BENCHMARKS[name].split}"):  # it may be what is trained on
+        Questions.questions({"dataset": f"{name}={copy}"}, "test")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"test.jsonl": '{"question": "Q", "answer": "1"}\n{"question": '}, "JSON parse error"),
+        ({"copy.py": "import datasets\n"}, "Dataset scripts are no longer supported"),
+        ({}, "doesn't contain any data files"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"benchmark gsm8k = '{folder}': cannot load (.|\n)*{said}(.|\n)*\. To obtain it: "):
+        read("gsm8k", str(folder))
+
+
 def test_questions_with_a_file_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"Question": f"Q{i}", "Final answer": "A", "file_name": "a.xlsx" if i == 1 else ""} for i in range(3)]
     assert [question.text for question in read("gaia", write(tmp_path / "gaia.jsonl", *rows))] == ["Q0", "Q2"]

@@ -121,6 +121,19 @@ def test_splits(tmp_path: Path) -> None:
         Questions.questions({"dataset": train}, "test")
 
 
+def test_test_questions_of_several_data_sets_take_turns(tmp_path: Path, shared_data: Path) -> None:
+    first = write_jsonl(tmp_path / "first.jsonl", ROWS)
+    math500 = f"math500={shared_data / 'eval' / 'math500.jsonl'}"
+    config = {"dataset": first, "test_dataset": [first, math500], "limit_test": 3}
+    found = Questions.questions(config, "test")
+    assert [q.id for q in found] == ["first-1", "math500-1", "first-2", "math500-2", "math500-3"]
+    assert [q.benchmark for q in found] == ["first", "math500", "first", "math500", "math500"]
+    assert {q.benchmark for q in Questions.questions(config, "train")} == {""}
+    empty = write_jsonl(tmp_path / "empty.jsonl", [])
+    with pytest.raises(ValueError, match=r"env_config.test_dataset = 'empty': holds no questions"):
+        Questions.questions({"dataset": first, "test_dataset": [first, empty]}, "test")
+
+
 def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
     folder = tmp_path / "sums"
     folder.mkdir()
@@ -147,6 +160,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ({"dataset": "no file"}, "env_config.dataset = 'no file': neither a file ending in .jsonl"),
         ({"dataset": "a.jsonl", "limit_train": 0}, "env_config.limit_train = 0"),
         ({"dataset": 3}, "env_config.dataset = 3: must be a text"),
+        ({"dataset": "a.jsonl", "test_dataset": []}, r"env_config.test_dataset = \(\): must be a text or a list of texts"),
+        (
+            {"dataset": "a.jsonl", "test_dataset": ["b.jsonl", 3]},
+            r"env_config.test_dataset = \('b.jsonl', 3\): must be a text or",
+        ),
+        ({"dataset": "a.jsonl", "test_dataset": ["b/t.csv", "c/t.csv"]}, "two are called 't': rename one, or name a copy"),
+        ({"dataset": "a.jsonl", "test_dataset": ["gsm8k", "gsm8k=a.csv"]}, "two are called 'gsm8k'"),
         ({"datset": "a.jsonl"}, r"did you mean 'env_config.dataset'\?"),
         ({"dataset": "a.jsonl", "skip_bad_rows": "no"}, "env_config.skip_bad_rows = 'no'"),
     ],

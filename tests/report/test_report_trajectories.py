@@ -94,6 +94,24 @@ def test_advantages_are_those_of_the_training(settings) -> None:
         assert all(value is None for value, t in zip(shown, group.trajectories, strict=True) if t.end == "error")
 
 
+def weight_of(trial, iteration: int) -> float:
+    """``a`` of the advantages that are shown of an iteration: A = (1 + a · A_ret) · A_acc."""
+    groups = [group for group in map(json.loads, selected(trial, 10**9).groups) if group["iteration"] == iteration]
+    members = [member for group in groups for member in group["members"]]
+    member = max(members, key=lambda member: abs(member["outcome"] * member["retrieval"]))
+    return (member["advantage"] / member["outcome"] - 1) / member["retrieval"]
+
+
+def test_advantages_have_the_settings_of_their_iteration(tmp_path) -> None:
+    write_trial(tmp_path, iterations=3, params={"retrieval_advantage_weight": 0.7})
+    rows = [json.loads(line) for line in (tmp_path / "result.json").read_text().splitlines()][:2]
+    for row, weight in zip(rows, (0.0, 0.5), strict=True):  # as an exploit of population based training changes it
+        row["config"]["retrieval_advantage_weight"] = weight
+    (tmp_path / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trial = read_trial(tmp_path)
+    assert [weight_of(trial, number) for number in (1, 2, 3)] == pytest.approx([0.0, 0.5, 0.7], abs=1e-3)
+
+
 def test_groups_are_told_apart_by_number_and_in_older_files_by_question() -> None:
     rows = [{"group": 0, "question_id": "a"}, {"group": 0, "question_id": "a"}, {"group": 1, "question_id": "a"}]
     assert [len(group) for group in grouped(rows)] == [2, 1]

@@ -32,7 +32,7 @@ def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
 
 
 def benchmark_questions(
-    benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None
+    benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None, other_split: bool = True
 ) -> tuple[Question, ...]:
     """Questions whose ``source`` tells the scorer ``auto`` how to score them.
 
@@ -41,6 +41,8 @@ def benchmark_questions(
         path: of a local copy: a .jsonl[.gz], .json, .parquet or .csv file, or a folder; None: Hugging Face.
         split: ``test``: what is asked in an evaluation; or ``train``.
         limit: rows to read.
+        other_split: ask the questions of a folder's only split where it is called otherwise, as the one of a single file is;
+            False where that might be what is trained on.
 
     Raises:
         ValueError: the data is not there (says how to obtain it), or a row lacks question or answer.
@@ -48,7 +50,7 @@ def benchmark_questions(
     upstream = benchmark.split if split == "test" else benchmark.train_split
     if upstream is None:
         raise ValueError(f"benchmark {benchmark.name!r} has no questions to train on: name it in env_config.test_dataset only")
-    rows = _rows(benchmark, path, upstream, limit)
+    rows = _rows(benchmark, path, upstream, limit, other_split and split == "test")
     found = []
     for number, row in enumerate(rows, start=1):
         if benchmark.attachment_field and row.get(benchmark.attachment_field):
@@ -62,12 +64,12 @@ def benchmark_questions(
     return tuple(found)
 
 
-def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None) -> list[dict[str, Any]]:
+def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None, other_split: bool) -> list[dict[str, Any]]:
     place = path or benchmark.hub_id
     if place is None:
         raise ValueError(f"benchmark {benchmark.name!r} is not on Hugging Face. {_how_to_obtain(benchmark)}")
     try:
-        return read_rows(place, benchmark.name, split, benchmark.config if path is None else None, limit)
+        return read_rows(place, benchmark.name, split, benchmark.config, limit, other_config=True, other_split=other_split)
     except ValueError as error:
         raise ValueError(f"benchmark {error}. {_how_to_obtain(benchmark)}") from error
 
