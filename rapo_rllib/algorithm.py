@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -38,6 +39,7 @@ from rapo_rllib.progress import Progress
 from rapo_rllib.question_source import questions
 from rapo_rllib.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
+from rapo_rllib.run_name import RunName
 from rapo_rllib.run_summary import RunSummary
 from rapo_rllib.sampling import sample_batch
 from rapo_rllib.sampling_ahead import SamplerAhead
@@ -98,12 +100,17 @@ class RAPO(SavesCheckpoints, Algorithm):
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 
-            self._buffer, self._upkeep = open_buffer(config, self.progress, self.trial_id, self.test_questions)
+            self._buffer, self._upkeep = open_buffer(config, self.progress, self.run_name, self.test_questions)
         self._mixing = make_mixing(config, self.progress)
         self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
         super().setup(config)
         self._canary = canary_sequences(load_tokenizer(config.model_settings))
         self.sync_engines()
+
+    @property
+    def run_name(self) -> RunName:
+        """Tune's id of the trial; outside Tune, where Ray calls every run "default", the name of the run's folder."""
+        return RunName(Path(self.logdir).name) if self._trial_info is None else RunName(self.trial_id, tunes=True)
 
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.buffer_upkeep import BufferUpkeep
     from rapo_rllib.rollout.retriever import Retriever, TraceSource
+    from rapo_rllib.run_name import RunName
 
 
 def open_buffer(
-    config: Any, progress: Progress, run: str, test_questions: Sequence[Question] = ()
+    config: Any, progress: Progress, run: RunName, test_questions: Sequence[Question] = ()
 ) -> tuple[StepTraceBuffer, BufferUpkeep]:
     """The complete buffer of this config, built if it is not there yet, and its upkeep in this run; the caller closes both.
 

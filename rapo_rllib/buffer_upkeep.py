@@ -10,7 +10,6 @@ counted, and the next iteration writes what is missing. So a run that goes on fr
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.usage import UsageRecord
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.objective.retrieval_reward import retrieval_rewards
+from rapo_rllib.run_name import RunName
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import FALLBACK, TrajectoryGroup
 
@@ -31,16 +31,16 @@ class BufferUpkeep:
 
     Args:
         buffer: the off-policy agents'; open.
-        run: name of the run, in the names of what it stores.
+        run: name of the run, in the names of what it stores; a checkpoint may bring another one.
         objective: how retrieval rewards are computed.
         protocol: how the policy's steps are rendered.
     """
 
-    def __init__(self, buffer: StepTraceBuffer, run: str, objective: ObjectiveSettings, protocol: ProtocolSettings) -> None:
+    def __init__(self, buffer: StepTraceBuffer, run: RunName, objective: ObjectiveSettings, protocol: ProtocolSettings) -> None:
         self._buffer, self._objective, self._protocol = buffer, objective, protocol
         self._settings = buffer.settings
         self._source_weights = buffer.source_weights()
-        self._run = re.sub(r"\W", "_", run)
+        self._run = run
         self._record = UsageRecord()
         self._kept = GrownTraces(self._settings.max_grown, self._settings.grown_half_life)
         self._grown: StepTraceBuffer | None = None
@@ -48,7 +48,10 @@ class BufferUpkeep:
         self._version = 0
         self._failures = 0
         if self._settings.growth != "none":
-            self._grown = StepTraceBuffer(grown_settings(self._settings, f"{buffer.collection}_grown_{self._run}"))
+            self._grown = self._own_buffer()
+
+    def _own_buffer(self) -> StepTraceBuffer:
+        return StepTraceBuffer(grown_settings(self._settings, f"{self._buffer.collection}_grown_{self._run.in_milvus}"))
 
     def view(self) -> BufferView:
         """For the env runners. Before the first rollout it makes the grown collection what it is to be."""
@@ -85,7 +88,7 @@ class BufferUpkeep:
     def sync(self) -> None:
         """Bring Milvus to what is held here; where it does not answer, that is counted and said, and tried again next time."""
         try:
-            self._record.write(self._buffer.usage, self._run)
+            self._record.write(self._buffer.usage, self._run.in_milvus)
             if self._grown is not None:
                 self._sync_grown(self._grown)
         except RetrievalError as error:
@@ -108,14 +111,23 @@ class BufferUpkeep:
 
     def get_state(self) -> dict[str, Any]:
         """For checkpoints: the traces themselves, not only their names."""
-        return {"usage": self._record.get_state(), "grown": self._kept.get_state()}
+        return {"usage": self._record.get_state(), "grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
         """From a checkpoint, of this run or of another; None: of a run that kept no account."""
         state = state or {"usage": {}, "grown": []}
+        self._go_on_as(self._run.after(state.get("run")))
         self._record.set_state(state["usage"])
         self._kept.set_state(state["grown"])
         self.sync()
+
+    def _go_on_as(self, run: RunName) -> None:
+        if run == self._run:
+            return
+        self._run = run
+        if self._grown is not None:
+            self._grown.close()
+            self._grown, self._stored = self._own_buffer(), None
 
     def close(self) -> None:
         """Disconnect. The grown collection stays, for people to look into and to import."""

@@ -41,6 +41,7 @@ LAYERS = {
             "buffer_upkeep.py",
             "preflight.py",
             "progress.py",
+            "run_name.py",
             "run_summary.py",
             "question_source.py",
             "retrieval_failures.py",

@@ -9,6 +9,7 @@ from rapo_rllib.buffer_setup import open_buffer
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.progress import Progress
 from rapo_rllib.question_source import expert_trajectories, questions
+from rapo_rllib.run_name import RunName
 
 
 class Lines(Progress):
@@ -25,7 +26,7 @@ class Lines(Progress):
 def opened(config: RAPOConfig, test_questions) -> tuple[int, str]:
     """Number of step traces, and what was said."""
     progress = Lines()
-    buffer, upkeep = open_buffer(config, progress, "run", test_questions)
+    buffer, upkeep = open_buffer(config, progress, RunName("run"), test_questions)
     count = buffer.count()
     upkeep.close()
     buffer.close()

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rapo_rllib import RAPO
 from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer_upkeep import BufferUpkeep
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.run_name import RunName
 from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
@@ -22,12 +24,12 @@ Make = Callable[..., BufferUpkeep]
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[tuple[BufferUpkeep, StepTraceBuffer]] = []
 
-    def upkeep(run: str = "trial_00000", **settings: object) -> BufferUpkeep:
+    def upkeep(run: str = "trial_00000", tunes: bool = True, **settings: object) -> BufferUpkeep:
         options = {"growth": "successful", "max_grown": 3, "top_k": 2, **settings}
         buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db"), **options))  # type: ignore[arg-type]
         buffer.create()
         buffer.insert([EXPERT])
-        made.append((BufferUpkeep(buffer, run, ObjectiveSettings(), ProtocolSettings()), buffer))
+        made.append((BufferUpkeep(buffer, RunName(run, tunes), ObjectiveSettings(), ProtocolSettings()), buffer))
         return made[-1][0]
 
     yield upkeep
@@ -106,7 +108,31 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     fresh.view()
     assert stored(fresh) == set()
     fresh.set_state(None)
-    assert fresh.get_state() == {"usage": {}, "grown": []}
+    assert fresh.get_state() == {"usage": {}, "grown": [], "run": None}
+
+
+def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))
+    names = []
+    for _ in range(2):
+        rapo = RAPO.__new__(RAPO)  # as Ray sets it up outside Tune
+        rapo._storage = rapo._trial_info = None
+        rapo._setup_logdir()
+        names.append(rapo.run_name)
+    first, second = (make(name.text, name.tunes) for name in names)
+    first.take([group("a", entropies=(2.0, 1.0))], 1)
+    second.take([group("b", entropies=(2.0, 1.0))], 1)
+    assert (stored(first), stored(second)) == ({"a 0", "a 1"}, {"b 0", "b 1"})
+    assert first._buffer.usage.all()["expert"].uses == 2
+    resumed = make("2026-01-01_00-00-00new", tunes=False)
+    resumed.set_state(first.get_state())
+    assert resumed.view().grown_collection == first.view().grown_collection and stored(resumed) == stored(first)
+    assert resumed._buffer.usage.all()["expert"].uses == 2  # not counted again under another name
+    trial = make()
+    trial.set_state(first.get_state())
+    assert trial.view().grown_collection == "step_traces_grown_trial_00000"
 
 
 def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from rapo_rllib.presets import NESTED, PRESETS, UPDATE_DEFAULTS
 from rapo_rllib.progress import Progress
 from rapo_rllib.question_source import env_maker
 from rapo_rllib.rewards import RewardOptions
+from rapo_rllib.run_name import RunName
 from rapo_rllib.settings import BufferSettings, ObjectiveSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery
 
@@ -226,7 +227,7 @@ def test_trials_of_a_search_share_a_path_and_retrieve_as_their_preset_says(tmp_p
     answers = {}
     for name in (None, "random_retrieval", "trajectory_retrieval", "released_code"):
         config = make(preset=name, step_trace_buffer={"uri": str(tmp_path / "t.db"), "max_traces": 40, "timeout_s": 60.0})
-        buffer, upkeep = open_buffer(config, Progress("test"), "run")
+        buffer, upkeep = open_buffer(config, Progress("test"), RunName("run"))
         runner = object.__new__(RAPOEnvRunner)  # without an engine
         runner.config = config
         retriever = runner._make_retriever()
