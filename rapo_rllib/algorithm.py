@@ -165,7 +165,7 @@ class RAPO(SavesCheckpoints, Algorithm):
             self._mixing.source.remember(result.groups)
         if self._upkeep is not None:
             with self._timed("buffer"):
-                kept = self._upkeep.take(result.groups, self._version)
+                kept = self._upkeep.take([*result.groups, *result.left_out], self._version)
             for name, value in kept.items():
                 self.metrics.log_value(("buffer", name), value, window=1)
         self._all_engines("wake")

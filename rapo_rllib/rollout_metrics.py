@@ -23,6 +23,7 @@ class SampleResult:
     stats: list[RolloutStats] = field(default_factory=list)
     logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
     groups_dropped: int = 0  # by dynamic sampling
+    left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
 
     def extend(self, other: SampleResult) -> None:
         """Add another runner's part."""

@@ -47,7 +47,8 @@ def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(group.rewards == [1.0, 0.0] for group in kept.groups)
     asked = [name for batch in rounds for name in batch]
     assert len(set(asked)) == 7
-    assert kept.groups_dropped == 3
+    assert kept.groups_dropped == len(kept.left_out) == 3
+    assert {group.question.id for group in [*kept.groups, *kept.left_out]} == set(asked)
 
 
 def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,5 +59,6 @@ def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_signal_anywhere_keeps_the_first_round_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     rapo, rounds = algorithm(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=2)
-    assert len(rapo._sample().groups) == 4
+    kept = rapo._sample()
+    assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == rounds[1]
     assert len(rounds) == 2
