@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from rapo_rllib.buffer.leak_guard import digest_of
@@ -18,6 +19,7 @@ from rapo_rllib.types import StepTrace
 
 QUESTION_SAMPLE = 256  # training questions whose nearest key is looked for
 QUANTILES = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
+LOOK_UP = 256  # step traces by use that are read together
 BINS = 20
 SIMILARITY_RANGE = (0.0, 1.0)
 
@@ -196,10 +198,15 @@ def _fill_usage(buffer: StepTraceBuffer, stats: BufferStats, ranked: int) -> Non
     usage = {trace_id: each for trace_id, each in buffer.usage.all().items() if each.uses > 0}
     stats.used = len(usage)
     order = sorted(usage, key=lambda trace_id: (usage[trace_id].shrunk_reward, trace_id))
-    best, worst = order[::-1][:ranked], order[:ranked]
-    traces = {trace.id: trace for trace in buffer.reader.of(list({*best, *worst}))}
-    for chosen, into in ((best, stats.best), (worst, stats.worst)):
-        for trace_id in chosen:
-            if trace := traces.get(trace_id):
-                each = usage[trace_id]
-                into.append(UsedTrace(trace_id, each.uses, each.mean_reward, trace.source, trace.text))
+    for ids, into in ((order[::-1], stats.best), (order, stats.worst)):
+        for trace in islice(_present(buffer, ids), ranked):
+            each = usage[trace.id]
+            into.append(UsedTrace(trace.id, each.uses, each.mean_reward, trace.source, trace.text))
+
+
+def _present(buffer: StepTraceBuffer, ids: Sequence[str]) -> Iterator[StepTrace]:
+    """The step traces with these ids, in their order; some have left the buffer since they were shown."""
+    for start in range(0, len(ids), LOOK_UP):
+        some = ids[start : start + LOOK_UP]
+        traces = {trace.id: trace for trace in buffer.reader.of(some)}
+        yield from (traces[trace_id] for trace_id in some if trace_id in traces)

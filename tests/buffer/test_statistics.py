@@ -51,7 +51,7 @@ def test_a_buffer_is_described(make_buffer) -> None:
     assert found.used == 3
     assert [trace.id for trace in found.best] == [traces[1].id, traces[2].id]
     assert (found.best[0].uses, found.best[0].mean_reward, found.best[0].text) == (8, 0.5, traces[1].text)
-    assert [trace.id for trace in found.worst] == [traces[2].id]  # "gone" is not in the buffer any more
+    assert [trace.id for trace in found.worst] == [traces[2].id, traces[1].id]  # "gone" is not in the buffer any more
 
 
 def test_neighbours_are_those_of_the_whole_matrix(make_buffer, monkeypatch) -> None:
