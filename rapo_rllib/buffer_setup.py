@@ -54,7 +54,7 @@ def open_buffer(
         progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
     buffer.prepare()
     progress.say(f"the Step-Trace Buffer holds {count} step traces")
-    return buffer, BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings)
+    return buffer, BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings, guard)
 
 
 def retriever_over(config: Any, source: TraceSource) -> Retriever:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.usage import NEVER, TraceUsage
@@ -99,14 +99,13 @@ class Change:
 class GrownTraces:
     """The policy's traces that are kept: deduplicated, at most ``max_traces`` of them. In memory, without Milvus.
 
-    Two traces of one question whose texts are the same but for case and white space are one: the first. It does not age as long
-    as the policy goes on writing it.
+    Two traces of one question whose texts are the same but for case and white space are one: the first, with the latest weight
+    version that wrote it and the best reward that it earned. So it does not age as long as the policy goes on writing it.
     """
 
     def __init__(self, max_traces: int, half_life: float) -> None:
         self._max_traces, self._half_life = max_traces, half_life
         self.traces: dict[str, StepTrace] = {}  # by id
-        self._seen: dict[str, int] = {}  # id -> weight version that wrote it last
         self._by_content: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
@@ -117,9 +116,9 @@ class GrownTraces:
         before, duplicates = set(self.traces), 0
         for candidate in candidates:
             kept = self._by_content.setdefault(_content(candidate), candidate.id)
-            duplicates += kept in self.traces
-            self.traces.setdefault(kept, candidate)
-            self._seen[kept] = max(self._seen.get(kept, -1), candidate.weight_version)
+            known = self.traces.get(kept)
+            duplicates += known is not None
+            self.traces[kept] = candidate if known is None else _written_again(known, candidate)
         self._shrink(version, usage)
         after = set(self.traces)
         return Change(tuple(sorted(after - before)), tuple(sorted(before - after)), duplicates)
@@ -130,23 +129,26 @@ class GrownTraces:
             return
 
         def score(trace: StepTrace) -> tuple[float, int, str]:
-            seen = self._seen[trace.id]
-            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), max(version - seen, 0), self._half_life)
-            return worth, seen, trace.id
+            age = max(version - trace.weight_version, 0)
+            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), age, self._half_life)
+            return worth, trace.weight_version, trace.id
 
         for trace in sorted(self.traces.values(), key=score)[:excess]:
-            del self.traces[trace.id], self._seen[trace.id], self._by_content[_content(trace)]
+            del self.traces[trace.id], self._by_content[_content(trace)]
 
-    def get_state(self) -> list[tuple[StepTrace, int]]:
-        """For checkpoints: each trace and the weight version that wrote it last."""
-        return [(trace, self._seen[trace.id]) for trace in self.traces.values()]
+    def get_state(self) -> list[StepTrace]:
+        """For checkpoints."""
+        return list(self.traces.values())
 
-    def set_state(self, state: Iterable[tuple[StepTrace, int]]) -> None:
+    def set_state(self, state: Iterable[StepTrace]) -> None:
         """From a checkpoint."""
-        pairs = list(state)
-        self.traces = {trace.id: trace for trace, _ in pairs}
-        self._seen = {trace.id: seen for trace, seen in pairs}
+        self.traces = {trace.id: trace for trace in state}
         self._by_content = {_content(trace): trace.id for trace in self.traces.values()}
+
+
+def _written_again(known: StepTrace, again: StepTrace) -> StepTrace:
+    reward, version = max(known.reward, again.reward), max(known.weight_version, again.weight_version)
+    return replace(known, reward=reward, weight_version=version)
 
 
 def _content(trace: StepTrace) -> tuple[str, str]:

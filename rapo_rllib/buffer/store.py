@@ -124,9 +124,9 @@ class StepTraceBuffer:
             self._ledger.add_up()
         return added
 
-    def mark_changed(self) -> None:
-        """Tell all users that rows were added: who keeps a snapshot of the keys makes a new one."""
-        self._nearest.live_keys.mark_changed()
+    def mark_changed(self, rewritten: bool = False) -> None:
+        """Tell all users that rows were added, or given other values: who keeps a snapshot of the keys makes a new one."""
+        self._nearest.live_keys.mark_changed(rewritten)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete step traces; those that are not there are none the less gone."""

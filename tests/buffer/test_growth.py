@@ -106,7 +106,16 @@ def test_duplicates_are_one_and_stay_young() -> None:
     assert (change.added, change.duplicates) == ((), 1)
     change = kept.add([trace("Subtract.", version=9)], 9, {})  # the one that was not written again is the oldest
     assert change.removed == (trace("Add 3.", question="Other?").id,)
-    assert kept.traces[trace("Add 3.").id].weight_version == 0  # as it was stored
+    again = kept.traces[trace("Add 3.").id]
+    assert (again.text, again.weight_version) == ("Add 3.", 9)  # so that a filter by age lets it pass
+
+
+def test_a_trace_keeps_its_best_reward() -> None:
+    kept = GrownTraces(max_traces=2, half_life=10)
+    for reward, version in ((0.5, 3), (1.0, 1), (0.2, 2)):
+        kept.add([trace("Add 3.", version, reward)], 3, {})
+    (only,) = kept.traces.values()
+    assert (only.reward, only.weight_version) == (1.0, 3)
 
 
 def test_the_lowest_score_leaves() -> None:

@@ -28,6 +28,7 @@ def opened(config: RAPOConfig, test_questions) -> tuple[int, str]:
     progress = Lines()
     buffer, upkeep = open_buffer(config, progress, RunName("run"), test_questions)
     count = buffer.count()
+    assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()
     buffer.close()
     return count, "\n".join(progress.said)

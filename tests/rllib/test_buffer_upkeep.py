@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rapo_rllib import RAPO
 from rapo_rllib.buffer.layered import LayeredBuffer
+from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.statistics import statistics
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer_upkeep import BufferUpkeep
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.run_name import RunName
-from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings
+from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 EXPERT = StepTrace("expert", "What?", "", "<python>1</python>", 1.0, source="gpt")
@@ -24,12 +27,13 @@ Make = Callable[..., BufferUpkeep]
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[tuple[BufferUpkeep, StepTraceBuffer]] = []
 
-    def upkeep(run: str = "trial_00000", tunes: bool = True, **settings: object) -> BufferUpkeep:
+    def upkeep(run: str = "trial_00000", tunes: bool = True, evaluated: Sequence[str] = (), **settings: object) -> BufferUpkeep:
         options = {"growth": "successful", "max_grown": 3, "top_k": 2, **settings}
         buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db"), **options))  # type: ignore[arg-type]
         buffer.create()
         buffer.insert([EXPERT])
-        made.append((BufferUpkeep(buffer, RunName(run, tunes), ObjectiveSettings(), ProtocolSettings()), buffer))
+        protocol, guard = ProtocolSettings(), LeakGuard(evaluated)
+        made.append((BufferUpkeep(buffer, RunName(run, tunes), ObjectiveSettings(), protocol, guard), buffer))
         return made[-1][0]
 
     yield upkeep
@@ -108,7 +112,7 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     fresh.view()
     assert stored(fresh) == set()
     fresh.set_state(None)
-    assert fresh.get_state() == {"usage": {}, "grown": [], "run": None}
+    assert fresh.get_state() == {"usage": {}, "own_usage": {}, "grown": [], "run": None}
 
 
 def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
@@ -146,7 +150,51 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
 
     insert, grown.insert = grown.insert, unreachable  # type: ignore[method-assign]
     metrics = upkeep.take([group("a")], 1)
+    upkeep.view()
+    upkeep.view()
+    assert upkeep.take([group("a")], 1)["failures"] == 2  # iterations, however often Milvus was asked in one
     assert metrics["failures"] == 1 and "could not be brought up to date" in caplog.text
     grown.insert = insert  # type: ignore[method-assign]
-    assert upkeep.take([group("b")], 2)["failures"] == 1
+    assert upkeep.take([group("b")], 2)["failures"] == 2
     assert stored(upkeep) == {"a 0", "b 0"}
+
+
+def test_a_trace_that_is_written_again_stays_young_for_the_filter(make: Make) -> None:
+    upkeep = make(filter=TraceFilter(sources=("policy",), max_age=5))
+    layers = LayeredBuffer(upkeep._buffer)
+    for version, rewards in ((0, 0.5), (20, 1.0)):
+        again = group("a", version=version)
+        again.trajectories[0].reward = rewards
+        upkeep.take([again], version)
+        layers.look_at(upkeep.view())
+        (hits,) = layers.retrieve([HistoryQuery("What?", "", weight_version=version)])
+        assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
+        assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
+    assert upkeep.view().grown_version == 2
+    upkeep.take([again], 20)
+    assert upkeep.view().grown_version == 2  # nothing to write
+
+
+def test_what_answers_an_evaluation_question_does_not_enter(make: Make) -> None:
+    donor, upkeep = make("trial_00001"), make(evaluated=["WHAT", "Other?"])
+    donor.take([group("a")], 1)
+    metrics = upkeep.take([group("a", "b")], 1)
+    assert (metrics["refused"], metrics["added"]) == (2, 0) and stored(upkeep) == set()
+    upkeep.set_state(donor.get_state())
+    assert stored(upkeep) == set()
+
+
+def test_uses_of_the_policys_own_traces_are_those_of_their_collection(make: Make) -> None:
+    upkeep = make(usage_weight=0.5)
+    upkeep.take([group("a")], 1)
+    (own,) = upkeep._kept.traces.values()
+    shown = group("b", entropies=(2.0, 1.0))
+    shown.trajectories[0].retrievals[1] = replace(shown.trajectories[0].retrievals[0], trace_id=own.id, source="policy")
+    assert upkeep.take([shown], 2)["uses"] == 2
+    assert upkeep._grown is not None
+    assert set(upkeep._buffer.usage.all()) == {"expert"} and set(upkeep._grown.usage.all()) == {own.id}
+    assert set(upkeep.view().usage) == {"expert", own.id}
+    assert [trace.id for trace in statistics(upkeep._grown).best] == [own.id]
+    resumed = make()
+    resumed.set_state(upkeep.get_state())
+    assert resumed.take([shown], 3)["traces_used"] == 2 and set(resumed._buffer.usage.all()) == {"expert"}
