@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.trace_formats.rows import json_rows
+from rapo_rllib.trace_formats.rows import json_rows, reward_field, storable
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SEGMENT_TYPES = ("think", "call", "result", "answer")
@@ -41,7 +41,7 @@ def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> It
         reason = _why_not(row)
         expert = None if reason else _trajectory(row, where)
         if expert and expert.steps:
-            yield expert
+            yield storable(expert, where)
         elif dropped is not None:
             dropped[reason or "no step"] += 1
 
@@ -96,15 +96,12 @@ def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
     text = _text(row, "question", where)
     if not text.strip():
         raise ValueError(f"{where}: field 'question' is empty")
-    reward = row.get("reward")
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise ValueError(f"{where}: field 'reward' must be a number, got {reward!r}")
     golds = _golds(row, where)
     question = Question(
         id=_text(row, "id", where), text=text, answer=golds[0], aliases=tuple(golds[1:]), source=_text(row, "source", where, "")
     )
     steps = _written_steps(row["steps"], where) if "steps" in row else _rendered_segments(row, where)
-    return ExpertTrajectory(question, steps, 1.0 if reward is None else float(reward), question.source)
+    return ExpertTrajectory(question, steps, reward_field(row, where, 1.0), question.source)
 
 
 def _written_steps(steps: Any, where: str) -> tuple[str, ...]:

@@ -7,17 +7,18 @@ from dataclasses import fields
 
 from rapo_rllib.buffer.parts import COUNT
 from rapo_rllib.milvus.schema import Field
+from rapo_rllib.trace_formats.rows import MAX_ID_BYTES, MAX_NAME_BYTES
 from rapo_rllib.types import RetrievedTrace, StepTrace
 
 FIELDS = (
-    Field("id", max_bytes=256),
+    Field("id", max_bytes=MAX_ID_BYTES),
     Field("question"),
     Field("history"),
     Field("text"),
     Field("reward", "DOUBLE"),
-    Field("question_id", max_bytes=1024),
+    Field("question_id", max_bytes=MAX_NAME_BYTES),
     Field("step_index", "INT64"),
-    Field("source", max_bytes=1024),
+    Field("source", max_bytes=MAX_NAME_BYTES),
     Field("weight_version", "INT64"),
     Field(COUNT, "INT64"),
 )

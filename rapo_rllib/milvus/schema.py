@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,8 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
     """Refuse rows that a Milvus server would refuse or, worse, take (Lite takes long texts and NaN).
 
     Raises:
-        ValueError: a text is too long for its column or is no Unicode, a column is missing, vectors are not finite or not of
-            the collection's width, or a key appears twice in ``rows``.
+        ValueError: a text is too long for its column or is no Unicode, a number is not finite, a column is missing, vectors are
+            not finite or not of the collection's width, or a key appears twice in ``rows``.
     """
     import numpy as np
 
@@ -102,6 +103,8 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
         for name, value in row.items():
             if isinstance(value, str):
                 _check_text(value, f"{name} of row {row[key]!r}", shape.columns[name] or MAX_VARCHAR_BYTES)
+            elif not math.isfinite(value):
+                raise ValueError(f"{name} of row {row[key]!r} is {value}; the column holds finite numbers")
 
 
 def _check_text(text: str, what: str, max_bytes: int) -> None:

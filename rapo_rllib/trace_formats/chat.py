@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.trace_files import TOOL_NAME, rendered_steps
-from rapo_rllib.trace_formats.rows import json_rows, reward_field, text_field
+from rapo_rllib.trace_formats.rows import json_rows, reward_field, storable, text_field
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SOURCE = "chat"
@@ -51,7 +51,7 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
             dropped[reason or "no step"] += 1
             continue
         source = row.get("source", row.get("model", SOURCE))
-        yield ExpertTrajectory(
+        expert = ExpertTrajectory(
             Question(
                 id=text_field(row, "id", where, ""),
                 text=question,
@@ -62,6 +62,7 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
             reward_field(row, where, 0.0 if row.get("correct") is False else 1.0),
             source,
         )
+        yield storable(expert, where)
 
 
 def _messages(row: dict[str, Any], where: str) -> list[dict[str, Any]]:

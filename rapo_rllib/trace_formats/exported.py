@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.trace_formats.rows import json_rows, reward_field, text_field, whole_number_field
+from rapo_rllib.trace_formats.rows import json_rows, reward_field, storable, text_field, whole_number_field
 from rapo_rllib.types import StepTrace
 
 MARK, VERSION = "step_trace_buffer", 1
@@ -65,7 +65,7 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
             dropped["empty text"] += 1
             continue
         count += 1
-        yield trace
+        yield storable(trace, where)
     if header is not None and header.count > count + dropped["empty text"]:
         raise ValueError(f"{path}: the file ends after {count:,} of {header.count:,} step traces; export it again")
 

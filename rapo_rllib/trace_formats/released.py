@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.trace_formats.rows import json_rows, reward_field, text_field
+from rapo_rllib.trace_formats.rows import json_rows, reward_field, storable, text_field
 from rapo_rllib.types import StepTrace
 
 SOURCE = "released"
@@ -51,7 +51,7 @@ def read_released(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
         elif not value.strip():
             dropped["empty value"] += 1
         else:
-            yield _trace(row, key, value, where)
+            yield storable(_trace(row, key, value, where), where)
 
 
 def _trace(row: dict[str, Any], key: str, value: str, where: str) -> StepTrace:

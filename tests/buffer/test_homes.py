@@ -149,6 +149,7 @@ def test_values_above_the_limit_come_back_whole_on_every_way(filled):
         ({"id": "half", "text": "a\ud800b"}, r"text of step trace 'half' holds half a character \('\\ud800', at 1\)"),
         ({"id": "\udfff"}, r"id of step trace '\\udfff' holds half a character"),
         ({"id": "x" * 257}, r"id of row 'x+' has 257 bytes; the column holds 256"),
+        ({"id": "n", "reward": float("nan")}, r"reward of row 'n' is nan; the column holds finite numbers"),
         ({"id": "s", "source": "é" * 513}, r"source of row 's' has 1026 bytes; the column holds 1024"),
     ],
 )

@@ -151,7 +151,11 @@ def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
             [{"messages": [*CHAT["messages"][:2], {"role": "assistant", "tool_calls": [{"function": {"name": "a b"}}]}]}],
             r"line 1: field 'tool_calls\[\]\.function\.name' must be a tool's name",
         ),
-        ([{**row_of_trace(STORED), "step_index": "1"}], r"line 1: field 'step_index' must be a whole number, got '1'"),
+        ([{**row_of_trace(STORED), "step_index": "1"}], r"line 1: field 'step_index' must be a whole number of 64 bits, got"),
+        ([{**row_of_trace(STORED), "step_index": 2**63}], r"line 1: field 'step_index' must be a whole number of 64 bits"),
+        ([{**row_of_trace(STORED), "id": "x" * 257}], r"line 1: field 'id' has 257 bytes and must have at most 256"),
+        ([{"key": KEY, "value": "\ud800"}], r"line 1: field 'text' holds half a character"),
+        ([{**CHAT, "id": "x" * 1025}], r"line 1: field 'id' has 1,025 bytes and must have at most 1,024"),
         ([{"step_trace_buffer": 2}], r"line 1: field 'step_trace_buffer' is 2; this version of the package reads 1"),
     ],
 )
