@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey, usable_traces
-from rapo_rllib.buffer.store import WINDOW, StepTraceBuffer
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.writing import WINDOW
 from rapo_rllib.settings import BufferSettings
 
 
@@ -36,7 +37,7 @@ def measured(file: Path, count: int, folder: Path) -> dict[str, Any]:
     report = survey(plan)
     memory: list[float] = []
     start = time.perf_counter()
-    added = import_traces(buffer, plan, report, lambda progress: memory.append(peak_mib()))
+    added = import_traces(buffer, plan, report, lambda progress: memory.append(peak_mib())).added
     import_s = time.perf_counter() - start
     keys = [(trace.question, trace.history) for trace, _ in zip(usable_traces(plan, Counter()), range(count), strict=False)]
     start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer_upkeep import BufferUpkeep
     from rapo_rllib.rollout.retriever import Retriever, TraceSource
     from rapo_rllib.run_name import RunName
+
+logger = logging.getLogger(__name__)
 
 
 def open_buffer(
@@ -35,6 +38,7 @@ def open_buffer(
     from rapo_rllib.buffer.build import ensure_built
     from rapo_rllib.buffer.leak_guard import LeakGuard
     from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer.unfinished import unfinished_imports
     from rapo_rllib.buffer_upkeep import BufferUpkeep
 
     settings = config.buffer_settings
@@ -52,6 +56,8 @@ def open_buffer(
     count = ensure_built(buffer, _traces(config), settings.max_traces, on_progress, guard)
     if guard.refused:
         progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
+    for files in unfinished_imports(buffer):
+        logger.warning("the Step-Trace Buffer lacks step traces: the import of %s was not finished; run it again", files)
     buffer.prepare()
     progress.say(f"the Step-Trace Buffer holds {count} step traces")
     return buffer, BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings, guard)

@@ -1,6 +1,6 @@
 """Files of traces into a buffer; may be stopped or killed at any time, and goes on where it was.
 
-    files --trace_formats--> trajectories, steps --usable_traces--> step traces, once to check and count, once more --> insert
+    files --trace_formats--> trajectories, steps --usable_traces--> step traces, once to check and count, once more to store
 
 No file is ever held in memory.
 """
@@ -17,14 +17,18 @@ from rapo_rllib.buffer.build import build_lock, cut
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
 from rapo_rllib.buffer.quotas import quotas
+from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
+from rapo_rllib.buffer.unfinished import begin, finish
+from rapo_rllib.buffer.writing import Written
 from rapo_rllib.trace_formats.exported import read_header
 from rapo_rllib.trace_formats.formats import AUTO, detect, read
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
-NOTE = "import"  # whether one is under way
 BUILT_FROM = "rllib buffer import"
 LOCK_TIMEOUT_S = 2.0
+SHARED = "the same step in another trajectory"
+Stamp = tuple[int, int] | None  # size and time of change, ns; None: there is no such file
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ImportReport:
     given: dict[str, int]  # step traces of each source that are imported
     dropped: Counter[str]  # rows or step traces that are not, by reason
     weights: dict[str, float]
+    steps: SharedSteps
+    stamps: list[Stamp]  # of the files, before they were read
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,13 @@ def survey(plan: ImportPlan) -> ImportReport:
         ValueError: a file is wrong, holds nothing usable, or a weight names a source that no file has.
     """
     dropped: Counter[str] = Counter()
-    available = Counter(trace.source for trace in usable_traces(plan, dropped))
+    available: Counter[str] = Counter()
+    steps, stamps = SharedSteps(), _stamps(plan)
+    for trace in usable_traces(plan, dropped):
+        if steps.is_new(trace):
+            available[trace.source] += 1
+        else:
+            dropped[SHARED] += 1
     if not available:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         raise ValueError(f"{', '.join(map(str, plan.files))}: nothing to import ({reasons or 'no rows'})")
@@ -75,7 +87,7 @@ def survey(plan: ImportPlan) -> ImportReport:
     given = quotas(available, weights, plan.max_traces)
     if left := available.total() - sum(given.values()):
         dropped["beyond --max-traces"] = left
-    return ImportReport(given, dropped, weights)
+    return ImportReport(given, dropped, weights, steps, stamps)
 
 
 def import_traces(
@@ -83,11 +95,13 @@ def import_traces(
     plan: ImportPlan,
     report: ImportReport,
     on_progress: Callable[[ImportProgress], None] | None = None,
-) -> int:
-    """Store what :func:`survey` found; returns the number of step traces that were not there before.
+) -> Written:
+    """Store what :func:`survey` found.
+
+    What is stored already is not embedded again, but gets the reward, question id and step index that the files give it.
 
     Raises:
-        ValueError: the buffer was made with another embedder, or a file changed since.
+        ValueError: the buffer was made with another embedder, or a file changed since the survey.
         RetrievalError: Milvus does not answer, or another process builds at this Lite path.
     """
     total = sum(report.given.values())
@@ -97,17 +111,32 @@ def import_traces(
             on_progress(ImportProgress(seen, embedded, total))
 
     with build_lock(buffer, LOCK_TIMEOUT_S):
+        _check_unchanged(plan, report)
         buffer.create()
-        state = {"files": [str(path.expanduser().absolute()) for path in plan.files]}
-        buffer.set_note(NOTE, {**state, "complete": False})
+        halfway = begin(buffer, plan.files)
         if report.weights:
             buffer.set_note(SOURCE_WEIGHTS, {**buffer.source_weights(), **report.weights})
-        added = buffer.insert(_chosen(plan, report.given), tell)
+        written = buffer.insert_or_update(_chosen(plan, report), tell)
+        if halfway:  # the import that was killed may have changed rows without saying so at its end
+            buffer.mark_changed(rewritten=True)
+        _check_unchanged(plan, report)
         buffer.fit_index()
         count = buffer.count()
         buffer.set_note(BUILT, {"traces": BUILT_FROM, "max_traces": None, **(buffer.note(BUILT) or {}), "count": count})
-        buffer.set_note(NOTE, {**state, "complete": True})
-        return added
+        finish(buffer, plan.files)
+        return written
+
+
+def _stamps(plan: ImportPlan) -> list[Stamp]:
+    paths = [path.expanduser() for path in plan.files]
+    found = [path.stat() if path.exists() else None for path in paths]
+    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in found]
+
+
+def _check_unchanged(plan: ImportPlan, report: ImportReport) -> None:
+    for path, before, now in zip(plan.files, report.stamps, _stamps(plan), strict=True):
+        if before != now:
+            raise ValueError(f"{path} changed after it was checked; import it again when nobody writes to it")
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
@@ -145,9 +174,9 @@ def _weights(plan: ImportPlan) -> dict[str, float]:
     return weights | dict(plan.weights)
 
 
-def _chosen(plan: ImportPlan, given: Mapping[str, int]) -> Iterator[StepTrace]:
-    left = dict(given)
-    for trace in usable_traces(plan, Counter()):
+def _chosen(plan: ImportPlan, report: ImportReport) -> Iterator[StepTrace]:
+    left = dict(report.given)
+    for trace in report.steps.once(usable_traces(plan, Counter())):
         if left.get(trace.source, 0):
             left[trace.source] -= 1
             yield trace

@@ -25,6 +25,10 @@ class Ledger:
         if count > self._noted():
             self._notes.set(NOTE, {"count": count})
 
+    def behind(self) -> bool:
+        """Whether there are more rows than noted: who added them, or deleted others, was killed before the end."""
+        return self._milvus.count(self._collection) > self._noted()
+
     def lower(self, count: int) -> None:
         """Before ``count`` rows are deleted; who is killed in between leaves more rows than noted, which is no damage."""
         self._notes.set(NOTE, {"count": max(self._noted() - count, 0)})

@@ -54,7 +54,7 @@ def nearest_others(
 
     keys = np.stack(sample.vectors)
     place_of = {trace_id: place for place, trace_id in enumerate(sample.ids)}
-    asked = buffer.embedder.encode([(question, "") for question in questions])
+    asked = buffer.embedder.encode([(question, "") for question in questions]) if questions else np.zeros((0, keys.shape[1]))
     to_keys, to_questions = np.full(len(keys), -1.0), np.full(len(asked), -1.0)
     for traces, vectors in buffer.reader.with_keys():
         own = {place_of[trace.id]: column for column, trace in enumerate(traces) if trace.id in place_of}

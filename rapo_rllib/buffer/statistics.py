@@ -98,9 +98,11 @@ def statistics(
         on_progress: told how many of how many rows were read.
 
     Raises:
-        ValueError: there is no such buffer, or it was made with another embedder.
+        ValueError: there is no such buffer, or ``questions`` are given and it was made with another embedder.
         RetrievalError: Milvus does not answer.
     """
+    if questions:
+        buffer.check_embedder()
     total, done = buffer.count(), 0
     stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note("embedder") or {})
     count, sample = _Count(), KeySample()

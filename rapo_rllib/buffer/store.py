@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import URI_KEY, check_settings
@@ -20,8 +19,10 @@ from rapo_rllib.buffer.maker import check_maker, maker_of
 from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import COUNT, PartRows
 from rapo_rllib.buffer.reading import BufferReader
-from rapo_rllib.buffer.rows import FIELDS, NAMES, by_id, check_columns, retrieved_of, row_of, trace_of
+from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
+from rapo_rllib.buffer.stored import lasting_name
 from rapo_rllib.buffer.usage import Usage
+from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import index_kind
 from rapo_rllib.milvus.notes import Notes
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 SOURCE_WEIGHTS = "source_weights"  # a note
-WINDOW = 256  # step traces that are embedded together: what a kill can cost
-WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
 
 
 class StepTraceBuffer:
@@ -100,32 +99,21 @@ class StepTraceBuffer:
             ValueError: a trace without id or text, with half a character, two traces with one id, or a vector that is none.
             RetrievalError: Milvus does not answer.
         """
+        return self._write(traces, False, progress).added
+
+    def insert_or_update(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
+        """As :meth:`insert`; and what is stored gets the reward, question id and step index that are given now."""
+        return self._write(traces, True, progress)
+
+    def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self._open()
         self._ids = []
-        seen = added = 0
-        for window in _windows(traces):
-            unique = by_id(window)
-            present = {row["id"] for row in self.milvus.get(self.collection, list(unique), ["id"])}
-            fresh = [trace for trace in unique.values() if trace.id not in present]
-            if fresh and not added:
-                self.mark_changed()
-            vectors = self.embedder.encode([(trace.question, trace.history) for trace in fresh])
-            seen += len(window) - len(fresh)
-            if progress and not fresh:
-                progress(seen, added)
-            for start in range(0, len(fresh), WRITE_BATCH):
-                batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
-                self.milvus.upsert(self.collection, self._parts.put_aside(batch), vectors[start : start + WRITE_BATCH])
-                seen, added = seen + len(batch), added + len(batch)
-                if progress:
-                    progress(seen, added)
-        if added:
-            self.mark_changed()
-            self._ledger.add_up()
-        return added
+        keys = self._nearest.live_keys
+        writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, keys, self.embedder)
+        return writer.write(traces, update, progress)
 
     def mark_changed(self, rewritten: bool = False) -> None:
-        """Tell all users that rows were added, or given other values: who keeps a snapshot of the keys makes a new one."""
+        """Tell all users that rows were added (``rewritten``: or changed): who keeps a snapshot of the keys makes a new one."""
         self._nearest.live_keys.mark_changed(rewritten)
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -220,20 +208,26 @@ class StepTraceBuffer:
 
         Raises:
             RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+            ValueError: the buffer does not exist, or is none.
         """
         yield from self.reader.traces()
 
     @property
     def reader(self) -> BufferReader:
-        """Reads everything that the buffer holds.
+        """Reads everything that the buffer holds. The embedder is not asked for, so that who has lost it keeps the texts.
 
         Raises:
             RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or was made with another embedder or at another level.
+            ValueError: the buffer does not exist, or is none.
         """
-        self._open()
+        if not self._checked:
+            self._check_exists()
+            self._check_columns()
         return BufferReader(self.milvus, self.collection, self._parts)
+
+    def check_embedder(self) -> None:
+        """Raise ``ValueError`` if the buffer does not exist, or was made with another embedder or at another level."""
+        self._open()
 
     def count(self) -> int:
         """Number of step traces; 0 if the collection does not exist."""
@@ -268,14 +262,9 @@ class StepTraceBuffer:
         self._notes.set(name, value)
 
     def _open(self) -> None:
-        if self._checked:
-            return
-        if not self.exists():
-            raise ValueError(
-                f"step_trace_buffer: there is no collection {self.collection!r} at {self.uri}. Set step_trace_buffer.traces to "
-                "what it shall be built from, or correct uri and collection."
-            )
-        self._check_maker()
+        if not self._checked:
+            self._check_exists()
+            self._check_maker()
 
     def _open_whole(self) -> None:
         self._open()
@@ -285,16 +274,24 @@ class StepTraceBuffer:
 
     @property
     def _made_by(self) -> dict:
-        return {**maker_of(self.embedder), "level": self.settings.level}
+        made_by = {**maker_of(self.embedder), "level": self.settings.level}
+        return made_by | {key: lasting_name(made_by[key]) for key in ("name", "tokenizer") if made_by.get(key)}
 
     def _check_maker(self) -> None:
-        where = f"{self.collection!r} at {self.uri}"
-        check_maker(self.note("embedder"), self.embedder, self.settings.level, where)
-        check_columns(self.milvus.shape(self.collection).columns, where)
+        check_maker(self.note("embedder"), self.embedder, self.settings.level, self._where)
+        self._check_columns()
         self._checked = True
 
+    def _check_columns(self) -> None:
+        check_columns(self.milvus.shape(self.collection).columns, self._where)
 
-def _windows(traces: Iterable[StepTrace]) -> Iterator[list[StepTrace]]:
-    iterator = iter(traces)
-    while window := list(islice(iterator, WINDOW)):
-        yield window
+    def _check_exists(self) -> None:
+        if not self.exists():
+            raise ValueError(
+                f"step_trace_buffer: there is no collection {self._where}. Set step_trace_buffer.traces to "
+                "what it shall be built from, or correct uri and collection."
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.collection!r} at {self.uri}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.settings import BufferSettings
+from rapo_rllib.text_encoder import PACKAGED_EMBEDDERS
 
 
 def adopted(settings: BufferSettings) -> BufferSettings:
@@ -36,3 +38,9 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         pooling=facts.get("pooling", settings.pooling),
         key_recipe=recipes.get(facts.get("recipe"), settings.key_recipe),
     )
+
+
+def lasting_name(name: str) -> str:
+    """What means the same wherever a command runs: of a folder its absolute path; other names as they are."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if name not in PACKAGED_EMBEDDERS and folder.is_dir() else name

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.importing import NOTE as IMPORT
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.unfinished import NOTE as IMPORT
+from rapo_rllib.buffer.unfinished import unfinished_imports
 from rapo_rllib.types import StepTrace
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def verify(
     """Check every row of the buffer.
 
     Args:
-        buffer: what is checked; opening it compares the embedder's fingerprint.
+        buffer: what is checked; the embedder's fingerprint first.
         guard: knows the evaluation questions.
         on_progress: told how many of how many rows are checked.
 
@@ -67,6 +68,7 @@ def verify(
         ValueError: there is no such buffer, or it was made with another embedder.
         RetrievalError: Milvus does not answer.
     """
+    buffer.check_embedder()
     verdict, findings = Verdict(), _Findings()
     total, dim = buffer.count(), buffer.embedder.dim
     seen_ids: set[int] = set()
@@ -157,11 +159,10 @@ def _bad_vectors(traces: list[StepTrace], vectors: np.ndarray, dim: int) -> Iter
 
 def _check_notes(buffer: StepTraceBuffer, rows: int, findings: _Findings) -> None:
     """What is noted about the buffer against what is there."""
-    under_way = buffer.note(IMPORT)
-    if under_way is not None and not under_way["complete"]:
-        findings.add("an import that was not finished; run it again", ", ".join(under_way["files"]))
+    for files in unfinished_imports(buffer):
+        findings.add("an import that was not finished; run it again", files)
     built = buffer.note(BUILT)
-    if built is None and under_way is None:
+    if built is None and buffer.note(IMPORT) is None:
         findings.add("a build that was not finished; run it again", buffer.collection)
     if built is not None and rows < built["count"]:
         findings.add("fewer step traces than were noted when it was made", f"{rows:,} of {built['count']:,}")

@@ -21,6 +21,7 @@ from rapo_rllib.cli.buffer_options import (
     buffer_app,
     opened,
     opened_as_stored,
+    opened_to_read,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def export(
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     from rapo_rllib.cli.build_display import counted
 
-    with opened_as_stored(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    with opened_to_read(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
         with counted("step traces") as tell:

@@ -22,6 +22,7 @@ from rapo_rllib.cli.buffer_options import (
 if TYPE_CHECKING:
     from rapo_rllib.buffer.importing import ImportPlan, ImportReport
     from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer.writing import Written
 
 
 @buffer_app.command("import")
@@ -56,12 +57,13 @@ def import_(
         guard = evaluation_guard(evaluation)
         plan = ImportPlan(tuple(files), format, source, weights, max_traces, min_reward, guard)
         report = survey(plan)
-        added = _stored(buffer, plan, report)
+        written = _stored(buffer, plan, report)
         _show(report)
-        typer.echo(f"{buffer.uri} ({collection}) holds {buffer.count():,} step traces; {added:,} were added.")
+        done = f"{written.added:,} were added" + (f", {written.updated:,} were updated" if written.updated else "")
+        typer.echo(f"{buffer.uri} ({collection}) holds {buffer.count():,} step traces; {done}.")
 
 
-def _stored(buffer: StepTraceBuffer, plan: ImportPlan, report: ImportReport) -> int:
+def _stored(buffer: StepTraceBuffer, plan: ImportPlan, report: ImportReport) -> Written:
     from rapo_rllib.buffer.importing import import_traces
     from rapo_rllib.cli.build_display import BuildDisplay
 

@@ -61,6 +61,18 @@ def opened_as_stored(
 
 
 @contextmanager
+def opened_to_read(embedder: str | None, **settings: Any) -> Iterator[StepTraceBuffer]:
+    """As :func:`opened`, for what embeds nothing: the model of the keys may be gone, unless ``embedder`` insists on one."""
+    if embedder is None:
+        with opened(**settings) as buffer:
+            yield buffer
+        return
+    with opened_as_stored(embedder, **settings) as buffer:
+        buffer.check_embedder()
+        yield buffer
+
+
+@contextmanager
 def _open(settings: BufferSettings) -> Iterator[StepTraceBuffer]:
     from rapo_rllib.buffer.store import StepTraceBuffer
 

@@ -19,6 +19,7 @@ from rapo_rllib.cli.buffer_options import (
     Uri,
     buffer_app,
     opened_as_stored,
+    opened_to_read,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def stats(
     db_name: DbName = "",
 ) -> None:
     """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage, use."""
-    with opened_as_stored(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    opening = opened_as_stored if questions else opened_to_read  # questions are embedded
+    with opening(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
         from rapo_rllib.cli.build_display import counted
         from rapo_rllib.cli.question_files import question_texts

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from buffer_helpers import experts, wait_until
 
-from rapo_rllib.buffer import store
+from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
@@ -122,7 +122,7 @@ def test_an_unknown_database_of_a_lite_path_is_told(make_buffer):
 
 def insert_and_die(settings: BufferSettings) -> None:
     """Dies in the second batch, between the part rows of the last trace and the trace."""
-    store.WRITE_BATCH = 8
+    writing.WRITE_BATCH = 8
     buffer = StepTraceBuffer(settings)
     upsert = buffer.milvus.upsert
 

@@ -5,20 +5,23 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from buffer_helpers import experts
 
+from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.exporting import export_traces
 from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey, usable_traces
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
+from rapo_rllib.buffer.unfinished import begin, unfinished_imports
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.trace_formats.exported import row_of_trace
-from rapo_rllib.types import StepTrace
+from rapo_rllib.types import HistoryQuery, StepTrace
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -32,7 +35,7 @@ def steps_file(path: Path, count: int, source: str, reward: float = 1.0) -> Path
 
 
 def import_all(buffer: StepTraceBuffer, plan: ImportPlan, on_progress=None) -> int:
-    return import_traces(buffer, plan, survey(plan), on_progress)
+    return import_traces(buffer, plan, survey(plan), on_progress).added
 
 
 def contents(buffer: StepTraceBuffer) -> dict[str, StepTrace]:
@@ -85,7 +88,7 @@ def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     killed.join(400)
     assert killed.exitcode == -signal.SIGKILL
     assert buffer.count() == 64
-    assert buffer.note("import") == {"files": [str(path)], "complete": False}
+    assert unfinished_imports(buffer) == [str(path)]
     embedded = []
     encode = buffer.embedder.encode
     buffer.embedder.encode = lambda pairs: embedded.append(len(pairs)) or encode(pairs)
@@ -93,7 +96,7 @@ def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     assert import_all(buffer, plan, seen.append) == 16
     assert embedded == [16]  # what is stored is not embedded again
     assert (seen[-1].seen, seen[-1].embedded, seen[-1].total) == (80, 16, 80)
-    assert buffer.note("import")["complete"]
+    assert unfinished_imports(buffer) == []
     assert import_all(buffer, plan) == 0
     assert buffer.count() == 80
 
@@ -148,3 +151,92 @@ def test_another_name_for_the_source_is_another_id(tmp_path) -> None:
     plan = ImportPlan((steps_file(tmp_path / "a.jsonl", 1, "a"),), source="b")
     for trace in usable_traces(plan, Counter()):
         assert (trace.source, trace.id) == ("b", trace_id(trace.question, trace.history, trace.text, "b"))
+
+
+def written_again(path: Path, **changed) -> Path:
+    rows = [json.loads(line) | changed for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_corrected_rewards_reach_what_is_stored(make_buffer, tmp_path, monkeypatch) -> None:
+    buffer, path = make_buffer(), steps_file(tmp_path / "a.jsonl", 3, "s", 0.5)
+    with path.open("a") as file:
+        print(json.dumps(row_of_trace(StepTrace("", "Long?", "", "é" * 40_000, 0.5, source="s"))), file=file)
+    plan, asked = ImportPlan((path,)), HistoryQuery("Long?", "")
+    assert import_all(buffer, plan) == 7
+    before = contents(buffer)
+    assert buffer.retrieve([asked])[0][0].trace.reward == 0.5
+    written_again(path, reward=0.25, question_id="q")
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer.embedder, "encode", None)  # nothing is embedded again
+        written = import_traces(buffer, plan, survey(plan))
+    assert (written.added, written.updated) == (0, 7)
+    assert contents(buffer) == {key: replace(trace, reward=0.25, question_id="q") for key, trace in before.items()}
+    found = buffer.retrieve([asked])[0][0]
+    assert (found.trace.reward, found.similarity) == (0.25, pytest.approx(1.0, abs=1e-3))
+    assert import_traces(buffer, plan, survey(plan)).updated == 0
+
+
+def test_a_shared_step_counts_once_and_has_the_best_reward(make_buffer, tmp_path) -> None:
+    step = row_of_trace(StepTrace("", "Who?", "", "I think.", 0.2, "q1", 0, "s"))
+    rows = [
+        step,
+        step | {"text": "I know.", "reward": 0.1},
+        step | {"reward": 0.9, "question_id": "q2"},
+        step | {"reward": 0.5},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = ImportPlan((path,), max_traces=2)
+    report = survey(plan)
+    assert (report.given, report.dropped) == ({"s": 2}, {"the same step in another trajectory": 2})
+    buffer = make_buffer()
+    for expected in (2, 0), (0, 0):
+        written = import_traces(buffer, plan, survey(plan))
+        assert (written.added, written.updated) == expected
+        assert {(t.text, t.reward, t.question_id) for t in buffer.all_traces()} == {
+            ("I think.", 0.9, "q2"),
+            ("I know.", 0.1, "q1"),
+        }
+
+
+def test_an_import_that_was_killed_is_told_until_it_is_done(make_buffer, tmp_path) -> None:
+    buffer, first, second = make_buffer(), steps_file(tmp_path / "a.jsonl", 1, "a"), steps_file(tmp_path / "b.jsonl", 1, "b")
+    buffer.create()
+    begin(buffer, [first])
+    import_all(buffer, ImportPlan((second,)))
+    assert unfinished_imports(buffer) == [str(first)]
+    import_all(buffer, ImportPlan((first,)))
+    assert unfinished_imports(buffer) == []
+
+
+def test_a_kill_after_the_last_row_is_made_good(make_buffer, tmp_path, monkeypatch) -> None:
+    buffer, reader, plan = make_buffer(), make_buffer(), ImportPlan((steps_file(tmp_path / "a.jsonl", 2, "s"),))
+    asked = HistoryQuery("Ann has apples.", "")
+    monkeypatch.setattr(writing, "WRITE_BATCH", 2)
+
+    def interrupted(progress) -> None:
+        if progress.seen == 2:
+            assert len(reader.retrieve([asked], 9)[0]) == 2  # its snapshot is of the middle of the import
+        if progress.seen == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_all(buffer, plan, interrupted)
+    reader.refresh()
+    assert (len(reader.retrieve([asked], 9)[0]), buffer.count()) == (2, 4)
+    assert import_all(buffer, plan) == 0
+    reader.refresh()
+    assert len(reader.retrieve([asked], 9)[0]) == 4
+    buffer.milvus.delete(buffer.collection, list(contents(buffer))[:1])
+    assert buffer.missing() == 1
+
+
+def test_a_file_that_changed_since_it_was_checked_is_refused(make_buffer, tmp_path) -> None:
+    buffer, plan = make_buffer(), ImportPlan((steps_file(tmp_path / "a.jsonl", 1, "s"),))
+    report = survey(plan)
+    steps_file(tmp_path / "a.jsonl", 2, "s")
+    with pytest.raises(ValueError, match=r"a\.jsonl changed after it was checked; import it again"):
+        import_traces(buffer, plan, report)
+    assert not buffer.exists()

@@ -1,6 +1,7 @@
 """What ``verify`` finds in buffers that were damaged on purpose, and what it leaves alone."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.rows import row_of
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.unfinished import begin
 from rapo_rllib.buffer.verifying import verify
 
 GOOD = step_traces(next(iter(experts(1))))[0]
@@ -43,14 +45,14 @@ def test_everything_that_is_wrong_is_found(make_buffer) -> None:
     write(buffer, replace(GOOD, id="else"), -right)
     write(buffer, replace(GOOD, id="blank", text=" "), right)
     buffer.set_note("built", {"traces": "expert", "max_traces": None, "count": 1000})
-    buffer.set_note("import", {"files": ["a.jsonl"], "complete": False})
+    begin(buffer, [Path("a.jsonl")])
     verdict = verify(buffer, LeakGuard([GOOD.question]))
     assert {finding.kind: (finding.count, finding.examples[0]) for finding in verdict.findings} == {
         "a question of the evaluation": (6, GOOD.question),
         "an id that does not belong to the content": (1, "0" * 32),
         "a vector that is not of length 1": (1, "long"),
         "empty text": (1, "blank"),
-        "an import that was not finished; run it again": (1, "a.jsonl"),
+        "an import that was not finished; run it again": (1, str(Path("a.jsonl").absolute())),
         "fewer step traces than were noted when it was made": (1, "10 of 1,000"),
         "a key that is not the embedding of its history": (1, "else: cosine -1.000"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from rapo_rllib.cli.buffer_page import bars, page
 from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.cli.main import app
+from rapo_rllib.text_encoder import resolve_embedder
 
 SOLUTION = {"question": "3 + 5?", "gold": "8", "segments": [{"type": "answer", "text": "8"}], "source": "human"}
 
@@ -69,9 +71,9 @@ def test_a_weight_that_is_none(folder: Path, weight: str) -> None:
 
 
 def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rapo_rllib.buffer import store
+    from rapo_rllib.buffer import writing
 
-    monkeypatch.setattr(store, "WRITE_BATCH", 2)
+    monkeypatch.setattr(writing, "WRITE_BATCH", 2)
     show = BuildDisplay.__call__
 
     def interrupted(display: BuildDisplay, progress) -> None:
@@ -84,6 +86,8 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     assert "Stopped after 2 step traces. The same command, run again, goes on from there." in output
     assert "WRONG: an import that was not finished" in run("verify", status=1)
     assert "holds 4 step traces; 2 were added." in run("import", "a.jsonl")
+    (folder / "a.jsonl").write_text((folder / "a.jsonl").read_text().replace('"gold"', '"reward": 0.5, "gold"'))
+    assert "holds 4 step traces; 0 were added, 4 were updated." in run("import", "a.jsonl")
 
     verdict = json.loads(run("verify", "--evaluation", "q.jsonl", "--json", status=1))
     assert [(each["kind"], each["count"]) for each in verdict["findings"]] == [("a question of the evaluation", 1)]
@@ -94,6 +98,23 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     assert "Delete them?" in run("drop", input="n\n", status=1)
     assert "Deleted." in run("drop", input="y\n")
     assert "there is no collection" in run("drop", status=1)
+
+
+def test_a_buffer_is_read_without_its_embedder_from_any_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(resolve_embedder("all-minilm-l6-v2", "embedder"), folder / "minilm")
+    run("import", "a.jsonl", "--embedder", "./minilm")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert "3 + 5?" in run("search", "3 + 5?", "--top-k", "1", "--uri", "../step_traces.db")
+    shutil.rmtree(folder / "minilm")
+    gone = f"there is no sentence-transformers model in '{folder / 'minilm'}'"
+    assert gone in run("verify", "--uri", "../step_traces.db", status=1)
+    assert gone in run("stats", "--questions", "../q.jsonl", "--uri", "../step_traces.db", status=1)
+    assert json.loads(run("stats", "--json", "--uri", "../step_traces.db"))["traces"] == 4
+    assert "holds the 4 step traces" in run("export", "b.jsonl", "--uri", "../step_traces.db")
+    insists = ("export", "c.jsonl", "--uri", "../step_traces.db", "--embedder", "http://127.0.0.1:1/v1#m")
+    assert "embedd" in run(*insists, status=1)
+    assert not Path("c.jsonl").exists()
 
 
 def test_the_page_needs_nothing_else_and_shows_no_markup_of_traces() -> None:

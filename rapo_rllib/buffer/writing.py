@@ -1,0 +1,109 @@
+"""Step traces into a collection, a window of 256 at a time. Flow: ``StepTraceBuffer.insert`` -> here -> ``milvus``.
+
+    not stored yet                         -> embedded, added
+    stored, and other facts are given now  -> rewritten with the stored vector, if the caller wants that
+    stored                                 -> nothing
+
+One query a window tells which is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rapo_rllib.buffer.embedder import Embedder
+from rapo_rllib.buffer.ledger import Ledger
+from rapo_rllib.buffer.parts import PartRows
+from rapo_rllib.buffer.rows import NAMES, by_id, row_of
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.schema import VECTOR
+from rapo_rllib.types import StepTrace
+
+if TYPE_CHECKING:
+    from rapo_rllib.milvus.live_keys import LiveKeys
+
+WINDOW = 256  # step traces that are embedded together: what a kill can cost
+WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
+FACTS = ("reward", "question_id", "step_index")  # what the id of a step trace does not stand for
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Written:
+    """What was done with the step traces that were given."""
+
+    seen: int = 0
+    added: int = 0
+    updated: int = 0
+
+
+class TraceWriter:
+    """Writes to one collection. Raises ``RetrievalError`` when Milvus does not answer."""
+
+    def __init__(
+        self, milvus: MilvusHandle, collection: str, parts: PartRows, ledger: Ledger, live_keys: LiveKeys, embedder: Embedder
+    ) -> None:
+        self._milvus, self._collection, self._parts = milvus, collection, parts
+        self._ledger, self._live_keys, self._embedder = ledger, live_keys, embedder
+
+    def write(self, traces: Iterable[StepTrace], update: bool, progress: Progress | None) -> Written:
+        """Add what is not stored, and if ``update`` is set give what is stored the facts that are given now.
+
+        Raises:
+            ValueError: see ``StepTraceBuffer.insert``.
+        """
+        done = Written()
+        for window in _windows(traces):
+            unique = by_id(window)
+            known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
+            fresh = [trace for trace in unique.values() if trace.id not in known]
+            done.seen += len(window) - len(fresh)
+            if update:
+                self._update([trace for key, trace in unique.items() if key in known and _differs(trace, known[key])], done)
+            if fresh:
+                self._add(fresh, done, progress)
+            elif progress:
+                progress(done.seen, done.added)
+        if done.added or done.updated or self._ledger.behind():  # behind: a writer was killed before it came here
+            self._live_keys.mark_changed(rewritten=done.updated > 0)
+            self._ledger.add_up()
+        return done
+
+    def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
+        if not done.added:
+            self._live_keys.mark_changed()
+        vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])
+        for start in range(0, len(fresh), WRITE_BATCH):
+            batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
+            self._milvus.upsert(self._collection, self._parts.put_aside(batch), vectors[start : start + WRITE_BATCH])
+            done.seen, done.added = done.seen + len(batch), done.added + len(batch)
+            if progress:
+                progress(done.seen, done.added)
+
+    def _update(self, changed: Sequence[StepTrace], done: Written) -> None:
+        """Give stored rows other facts; their texts, part rows and vectors stay."""
+        import numpy as np
+
+        if changed and not done.updated:
+            self._live_keys.mark_changed(rewritten=True)
+        facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}
+        ids = list(facts)
+        for start in range(0, len(ids), WRITE_BATCH):
+            found = self._milvus.get(self._collection, ids[start : start + WRITE_BATCH], [*NAMES, VECTOR])
+            rows = [{name: row[name] for name in NAMES} | facts[row["id"]] for row in found]
+            vectors = np.asarray([row[VECTOR] for row in found], dtype=np.float32)
+            self._milvus.upsert(self._collection, rows, vectors)
+            done.updated += len(rows)
+
+
+def _differs(trace: StepTrace, row: dict) -> bool:
+    return any(getattr(trace, name) != row[name] for name in FACTS)
+
+
+def _windows(traces: Iterable[StepTrace]) -> Iterator[list[StepTrace]]:
+    iterator = iter(traces)
+    while window := list(islice(iterator, WINDOW)):
+        yield window
