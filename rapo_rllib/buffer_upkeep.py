@@ -16,7 +16,6 @@ from typing import Any
 from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard
-from rapo_rllib.buffer.rewriting import rewrite
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.usage import UsageRecord
 from rapo_rllib.errors import RetrievalError
@@ -135,8 +134,7 @@ class BufferUpkeep:
         gone = sorted(set(stored) - set(wanted))
         if missing or again or gone:
             self._stored = None  # after a failure halfway: look again what is there
-            grown.insert(missing)
-            rewrite(grown, again)
+            grown.insert_or_update([*missing, *again])
             grown.delete(gone)
             self._stored = {key: _changing(trace) for key, trace in wanted.items()}
             self._version += 1

@@ -102,7 +102,7 @@ class StepTraceBuffer:
         return self._write(traces, False, progress).added
 
     def insert_or_update(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
-        """As :meth:`insert`; and what is stored gets the reward, question id and step index that are given now."""
+        """As :meth:`insert`; and what is stored gets the facts that are given now (``writing.FACTS``)."""
         return self._write(traces, True, progress)
 
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:

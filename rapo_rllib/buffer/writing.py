@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WINDOW = 256  # step traces that are embedded together: what a kill can cost
 WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
-FACTS = ("reward", "question_id", "step_index")  # what the id of a step trace does not stand for
+FACTS = ("reward", "question_id", "step_index", "weight_version")  # what the id of a step trace does not stand for
 Progress = Callable[[int, int], None]
 
 
