@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,21 +30,24 @@ if TYPE_CHECKING:
 NUM_EMBEDDED = 1000
 NOISE = 0.3  # length of the noise beside a vector of length 1: cosine 0.96 to the original
 BATCH = 5000
+FILL_TIMEOUT_S = 600.0  # of writing a batch, which is larger than the product's
 NOTE = "benchmark"
 
 
 def open_buffer(bench: Bench, folder: Path, count: int) -> tuple[StepTraceBuffer, float]:
     """The buffer with ``count`` step traces and the seconds it took to fill; one that is complete is used again."""
-    settings = BufferSettings(uri=str(folder / f"traces_{count}.db"), timeout_s=600.0)
+    settings = BufferSettings(uri=str(folder / f"traces_{count}.db"))
     buffer = StepTraceBuffer(settings)
     started = time.monotonic()
     if not (buffer.exists() and (buffer.note(NOTE) or {}).get("count") == count):
-        buffer.drop()
-        buffer.create()
-        _fill(buffer, bench, count)
-        buffer.fit_index()
-        buffer.mark_changed()
-        buffer.set_note(NOTE, {"count": count})
+        filling = StepTraceBuffer(replace(settings, timeout_s=FILL_TIMEOUT_S))
+        filling.drop()
+        filling.create()
+        _fill(filling, bench, count)
+        filling.fit_index()
+        filling.mark_changed()
+        filling.set_note(NOTE, {"count": count})
+        filling.close()
         buffer.close()  # so that Lite flushes: a folder that is opened again is what a training reads
         time.sleep(5.0)
         buffer.count()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PAGE = 16_384  # rows of one answer; a server gives no more
 BM25_SINCE = (2, 5)  # version of the server
-LONG_S = 3600.0  # building an index of many rows
+SCAN_S = 300.0  # one page of a scan: Lite reads all rows for each, 6 to 15 s of 170,000 with vectors on a slow machine
 RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first
 
 
@@ -180,7 +180,7 @@ class MilvusHandle(MilvusConnection):
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
         """Every row after the latest write, in no particular order, up to ``rows`` at a time."""
         arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
-        iterator = self.call("query_iterator", collection, **arguments)
+        iterator = self.call("query_iterator", collection, timeout_s=max(SCAN_S, self._timeout_s), **arguments)
         try:
             while page := iterator.next():
                 yield list(page)

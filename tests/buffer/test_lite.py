@@ -136,6 +136,17 @@ def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
     assert read_endpoint(uri).pid != pid
 
 
+def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
+    buffer = StepTraceBuffer(BufferSettings(uri=uri, timeout_s=1.0))
+    pages = buffer.milvus.pages(buffer.collection, ["id"], 10)
+    found = next(pages)
+    pid = read_endpoint(uri).pid
+    os.kill(pid, signal.SIGSTOP)  # as slow as Lite is where it reads 170,000 rows with their vectors for a page
+    threading.Timer(2.5, os.kill, (pid, signal.SIGCONT)).start()
+    assert len(found) + sum(len(page) for page in pages) == 16
+    buffer.close()
+
+
 def test_a_deleted_folder_is_made_anew(tmp_path):
     path = str(tmp_path / "steps.db")
     lease = LiteLease(path, "uri")
