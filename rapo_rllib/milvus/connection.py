@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy, and one given up is looked at briefly
 LITE_RESTART_S = 30.0
+LONG_S = 3600.0  # building an index of many rows, the longest call there is
 GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
@@ -75,6 +76,7 @@ class MilvusConnection:
         self._lock = threading.RLock()
         self._lease = LiteLease(self.uri, self._uri_key) if self.is_lite else None
         self._client: MilvusClient | None = None
+        self._dropped: list[tuple[float, MilvusClient]] = []  # lost ones, each with the time at which it was
         self._pid = os.getpid()
         self._is_there = self.is_lite  # a Lite's server was just started, and may be slow
 
@@ -93,9 +95,9 @@ class MilvusConnection:
     def close(self) -> None:
         """Close the connection and give back the lease of a Lite path. The next call opens both again."""
         with self._lock:
-            if self._client is not None and self._pid == os.getpid():
-                self._client.close()
-            self._client = None
+            if self._client is not None:
+                self._drop_client(self._client)
+            self._close_dropped(0.0)
             if self._lease is not None:
                 self._lease.release()
 
@@ -105,7 +107,7 @@ class MilvusConnection:
         Raises:
             RetrievalError: Milvus does not answer, or refuses.
         """
-        start, wait_s, load = time.monotonic(), 0.1, False
+        start, wait_s, load, client = time.monotonic(), 0.1, False, None
         while True:
             try:
                 client = self.client()
@@ -118,7 +120,7 @@ class MilvusConnection:
                 fault = fault_of(error)
                 load = load or fault.kind is Kind.NOT_LOADED
                 if fault.kind is Kind.LOST:
-                    self._drop_client()
+                    self._drop_client(client)
                 if fault.kind not in (Kind.LOST, Kind.NOT_LOADED) or time.monotonic() + wait_s > start + self._patience_s():
                     self._is_there = False
                     raise RetrievalError(self._message(method, collection, fault)) from error
@@ -129,8 +131,9 @@ class MilvusConnection:
         """This process's client, connected; for what is no call about a collection."""
         with self._lock:
             if self._pid != os.getpid():  # forked: gRPC channels do not survive that
-                self._client, self._pid = None, os.getpid()
+                self._client, self._dropped, self._pid = None, [], os.getpid()
             if self._client is None:
+                self._close_dropped(LONG_S)
                 address = self.uri if self._lease is None else self._lease.address()
                 self._client = _new_client(address, self._token, self._db_name, self._timeout_s)
             return self._client
@@ -159,9 +162,20 @@ class MilvusConnection:
             return min(self._timeout_s, FIRST_CONNECT_S)
         return max(self._timeout_s, LITE_RESTART_S) if self.is_lite else self._timeout_s
 
-    def _drop_client(self) -> None:
+    def _drop_client(self, lost: MilvusClient | None) -> None:
+        """Use ``lost`` no more, if nobody was faster. It is closed later: other threads may be in the middle of a call."""
         with self._lock:
-            self._client = None  # not closed: other threads may be using it
+            if lost is not None and self._client is lost:
+                self._dropped.append((time.monotonic(), lost))
+                self._client = None
+
+    def _close_dropped(self, age_s: float) -> None:
+        """Close the clients that were dropped so long ago; without that, pymilvus would keep them for good."""
+        old = [client for since, client in self._dropped if time.monotonic() - since >= age_s]
+        self._dropped = [(since, client) for since, client in self._dropped if client not in old]
+        if self._pid == os.getpid():
+            for client in old:
+                client.close()
 
 
 def _lite_advice(reason: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.connection import MilvusConnection
+from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
 from rapo_rllib.milvus.schema import SCALARS, TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
 
 if TYPE_CHECKING:

@@ -12,10 +12,12 @@ import threading
 
 import pytest
 from buffer_helpers import experts, running, wait_until
+from pymilvus.client.connection_manager import ConnectionManager
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus import connection
 from rapo_rllib.milvus.lite_lease import LiteLease
 from rapo_rllib.milvus.lite_server import beside, read_endpoint, try_lock
 from rapo_rllib.settings import BufferSettings
@@ -104,6 +106,26 @@ def test_a_killed_server_comes_back_with_its_rows(uri, buffer):
     assert errors == []
 
 
+def test_a_lost_connection_is_closed_once_nobody_can_be_using_it(uri, buffer, monkeypatch):
+    before = open_connections()
+    for longest_call_s, kept in ((3600.0, 2), (0.0, 1)):
+        monkeypatch.setattr(connection, "LONG_S", longest_call_s)
+        assert buffer.count() == 16
+        os.kill(read_endpoint(uri).pid, signal.SIGKILL)
+        assert buffer.count() == 16
+        assert open_connections() == before + kept
+    os.kill(read_endpoint(uri).pid, signal.SIGKILL)
+    monkeypatch.undo()
+    assert buffer.count() == 16
+    assert open_connections() == before + 2
+    buffer.close()
+    assert open_connections() == before
+
+
+def open_connections() -> int:
+    return ConnectionManager.get_instance().get_stats()["total_connections"]
+
+
 def test_acknowledged_rows_survive_a_kill(tmp_path):
     buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db")))
     buffer.create()
@@ -111,6 +133,17 @@ def test_acknowledged_rows_survive_a_kill(tmp_path):
     os.kill(read_endpoint(buffer.uri).pid, signal.SIGKILL)
     assert buffer.count() == 16
     check(buffer)
+    buffer.close()
+
+
+def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
+    buffer = StepTraceBuffer(BufferSettings(uri=uri, timeout_s=1.0))
+    pages = buffer.milvus.pages(buffer.collection, ["id"], 10)
+    found = next(pages)
+    pid = read_endpoint(uri).pid
+    os.kill(pid, signal.SIGSTOP)  # as slow as Lite is where it reads 170,000 rows with their vectors for a page
+    threading.Timer(2.5, os.kill, (pid, signal.SIGCONT)).start()
+    assert len(found) + sum(len(page) for page in pages) == 16
     buffer.close()
 
 
@@ -134,17 +167,6 @@ def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
     assert wait_until(lambda: not lease_is_free(uri) or not running(pid))  # the server has begun to end
     check(buffer)
     assert read_endpoint(uri).pid != pid
-
-
-def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
-    buffer = StepTraceBuffer(BufferSettings(uri=uri, timeout_s=1.0))
-    pages = buffer.milvus.pages(buffer.collection, ["id"], 10)
-    found = next(pages)
-    pid = read_endpoint(uri).pid
-    os.kill(pid, signal.SIGSTOP)  # as slow as Lite is where it reads 170,000 rows with their vectors for a page
-    threading.Timer(2.5, os.kill, (pid, signal.SIGCONT)).start()
-    assert len(found) + sum(len(page) for page in pages) == 16
-    buffer.close()
 
 
 def test_a_deleted_folder_is_made_anew(tmp_path):
