@@ -77,7 +77,7 @@ def ranked(
     usage: Mapping[str, TraceUsage],
     usage_weight: float,
 ) -> list[RetrievedTrace]:
-    """The candidates of one query by their ranking score, best first; those of a source with weight 0 are left out."""
+    """The candidates of one query by their ranking score, best first."""
     if not source_weights and not usage_weight:
         return list(hits)
 
@@ -85,7 +85,7 @@ def ranked(
         weight = source_weights.get(hit.trace.source, 1.0)
         return ranking_score(hit.similarity, weight, usage.get(hit.trace.id, NEVER), usage_weight)
 
-    return sorted((hit for hit in hits if source_weights.get(hit.trace.source, 1.0) > 0), key=score, reverse=True)
+    return sorted(hits, key=score, reverse=True)
 
 
 def select(hits: Sequence[RetrievedTrace], selection: str = "nearest") -> RetrievedTrace | None:

@@ -1,5 +1,7 @@
 """Which step traces a query may be answered by: a ``TraceFilter`` as Milvus' expression, and as a mask over a snapshot's rows.
 
+Beside the filter stand sources that are shut out, those of weight 0.
+
     store.py --server--> milvus_expression --> MilvusHandle.search(only=...)
     store.py --Lite----> AllowedRows -------> Snapshot.search(allowed=...)
 
@@ -9,6 +11,7 @@ Both say the same; a test holds them against each other. Questions are compared 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rapo_rllib.buffer.parts import pieces
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = ("any", "other", "same")
 EVERYTHING = TraceFilter()
+NOBODY: frozenset[str] = frozenset()
 
 
 def check_filter(chosen: TraceFilter) -> None:
@@ -39,14 +43,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def milvus_expression(chosen: TraceFilter, query: HistoryQuery) -> str:
-    """The filter for one query in Milvus' language; "" for no restriction.
+def milvus_expression(chosen: TraceFilter, query: HistoryQuery, without: Set[str] = NOBODY) -> str:
+    """The filter for one query in Milvus' language; "" for no restriction. ``without``: sources that are shut out.
 
     Example: ``TraceFilter(sources=("gpt",), min_reward=0.5)`` gives ``source in ["gpt"] and reward >= 0.5``.
     """
     parts = []
     if chosen.sources is not None:
-        parts.append(f"source in [{', '.join(map(_literal, chosen.sources))}]")
+        parts.append(f"source in {_literals(chosen.sources)}")
+    if without:
+        parts.append(f"source not in {_literals(sorted(without))}")
     if chosen.min_reward is not None:
         parts.append(f"reward >= {float(chosen.min_reward)!r}")
     if chosen.max_age is not None:
@@ -54,6 +60,10 @@ def milvus_expression(chosen: TraceFilter, query: HistoryQuery) -> str:
     if chosen.question != "any":
         parts.append(f"question {'!=' if chosen.question == 'other' else '=='} {_literal(pieces(query.question)[0])}")
     return " and ".join(parts)
+
+
+def _literals(texts: Iterable[str]) -> str:
+    return f"[{', '.join(map(_literal, texts))}]"
 
 
 def _literal(text: str) -> str:
@@ -74,8 +84,8 @@ class Columns(Protocol):
 class AllowedRows:
     """The filter as masks over the rows of one snapshot. What does not depend on the question is computed once per version."""
 
-    def __init__(self, chosen: TraceFilter, snapshot: Columns) -> None:
-        self._chosen, self.snapshot = chosen, snapshot
+    def __init__(self, chosen: TraceFilter, snapshot: Columns, without: Set[str] = NOBODY) -> None:
+        self._chosen, self.snapshot, self.without = chosen, snapshot, without
         self._common: dict[int, np.ndarray | None] = {}  # by the asking policy's weight version
 
     def of(self, query: HistoryQuery) -> np.ndarray | None:
@@ -100,11 +110,18 @@ class AllowedRows:
 
         masks = []
         if self._chosen.sources is not None:
-            codes, code_of = self.snapshot.codes("source")
-            masks.append(np.isin(codes, [code_of[name] for name in self._chosen.sources if name in code_of]))
+            masks.append(self._is_by(self._chosen.sources))
+        if self.without:
+            masks.append(~self._is_by(self.without))
         if self._chosen.min_reward is not None:
             masks.append(self.snapshot.numbers("reward") >= self._chosen.min_reward)
         if self._chosen.max_age is not None:
             versions = self.snapshot.numbers("weight_version")
             masks.append((versions < 0) | (versions >= version - self._chosen.max_age))
         return np.logical_and.reduce(masks) if masks else None
+
+    def _is_by(self, sources: Iterable[str]) -> np.ndarray:
+        import numpy as np
+
+        codes, code_of = self.snapshot.codes("source")
+        return np.isin(codes, [code_of[name] for name in sources if name in code_of])

@@ -6,9 +6,10 @@ Retriever --retrieve--> LayeredBuffer --one embedding--> both --by similarity-->
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.usage import TraceUsage
 from rapo_rllib.settings import BufferSettings
@@ -48,13 +49,16 @@ class LayeredBuffer:
             self._grown.refresh()
         self._version = view.grown_version
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(
+        self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY
+    ) -> list[list[RetrievedTrace]]:
         """For each query the nearest traces of both, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
         if self._grown is None or not queries:
-            return self._base.retrieve(queries, top_k)
+            return self._base.retrieve(queries, top_k, without)
         wanted = top_k or self._base.settings.top_k
         vectors = self._base.embed(queries)
-        found = zip(*(buffer.nearest(vectors, queries, wanted) for buffer in (self._base, self._grown)), strict=True)
+        layers = (self._base, self._grown)
+        found = zip(*(buffer.nearest(vectors, queries, wanted, without) for buffer in layers), strict=True)
         return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
 
     def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:

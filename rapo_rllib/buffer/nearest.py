@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.filters import EVERYTHING, AllowedRows, milvus_expression
+from rapo_rllib.buffer.filters import EVERYTHING, NOBODY, AllowedRows, milvus_expression
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import EXACT_LIMIT, search_effort
@@ -35,24 +35,28 @@ class NearestRows:
         """The snapshot of a Lite path's keys as they are now; None where Milvus itself is to search."""
         return None if self._settings.index == "hnsw" else self.live_keys.current(dim)
 
-    def find(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[dict]]:
-        """The rows nearest to each of ``vectors [B, D]``, with their ``similarity``, nearest first."""
+    def find(
+        self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int, without: Set[str] = NOBODY
+    ) -> list[list[dict]]:
+        """The rows nearest to each of ``vectors [B, D]``, none of the sources ``without``: with ``similarity``, best first."""
         snapshot = self.snapshot(vectors.shape[1])
         if snapshot is None:
-            return self._by_milvus(vectors, queries, top_k)
-        if self._settings.filter == EVERYTHING:
+            return self._by_milvus(vectors, queries, top_k, without)
+        if self._settings.filter == EVERYTHING and not without:
             return snapshot.found(vectors, top_k)
         allowed = self._allowed
-        if allowed is None or allowed.snapshot is not snapshot:
-            allowed = self._allowed = AllowedRows(self._settings.filter, snapshot)
+        if allowed is None or allowed.snapshot is not snapshot or allowed.without != without:
+            allowed = self._allowed = AllowedRows(self._settings.filter, snapshot, without)
         return snapshot.found(vectors, top_k, [allowed.of(query) for query in queries])
 
-    def _by_milvus(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[dict]]:
+    def _by_milvus(
+        self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]
+    ) -> list[list[dict]]:
         """One request per different filter: one in all, unless the filter is about the question that asks."""
         effort = search_effort(self._settings.index, top_k)
         positions: dict[str, list[int]] = {}
         for position, query in enumerate(queries):
-            positions.setdefault(milvus_expression(self._settings.filter, query), []).append(position)
+            positions.setdefault(milvus_expression(self._settings.filter, query, without), []).append(position)
         found: list[list[dict]] = [[] for _ in queries]
         for only, places in positions.items():
             rows = self._milvus.search(self._collection, vectors[places], top_k, NAMES, effort, only)

@@ -9,11 +9,12 @@ stores them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import URI_KEY, check_settings
 from rapo_rllib.buffer.embedder import Embedder
+from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.maker import check_maker, maker_of
 from rapo_rllib.buffer.nearest import NearestRows
@@ -153,32 +154,32 @@ class StepTraceBuffer:
         self._open_whole()
         self._nearest.snapshot(self.embedder.dim)
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(
+        self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY
+    ) -> list[list[RetrievedTrace]]:
         """For each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
 
-        All queries are embedded as one batch and searched by one request.
-
-        Raises:
-            RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or was made with another embedder or at another level.
-        """
-        if not queries:
-            return []
-        return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
-
-    def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
-        """The vectors that queries are searched by: ``[B, D]``."""
-        return self.embedder.encode([(query.question, query.history) for query in queries])
-
-    def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """For each query, embedded as ``vectors [B, D]``, the nearest of the traces that ``settings.filter`` allows it.
+        All queries are embedded as one batch and searched by one request, for what ``settings.filter`` allows each,
+        and nothing of the sources ``without``.
 
         Raises:
             RetrievalError: Milvus does not answer, or has lost step traces.
             ValueError: the buffer does not exist, or was made with another embedder or at another level.
         """
+        if not queries:
+            return []
+        return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k, without)
+
+    def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
+        """The vectors that queries are searched by: ``[B, D]``."""
+        return self.embedder.encode([(query.question, query.history) for query in queries])
+
+    def nearest(
+        self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int, without: Set[str] = NOBODY
+    ) -> list[list[RetrievedTrace]]:
+        """As :meth:`retrieve`, of queries that are embedded as ``vectors [B, D]``. Raises as that one."""
         self._open_whole()
-        found = self._nearest.find(vectors, queries, top_k)
+        found = self._nearest.find(vectors, queries, top_k, without)
         whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
         return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from rapo_rllib.buffer.choices import ranked, select
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class TraceSource(Protocol):
     """The part of ``StepTraceBuffer`` that a rollout reads."""
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
-        """For every query its nearest step traces, best first."""
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+        """For every query its nearest step traces, best first; none of the sources ``without``."""
 
     def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
         """One step trace per generator, drawn with it from all that there are."""
@@ -64,7 +64,7 @@ class Retriever:
         self._usage_weight = usage_weight
         self._noise = noise
         self._seed = seed
-        self.source_weights: Mapping[str, float] = {}  # one that is missing has 1
+        self.source_weights: Mapping[str, float] = {}  # one that is missing has 1, one with 0 is not searched
         self.usage: Mapping[str, TraceUsage] = {}
         self._unanswered = 0  # queries since the buffer has last answered
         self._silent_since = 0.0
@@ -89,7 +89,8 @@ class Retriever:
         rngs = [random.Random(f"{self._seed}/{q.asker}/{q.question_id}/{q.history}") for q in queries]
         noisy = [rng.random() < self._noise for rng in rngs]
         wanted = [query for query, is_noisy in zip(queries, noisy, strict=True) if not is_noisy]
-        found = iter(self._source.retrieve(wanted, self._top_k) if wanted else [])
+        without = frozenset(source for source, weight in self.source_weights.items() if weight == 0)
+        found = iter(self._source.retrieve(wanted, self._top_k, without) if wanted else [])
         drawing = [rng for rng, is_noisy in zip(rngs, noisy, strict=True) if is_noisy]
         drawn = iter(self._source.random_traces(drawing) if drawing else [])
         return [RetrievedTrace(next(drawn), 0.0, noisy=True) if is_noisy else self._chosen(next(found)) for is_noisy in noisy]

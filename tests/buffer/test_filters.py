@@ -9,6 +9,7 @@ from rapo_rllib.buffer.choices import check_settings
 from rapo_rllib.buffer.filters import AllowedRows, milvus_expression
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
 
@@ -62,6 +63,21 @@ def test_masks(chosen: TraceFilter, query: HistoryQuery, allowed: str) -> None:
     assert "".join(map(str, found)) == allowed
 
 
+SHUT_OUT = [
+    (TraceFilter(), {"gpt"}, "234"),
+    (TraceFilter(), {"nobody"}, "01234"),
+    (TraceFilter(), {"gpt", "human", "policy"}, ""),
+    (TraceFilter(sources=("gpt", "human")), {"gpt"}, "3"),
+    (TraceFilter(question="same"), {"gpt"}, "2"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "without", "allowed"), SHUT_OUT)
+def test_masks_without_a_source(chosen: TraceFilter, without: set[str], allowed: str) -> None:
+    mask = AllowedRows(chosen, Rows(), without).of(QUERY)
+    assert "".join(map(str, np.flatnonzero(mask))) == allowed
+
+
 def test_an_older_version_is_not_remembered() -> None:
     rows = AllowedRows(TraceFilter(max_age=1), Rows())
     counts = [int(rows.of(HistoryQuery("How many?", "", weight_version=version)).sum()) for version in (4, 10, 11, 4)]
@@ -84,6 +100,26 @@ def test_retrieval(place: str, chosen: TraceFilter, query: HistoryQuery, allowed
     buffer = StepTraceBuffer(BufferSettings(uri=place, filter=chosen, index=index, top_k=5))
     (hits,) = buffer.retrieve([query])
     assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
+    buffer.close()
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+def test_retrieval_without_a_source(place: str, index: str) -> None:
+    for chosen, without, allowed in SHUT_OUT:
+        buffer = StepTraceBuffer(BufferSettings(uri=place, filter=chosen, index=index, top_k=5))
+        (hits,) = buffer.retrieve([QUERY], without=without)
+        assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
+        assert buffer.retrieve([QUERY]) != [hits] or without == {"nobody"}
+        buffer.close()
+
+
+def test_a_near_source_of_weight_0_does_not_hide_the_others(place: str) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=place))
+    retriever = Retriever(buffer, selection="nearest", top_k=1)
+    (nearest,) = retriever([QUERY])
+    retriever.source_weights = {"gpt": 0.0, "policy": 0.0}
+    (other,) = retriever([QUERY])
+    assert (nearest.trace.question, other.trace.source) == (QUERY.question, "human")
     buffer.close()
 
 

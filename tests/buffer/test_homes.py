@@ -121,6 +121,16 @@ def test_filters_are_the_homes_own(filled, other):
         assert same == {"same": [True, True], "other": [False] * 3, "any": []}[chosen.question]
 
 
+def test_a_source_is_shut_out_of_the_search_itself(filled, other):
+    stranger = replace(TRACES[0], id="stranger", source='a "stranger"')
+    buffer = other(collection="two_sources")
+    buffer.create()
+    buffer.insert([*TRACES[:2], stranger])
+    assert [hit.trace for hit in buffer.retrieve([query(TRACES[0])], 1, {"solver"})[0]] == [stranger]
+    assert buffer.retrieve([query(TRACES[0])], 3, {"solver", 'a "stranger"'}) == [[]]
+    assert len(buffer.retrieve([query(TRACES[0])], 3, {"nobody"})[0]) == 3
+
+
 def test_values_above_the_limit_come_back_whole_on_every_way(filled):
     plain = replace(TRACES[0], id="plain", question="Who?")
     assert filled.insert([LONG, plain, LONG]) == 2

@@ -52,7 +52,6 @@ HITS = [hit("near", 0.9), hit("human", 0.75, "human"), hit("far", 0.6)]
     [
         ({}, {}, 0.0, ["near", "human", "far"]),
         ({"human": 2.0}, {}, 0.0, ["human", "near", "far"]),
-        ({"gpt": 0.0}, {}, 0.0, ["human"]),
         ({}, {"near": TraceUsage(16, -1.0)}, 0.0, ["near", "human", "far"]),  # counted, not asked for
         ({}, {"near": TraceUsage(16, -1.0)}, 0.5, ["human", "far", "near"]),  # 0.9 - 0.5 * 0.8
         ({}, {"near": TraceUsage(1, -1.0)}, 0.5, ["near", "human", "far"]),  # one use: 0.9 - 0.5 * 0.2

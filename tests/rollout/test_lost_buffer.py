@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import pytest
 from milvus_server import MilvusServer
@@ -38,11 +38,11 @@ class Interrupted:
         self.buffer, self._at, self._happens = buffer, at, happens
         self.sizes: list[int] = []
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
         self.sizes.append(len(queries))
         if len(self.sizes) == self._at:
             self._happens()
-        return self.buffer.retrieve(queries, top_k)
+        return self.buffer.retrieve(queries, top_k, without)
 
 
 def make_loop(source: Interrupted) -> RolloutLoop:

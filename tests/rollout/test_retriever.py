@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import pytest
 
@@ -22,7 +22,7 @@ class Traces:
         self.hits = [RetrievedTrace(StepTrace(f"near{i}", "q", "h", "t", r), 0.9 - i / 10) for i, r in enumerate(rewards)]
         self.searched: list[HistoryQuery] = []
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
         self.searched += queries
         return [self.hits[:top_k] for _ in queries]
 
