@@ -33,6 +33,11 @@ class Ledger:
         """Before ``count`` rows are deleted; who is killed in between leaves more rows than noted, which is no damage."""
         self._notes.set(NOTE, {"count": max(self._noted() - count, 0)})
 
+    def forget(self) -> None:
+        """After all rows were deleted."""
+        if self._noted():
+            self._notes.set(NOTE, {"count": 0})
+
     def missing(self) -> int:
         """Number of rows that were stored and are gone."""
         noted = self._noted()

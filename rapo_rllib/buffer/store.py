@@ -78,8 +78,7 @@ class StepTraceBuffer:
         """
         if not self.exists():
             self._ledger.check()
-            self._notes.drop()  # of a collection that was dropped halfway
-            self._parts.drop()
+            self._drop_beside()  # of a collection that was dropped halfway
             self.set_note("embedder", self._made_by)
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
@@ -240,13 +239,17 @@ class StepTraceBuffer:
         self.milvus.set_index(self.collection, "FLAT" if exact else index_kind(self.count(), self.settings.index))
 
     def drop(self) -> None:
-        """Delete the step traces and the notes about them."""
+        """Delete the step traces and the notes about them. After a kill halfway, drop or create goes on."""
         self._checked, self._found_whole, self._ids = False, False, []
-        self._nearest.live_keys.forget()
-        self._notes.drop()
-        self.usage.drop()
         self.milvus.drop(self.collection)
+        self._ledger.forget()
+        self._nearest.live_keys.delete_files()
+        self._drop_beside()
+
+    def _drop_beside(self) -> None:
+        self.usage.drop()
         self._parts.drop()
+        self._notes.drop()  # last: by them a buffer is known
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""

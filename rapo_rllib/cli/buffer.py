@@ -87,10 +87,10 @@ def drop(
 ) -> None:
     """Delete a buffer: its step traces, and what is noted about them."""
     with opened(uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
-        if not buffer.exists():
+        if buffer.note("embedder") is None:  # what stays until everything else is gone
+            if buffer.exists():
+                raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")
             raise ValueError(f"there is no collection {collection!r} at {buffer.uri}; correct --uri or --collection")
-        if buffer.note("embedder") is None:
-            raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")
         typer.echo(f"{buffer.uri} ({collection}): {buffer.count():,} step traces, their notes and use counts will be deleted.")
         if not yes:
             typer.confirm("Delete them?", abort=True)

@@ -182,9 +182,9 @@ class PassageCollection:
     def drop(self) -> None:
         """Delete the passages and the notes about them."""
         self._facts = None
-        self._live_keys.forget()
-        self._notes.drop()
         self.milvus.drop(self.place.collection)
+        self._live_keys.delete_files()
+        self._notes.drop()  # last: by them a corpus is known, and dropping it again goes on after a kill
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""

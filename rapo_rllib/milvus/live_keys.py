@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import EXACT_LIMIT
 from rapo_rllib.milvus.lite_lease import exclusive_lock
@@ -59,6 +60,7 @@ class LiveKeys:
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._builder: subprocess.Popen | None = None
+        self._building = ""  # the version that it builds for
         self.forget()
 
     def forget(self) -> None:
@@ -66,6 +68,23 @@ class LiveKeys:
         with self._lock:
             self._snapshot: Snapshot | None = None
             self.refresh()
+
+    def delete_files(self) -> None:
+        """Let go of the snapshot, and delete the files of every version. Who else has one mapped keeps it until it lets go.
+
+        Raises:
+            RetrievalError: the disk does not let them go, or another process writes them for an hour.
+        """
+        self.forget()
+        if not self._milvus.is_lite or not self._folder.is_dir():
+            return
+        from rapo_rllib.milvus import snapshot_files as files
+
+        try:
+            with exclusive_lock(self._folder / "lock", WRITE_TIMEOUT_S):
+                files.delete_versions(self._folder, self._collection)
+        except OSError as error:
+            raise RetrievalError(f"step traces are left in {self._folder}, which cannot be deleted: {error}") from error
 
     def refresh(self) -> None:
         """Have the next :meth:`current` see every change that was marked, and not only after ``CHECK_S`` seconds."""
@@ -103,7 +122,8 @@ class LiveKeys:
                     self._snapshot = self._opened(note, dim)
                 taken = time.monotonic() - started
                 self._next_check = started + taken + (PATIENCE * taken if self._snapshot is None else 0.0) + CHECK_S
-                self._look_for_graph()
+                if self._snapshot is not None:
+                    self._look_for_graph(self._snapshot)
             return self._snapshot
 
     def _opened(self, note: dict, dim: int) -> Snapshot | None:
@@ -111,10 +131,10 @@ class LiveKeys:
         from rapo_rllib.milvus import snapshot_files as files
 
         place = files.version_folder(self._folder, self._collection, note["version"])
-        found = files.read_snapshot(place, note["version"])
-        if found is not None:
-            return found
         try:
+            found = files.read_snapshot(place, note["version"])
+            if found is not None:
+                return found
             self._folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self._folder / "lock", WRITE_TIMEOUT_S):
                 found = files.read_snapshot(place, note["version"])
@@ -161,19 +181,21 @@ class LiveKeys:
         for start in range(0, len(ids), GET_PAGE):
             yield self._milvus.get(self._collection, ids[start : start + GET_PAGE], [*names, VECTOR])
 
-    def _look_for_graph(self) -> None:
+    def _look_for_graph(self, snapshot: Snapshot) -> None:
         """Use the index of a large snapshot as soon as it is there; have it built if nobody does."""
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.graph is not None or len(snapshot) <= self._exact_limit:
+        if snapshot.graph is not None or len(snapshot) <= self._exact_limit:
             return
         from rapo_rllib.milvus import snapshot_files as files
         from rapo_rllib.milvus.snapshot_graph import LOG_FILE, is_being_built, open_graph, start_build
 
         place = files.version_folder(self._folder, self._collection, snapshot.version)
         ended = None if self._builder is None else self._builder.poll()
-        snapshot.graph = open_graph(place, snapshot.keys)
-        if snapshot.graph is None and place.exists() and not is_being_built(place):
-            if ended:
-                logger.warning("no index of %s could be built (see %s); every search is exact", place, place / LOG_FILE)
-            elif self._builder is None or ended == 0:
-                self._builder = start_build(place)
+        try:
+            snapshot.graph = open_graph(place, snapshot.keys)
+            if snapshot.graph is None and place.exists() and not is_being_built(place):
+                if ended and self._building == snapshot.version:
+                    logger.warning("no index of %s could be built (see %s); every search is exact", place, place / LOG_FILE)
+                elif self._builder is None or ended is not None:
+                    self._builder, self._building = start_build(place), snapshot.version
+        except OSError as error:  # as where another process has put a newer version in its place
+            logger.warning("no index of %s (%s); every search is exact", place, error)

@@ -107,15 +107,27 @@ def write_snapshot(place: Path, content: Content) -> bool:
 
 
 def publish(place: Path) -> None:
-    """Make what :func:`write_snapshot` wrote valid, in one rename, and forget the older versions.
+    """Make what :func:`write_snapshot` wrote valid, in one rename, and forget the older versions and what killed writers left.
 
-    Who still maps one keeps it until it lets go.
+    Nobody else may be writing one meanwhile. Who still maps one keeps it until it lets go.
     """
     shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
     os.rename(partial_folder(place), place)
-    for other in _versions(place):
+    for other in (*_versions(place), *_partial_folders(place.parent, _collection_of(place))):
         if other != place:
             shutil.rmtree(other, ignore_errors=True)
+
+
+def delete_versions(folder: Path, collection: str) -> None:
+    """Delete every version of a collection, and what killed writers left. Nobody may be writing one meanwhile.
+
+    Raises:
+        OSError: the disk does not let them go.
+    """
+    for path in _partial_folders(folder, collection):
+        shutil.rmtree(path)
+    for place in list(folder.glob(f"{collection}-*")):
+        shutil.rmtree(place.rename(partial_folder(place)))  # else a builder of its graph might put a file into it meanwhile
 
 
 def partial_folder(place: Path) -> Path:
@@ -139,8 +151,16 @@ def keys_view(keys: faiss.IndexFlat) -> np.ndarray:
 
 
 def _versions(place: Path) -> list[Path]:
-    collection = place.name.rsplit("-", 1)[0]
-    return [path for path in place.parent.glob(f"{collection}-*") if path.is_dir() and path.suffix != ".partial"]
+    found = place.parent.glob(f"{_collection_of(place)}-*")
+    return [path for path in found if path.is_dir() and path.suffix != ".partial"]
+
+
+def _partial_folders(folder: Path, collection: str) -> list[Path]:
+    return list(folder.glob(f"{collection}-*.partial"))
+
+
+def _collection_of(place: Path) -> str:
+    return place.name.rsplit("-", 1)[0]
 
 
 def _facts(place: Path) -> dict[str, Any] | None:

@@ -118,6 +118,29 @@ def test_a_collection_made_anew_takes_nothing_over(make_buffer: MakeBuffer) -> N
     assert all(hit.similarity < 0 for hit in buffer.retrieve(queries(1), 3)[0])
 
 
+def test_a_dropped_collection_leaves_no_file_and_who_has_it_mapped_goes_on(make_buffer: MakeBuffer) -> None:
+    buffer, reader = filled(make_buffer, 5), make_buffer()
+    buffer.prepare()
+    reader.prepare()
+    mapped, folder = reader._nearest.live_keys.current(384), Path(f"{buffer.uri}.keys")
+    (folder / "step_traces-1.partial").mkdir()
+    for kept in ("step_traces_2-1", "step_traces_2-2.partial"):
+        (folder / kept).mkdir()
+    buffer.drop()
+    assert {path.name for path in folder.iterdir()} == {"lock", "step_traces_2-1", "step_traces_2-2.partial"}
+    assert len(mapped.found(buffer.embed(queries(1)), 3)[0]) == 3
+
+
+def test_what_a_killed_writer_left_goes(make_buffer: MakeBuffer) -> None:
+    buffer = filled(make_buffer, 2)
+    left, others = (Path(f"{buffer.uri}.keys", name) for name in ("step_traces-0.partial", "step_traces_2-0.partial"))
+    for folder in (left, others):
+        folder.mkdir(parents=True)
+        (folder / "rows.arrow").write_text("half")
+    buffer.prepare()
+    assert others.exists() and not left.exists()
+
+
 def test_a_second_process_maps_what_the_first_has_written(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = filled(make_buffer, 5), make_buffer()
     expected = first.retrieve(queries(3))
@@ -193,19 +216,29 @@ def test_threads_share_one_snapshot(make_buffer: MakeBuffer) -> None:
     assert answers == [expected] * 4
 
 
-def test_a_large_collection_gets_an_index_meanwhile(make_buffer: MakeBuffer) -> None:
+def test_a_large_collection_gets_an_index_meanwhile(make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture) -> None:
     buffer = filled(make_buffer, 60)
-    buffer._nearest.live_keys._exact_limit = 100
+    live = buffer._nearest.live_keys
     exact = buffer.retrieve(queries(8), 2)
-    assert buffer._nearest.live_keys.current(384).graph is None
+    live._exact_limit = 100
 
     def indexed() -> bool:
-        buffer._nearest.live_keys.refresh()
-        return buffer._nearest.live_keys.current(384).graph is not None
+        live.refresh()
+        return live.current(384).graph is not None
 
-    assert wait_until(indexed, 60)
+    (place,) = versions(buffer)
+    (place / "graph.lock").mkdir()
+    assert not indexed() and f"no index of {place} ([Errno" in caplog.text  # a file that is not there raises the same
+    (place / "graph.lock").rmdir()
+    (place / "graph.faiss.partial").mkdir()
+    assert not indexed() and live._builder.wait(120) != 0  # its builder cannot write
+    assert not indexed() and "could be built" in caplog.text
+    assert buffer.retrieve(queries(8), 2) == exact
+
+    buffer.mark_changed()
+    assert wait_until(indexed, 120)
     assert similarities(buffer.retrieve(queries(8), 2)) == pytest.approx(similarities(exact), abs=1e-5)
-    assert buffer._nearest.live_keys._builder.wait(60) == 0
+    assert live._builder.wait(60) == 0
 
 
 def test_an_explicit_hnsw_index_is_searched_itself(make_buffer: MakeBuffer) -> None:

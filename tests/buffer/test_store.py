@@ -113,3 +113,32 @@ def test_select():
     assert select([], "best_reward") is None
     with pytest.raises(ValueError, match=r"step_trace_buffer\.selection must be one of"):
         select(found, "random")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("way", ["drop", "create"])
+def test_a_drop_that_was_killed_goes_on(make_buffer, monkeypatch, way):
+    buffer = make_buffer()
+    drop = buffer.milvus.drop
+    for collections in range(4):  # that are gone when it is killed
+        buffer.create()
+        assert buffer.insert(TRACES[:2]) == 2
+        left = iter(range(collections))
+
+        def drop_some(collection: str, left=left) -> None:
+            if next(left, None) is None:
+                raise Killed
+            drop(collection)
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(buffer.milvus, "drop", drop_some)
+            buffer.drop()
+        assert buffer.note("embedder")  # by which commands know it
+        assert buffer.count() == (0 if collections else 2)
+        getattr(buffer, way)()
+        assert buffer.count() == (2 if way == "create" and not collections else 0)
+        buffer.drop()
+        assert not buffer.exists() and not buffer.note("embedder")
