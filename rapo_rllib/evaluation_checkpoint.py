@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from rapo_rllib.config_checks import known_keys
-from rapo_rllib.unknown_keys import refuse_unknown_keys
 
 _ARGUMENTS = "class_and_ctor_args.pkl"
 
@@ -31,19 +27,3 @@ def trained_algorithm(folder: Path) -> tuple[Any, Any]:
         return saved["class"], state["class"].from_state(state)
     except Exception as error:  # of whatever the config holds: a class that is not importable here, another Ray
         raise ValueError(f"{folder}: {_ARGUMENTS} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
-    """``config`` with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest of ``engine`` as it is.
-
-    Raises:
-        ValueError: there is no such key.
-    """
-    for key, value in overrides:
-        head, _, rest = key.partition(".")
-        refuse_unknown_keys([head], known_keys(config), "--set ")
-        if rest:
-            own = config.language_model if head == "model" and hasattr(config, "language_model") else getattr(config, head)
-            value = {**(own or {}), rest: value}
-        config.update_from_dict({head: value})
-    return config

@@ -123,8 +123,9 @@ class _Settings:
         """The ``RAPOConfig`` for one model: of the job, of the checkpoint's own run, or the defaults."""
         from rapo_rllib.checkpoint_folder import MANIFEST
         from rapo_rllib.cli.buffer_build import job_config
+        from rapo_rllib.cli.dotted_keys import with_overrides
         from rapo_rllib.config import RAPOConfig
-        from rapo_rllib.evaluation_checkpoint import is_rllib_checkpoint, trained_algorithm, with_overrides
+        from rapo_rllib.evaluation_checkpoint import is_rllib_checkpoint, trained_algorithm
 
         if self.job is not None:
             return job_config(self.job, list(self.overrides))

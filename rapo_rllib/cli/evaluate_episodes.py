@@ -31,8 +31,9 @@ def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> 
     """
     import ray
 
+    from rapo_rllib.cli.dotted_keys import with_overrides
     from rapo_rllib.cli.run import prepare
-    from rapo_rllib.evaluation_checkpoint import trained_algorithm, with_overrides
+    from rapo_rllib.evaluation_checkpoint import trained_algorithm
 
     prepare(checkpoint)
     cls, config = trained_algorithm(checkpoint)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rapo_rllib.cli.dotted_keys import merge, set_dotted
 from rapo_rllib.cli.old_keys import translated_config, translated_result, translated_stop
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.schedulers import make_scheduler
-from rapo_rllib.cli.search_space import is_search, with_searches
+from rapo_rllib.cli.search_space import with_searches
 from rapo_rllib.cli.yaml_text import yaml_file
 
 _KEYS = (
@@ -226,32 +227,10 @@ def _override(spec: ExperimentSpec, options: RunOptions) -> None:
     given: dict[str, Any] = {"env": options.env, "log_level": options.log_level}
     given = {key: value for key, value in given.items() if value is not None}
     for key, value in options.overrides:
-        _set_dotted(given, key, value)
+        set_dotted(given, key, value)
     translated, notes = translated_config(given, spec.algorithm_name)
     spec.notes += notes
-    _merge(spec.config, with_searches(translated, "config"), "")
-
-
-def _set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        config = config.setdefault(parent, {})
-        if not isinstance(config, dict):
-            raise ValueError(f"--set {key}: {parent} was just set to {config!r}, which has no keys")
-    config[last] = value
-
-
-def _merge(config: dict[str, Any], changes: dict[str, Any], where: str) -> None:
-    """Put ``changes`` into ``config``, level by level."""
-    for key, value in changes.items():
-        old = config.get(key)
-        if isinstance(value, dict) and not is_search(value) and old is not None:
-            if not isinstance(old, dict):
-                raise ValueError(f"--set {where}{key}: its value is {old!r}, which has no keys")
-            config[key] = dict(old)
-            _merge(config[key], value, f"{where}{key}.")
-        else:
-            config[key] = value
+    merge(spec.config, with_searches(translated, "config"))
 
 
 def _checkpoint_config(spec: ExperimentSpec, options: RunOptions) -> dict[str, Any]:

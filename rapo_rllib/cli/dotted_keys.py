@@ -1,0 +1,54 @@
+"""``--set a.b.c=value``: keys with dots as nested mappings, put over what a file or a checkpoint says, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rapo_rllib.cli.search_space import is_search
+from rapo_rllib.unknown_keys import refuse_unknown_keys
+
+
+def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
+    """``config[a][b] = value`` for the key ``a.b``. Raises ``ValueError`` where ``a`` was just set to a plain value."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        config = config.setdefault(parent, {})
+        if not isinstance(config, dict):
+            raise ValueError(f"--set {key}: {parent} was just set to {config!r}, which has no keys")
+    config[last] = value
+
+
+def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> None:
+    """Put ``changes`` into ``config``, level by level. Raises ``ValueError`` where a value that has no keys is to get some."""
+    for key, value in changes.items():
+        old = config.get(key)
+        if isinstance(value, dict) and not is_search(value) and old is not None:
+            if not isinstance(old, dict):
+                raise ValueError(f"--set {where}{key}: its value is {old!r}, which has no keys")
+            config[key] = dict(old)
+            merge(config[key], value, f"{where}{key}.")
+        else:
+            config[key] = value
+
+
+def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
+    """An ``AlgorithmConfig`` with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+
+    Raises:
+        ValueError: there is no such key, or its value has no keys.
+    """
+    from rapo_rllib.config_checks import known_keys
+
+    given: dict[str, Any] = {}
+    for key, value in overrides:
+        set_dotted(given, key, value)
+    refuse_unknown_keys(given, known_keys(config), "--set ")
+    changed = {key: _own(config, key) for key in given}
+    merge(changed, given)
+    config.update_from_dict(changed)
+    return config
+
+
+def _own(config: Any, key: str) -> Any:
+    return config.language_model if key == "model" and hasattr(config, "language_model") else getattr(config, key, None)

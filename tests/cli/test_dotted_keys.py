@@ -1,0 +1,34 @@
+"""``--set`` keys with dots, over a config that is there already."""
+
+from __future__ import annotations
+
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.dotted_keys import with_overrides
+
+
+def test_every_dot_is_a_level() -> None:
+    config = RAPOConfig().training(step_trace_buffer={"top_k": 3, "filter": {"sources": ["solver"]}}, engine={"sleep": True})
+    with_overrides(config, [("step_trace_buffer.filter.min_reward", 0.5), ("model.lora.rank", 4), ("engine.dtype", "float32")])
+    settings = config.buffer_settings
+    assert (settings.top_k, settings.filter.sources, settings.filter.min_reward) == (3, ("solver",), 0.5)
+    assert config.model_settings.lora is not None and config.model_settings.lora.rank == 4
+    assert (config.engine_settings.dtype, config.engine_settings.sleep) == ("float32", True)
+
+
+def test_of_another_algorithm() -> None:
+    config = PPOConfig().environment("CartPole-v1", env_config={"a": {"b": 0, "c": 2}})
+    with_overrides(config, [("env_config.a.b", 1), ("model.fcnet_hiddens", [8])])
+    assert config.env_config == {"a": {"b": 1, "c": 2}}
+    assert config.model["fcnet_hiddens"] == [8]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("engin.dtype", "unknown key '--set engin': did you mean '--set engine'"), ("temperature.a", "which has no keys")],
+)
+def test_a_wrong_key_is_named(key: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_overrides(RAPOConfig(), [(key, 1)])
