@@ -7,6 +7,7 @@ any other name               a Hugging Face folder or id, or a packaged short na
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,7 @@ from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.question_source import env_maker, env_options
+from rapo_rllib.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ModelSettings, RolloutSettings
@@ -91,16 +93,30 @@ def what_decides(config: Any, choice: AgentChoice) -> dict[str, Any]:
     settings = config.rollout_settings
     budgets = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")
     agent = ("name", "model", "api", "samples")
-    options = {key: value for key, value in env_options(config).items() if key != "protocol"}
-    return {
+    options = {key: value for key, value in env_options(config).items() if key != "protocol" or key in config.env_config}
+    found = {
         **{name: getattr(choice, name) for name in agent},
         "seed": config.seed if choice.seed is None and not choice.is_endpoint else choice.seed,
         "temperature": settings.temperature if choice.temperature is None else choice.temperature,
         "env": f"{env.__module__}.{env.__qualname__}" if isinstance(env, type) else env,
-        "env_config": json.dumps(options, sort_keys=True, default=str),
-        "protocol": json.dumps(asdict(config.protocol_settings), sort_keys=True),
+        "env_config": options,
+        "protocol": asdict(config.protocol_settings),
         **{name: getattr(settings, name) for name in budgets},
+        **(_of_endpoint(config, choice) if choice.is_endpoint else _of_engine(config, choice)),
     }
+    as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))
+    return as_json
+
+
+def _of_endpoint(config: Any, choice: AgentChoice) -> dict[str, Any]:
+    return {"extra": choice.extra, "tokenizer": choice.tokenizer, "budgets_in_tokens_of": config.model_settings.name_or_path}
+
+
+def _of_engine(config: Any, choice: AgentChoice) -> dict[str, Any]:
+    manifest = Path(choice.name).expanduser() / MANIFEST  # holds the sums of all files of the checkpoint
+    checkpoint = hashlib.sha256(manifest.read_bytes()).hexdigest()[:16] if manifest.is_file() else None
+    engine = {name: getattr(config.engine_settings, name) for name in ("dtype", "extra")}
+    return {"engine": engine, "checkpoint": checkpoint}
 
 
 def policy_folder(name: str, key: str = "--agent") -> str:
@@ -140,13 +156,18 @@ def _vllm_agent(
         longest = settings.max_prompt_tokens + settings.max_response_tokens
         engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
         at_once = max(1, BUNCHES * engine_settings.max_num_seqs // choice.samples)
-        return VLLMAgent(engine, chat, env_maker(config), settings, at_once, seed, retriever, choice.retrieval_prob)
+        uri, then = config.buffer_settings.uri, "run the same command again"
+        failures = RetrievalFailures(config.max_retrieval_failure_share, uri, then)
+        counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
+        return VLLMAgent(engine, chat, env_maker(config), settings, at_once, seed, *counted)
 
     return opened
 
 
 def _endpoint_agent(config: Any, choice: AgentChoice, settings: RolloutSettings) -> Callable[[], OffPolicyAgent]:
-    options = EndpointOptions(choice.name, choice.model, choice.api, choice.key_variable, choice.timeout_s, extra=choice.extra)
+    asked = (choice.name, choice.model, choice.api, choice.key_variable, choice.timeout_s)
+    named_by = "--agent, --agent-model" if choice.key == "--agent" else choice.key
+    options = EndpointOptions(*asked, extra=choice.extra, named_by=named_by)
     theirs = config.model_settings  # of the prompt; messages need none
     if choice.api == "completions":
         if choice.tokenizer is None:

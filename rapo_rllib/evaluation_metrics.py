@@ -5,6 +5,7 @@ Shapes: ``Q`` questions, ``N`` attempts at each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ class Outcome:
     f1: float | None = None  # None: not a benchmark of answers in words
     exact_match: bool | None = None
     retrievals: int = 0
+    failed_retrievals: int = 0  # Milvus did not answer: the attempt went on without
+    score_failure: str = ""  # why the scorer could not judge
 
 
 def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
@@ -106,6 +109,8 @@ def summary(questions: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
         "tokens": _mean([one.tokens for one in attempts]),
         "seconds": _mean([one.seconds for one in attempts]),
         "failed": sum(one.failed for one in attempts),
+        "failed_retrievals": sum(one.failed_retrievals for one in attempts),
+        "score_failures": dict(Counter(one.score_failure for one in attempts if one.score_failure)),
     }
 
 

@@ -18,13 +18,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rapo_rllib.agent_setup import AgentChoice, agent_opener, tool_tags, what_decides
+from rapo_rllib.agent_setup import AgentChoice, agent_opener, tool_tags
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.envs.benchmarks import Benchmark, benchmark_questions
 from rapo_rllib.envs.benchmarks.table import WORDS
 from rapo_rllib.errors import AgentError
 from rapo_rllib.evaluation_metrics import Outcome
 from rapo_rllib.evaluation_retrieval import opened_buffer, retriever_of
+from rapo_rllib.evaluation_settings import benchmark_tools, evaluation_config
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rollout.retriever import Retriever
@@ -42,7 +43,7 @@ class AskedBenchmark:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What is asked, and how; the same for every model."""
+    """What is asked, and how; the same for every model, as are the settings that all of them answer with."""
 
     asked: tuple[AskedBenchmark, ...]
     tools: tuple[Any, ...] | None = None  # as in env_config.tools; None: the job's, or the benchmark's
@@ -59,6 +60,7 @@ class ModelRun:
 
     label: str  # what it is called in rows and results
     choice: AgentChoice
+    settings: Mapping[str, Any]  # resolved_settings
     rows: dict[tuple[str, str], Rows] = field(default_factory=dict)  # by benchmark and question id
 
     def outcomes(self, asked: AskedBenchmark) -> list[list[Outcome]]:
@@ -96,12 +98,12 @@ def evaluate_model(
     Raises:
         AgentError: an endpoint refuses every request, or not one attempt at a benchmark came about.
         EngineError: the engine broke.
-        RetrievalError: Milvus does not answer.
+        RetrievalError: Milvus does not answer, or too large a share of the retrievals failed.
         ValueError: there is no such model or buffer, or a tool cannot be used.
     """
     by_tools: dict[str, tuple[list[Any], list[AskedBenchmark]]] = {}
     for asked in plan.asked:
-        tools = _tools(base, plan, asked.benchmark)
+        tools = benchmark_tools(base, plan, asked.benchmark)
         by_tools.setdefault(json.dumps(tools, default=str), (tools, []))[1].append(asked)
     silent: dict[str, list[Attempt]] = {}
     for tools, group in by_tools.values():
@@ -136,32 +138,18 @@ def _retriever(config: Any, plan: EvaluationPlan) -> Iterator[Retriever | None]:
         yield retriever_of(config, buffer)
 
 
-def decided_by(configs: Sequence[Any], choices: Sequence[AgentChoice], plan: EvaluationPlan) -> dict[str, Any]:
-    """What the answers of an evaluation depend on; a folder that was begun with something else is not gone on with."""
+def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, Any]:
+    """What the answers of an evaluation depend on; a folder that was begun with something else is not gone on with.
+
+    Args:
+        settings: ``resolved_settings`` of every model, by label.
+        plan: what is asked.
+    """
     found: dict[str, Any] = {"scorer": plan.scorer, "retrieval_prob": plan.retrieval_prob}
     for asked in plan.asked:
         texts = "".join(f"{question.id}\0{question.text}\0{question.answer}\0" for question in asked.questions)
         found[f"questions of {asked.benchmark.name}"] = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    for label, base, choice in zip(labels(choices), configs, choices, strict=True):
-        tools = {asked.benchmark.name: _tools(base, plan, asked.benchmark) for asked in plan.asked}
-        found[f"model {label}"] = what_decides(evaluation_config(base, [], plan.scorer), choice)
-        found[f"tools of {label}"] = tools
-        if plan.retrieval_prob:
-            settings = base.buffer_settings
-            found[f"buffer of {label}"] = {"uri": settings.uri, "collection": settings.collection, "top_k": settings.top_k}
-    return found
-
-
-def evaluation_config(base: Any, tools: Sequence[Any], scorer: Any) -> Any:
-    """``base`` with the benchmarks' environment in place of its own, and without retrieval."""
-    config = base.copy(copy_frozen=False)
-    options = {"dataset": "gsm8k", "tools": list(tools), "scorer": scorer}  # questions are handed over: none are loaded
-    if "require_boxed" in base.env_config:
-        options["require_boxed"] = base.env_config["require_boxed"]
-    # env_config of the job would be merged into
-    config.env, config.env_config = "rapo/questions", options
-    config.num_hybrid, config.branching = 0, None
-    return config
+    return found | {f"model {label}": own for label, own in settings.items()}
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome:
@@ -202,6 +190,8 @@ def transcript_rows(model: str, benchmark: Benchmark, answered: AnsweredQuestion
                 "tool_calls": attempt.num_tool_calls,
                 "retrieved": list(attempt.retrieved),
                 "retrievals": len(attempt.retrieved),
+                "failed_retrievals": attempt.failed_retrievals,
+                "score_failure": attempt.score_failure,
                 "tokens": attempt.num_tokens,
                 "seconds": attempt.seconds,
                 **(_in_words(answer, question) if benchmark.scorer == WORDS else {}),
@@ -214,13 +204,6 @@ def _in_words(answer: str | None, question: Question) -> dict[str, Any]:
     if answer is None:
         return {"f1": 0.0, "exact_match": False}
     return {"f1": qa_score(answer, question).value, "exact_match": qa_em_score(answer, question).correct}
-
-
-def _tools(base: Any, plan: EvaluationPlan, benchmark: Benchmark) -> list[Any]:
-    if plan.tools is not None:
-        return list(plan.tools)
-    own: Mapping[str, Any] = base.env_config
-    return list(own.get("tools", benchmark.tools))
 
 
 def _refuse_silence(name: str, attempts: Sequence[Attempt]) -> None:

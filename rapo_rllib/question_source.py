@@ -46,12 +46,17 @@ def env_maker(config: Any) -> Callable[[], gymnasium.Env]:
 def env_options(config: Any) -> dict[str, Any]:
     """``env_config``; our own environments get preset, tool budget and text protocol, unless they set their own."""
     options = dict(config.env_config)
-    cls = _env_class(config.env)
-    if cls is not None and issubclass(cls, ToolEnv):
+    if is_tool_env(config.env):
         options = beneath(config, "env_config", options)
         options.setdefault("max_tool_calls", config.max_tool_calls)
         options.setdefault("protocol", config.protocol_settings)
     return options
+
+
+def is_tool_env(env: Any) -> bool:
+    """Whether ``env`` names one of our tool environments, or a subclass of them."""
+    cls = _env_class(env)
+    return cls is not None and issubclass(cls, ToolEnv)
 
 
 def questions(config: Any, split: str) -> Sequence[Question]:

@@ -1,4 +1,7 @@
-"""How many retrievals fail over a whole training, on all env runners; too many stop it. Flow: ``algorithm.py`` counts here."""
+"""How many retrievals fail over a whole training, on all env runners, or a model's evaluation; too many stop it.
+
+Flow: ``algorithm.py`` and ``agent_setup.py`` count here.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ class RetrievalFailures:
     Args:
         max_share: of all queries that may fail.
         uri: of the buffer, for the message.
+        then: what to do when it answers again, for the message.
     """
 
-    def __init__(self, max_share: float, uri: str) -> None:
-        self._max_share, self._uri = max_share, uri
+    def __init__(self, max_share: float, uri: str, then: str = "resume from a checkpoint") -> None:
+        self._max_share, self._uri, self._then = max_share, uri, then
         self.queries = 0
         self.failures = 0
 
@@ -35,5 +39,5 @@ class RetrievalFailures:
         if self.queries >= MIN_QUERIES and self.failures > self._max_share * self.queries:
             raise RetrievalError(
                 f"{self.failures} of {self.queries} retrievals failed, more than max_retrieval_failure_share = "
-                f"{self._max_share}: see that step_trace_buffer.uri = {self._uri!r} answers, then resume from a checkpoint"
+                f"{self._max_share}: see that step_trace_buffer.uri = {self._uri!r} answers, then {self._then}"
             )

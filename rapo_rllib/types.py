@@ -151,6 +151,7 @@ class Trajectory:
     correct: bool = False
     format_ok: bool = False
     score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"
+    failed_retrievals: int = 0  # the buffer did not answer; it went on without
     end: str = ""  # answer, eos, length (of tokens or steps), tool_limit or error
     error: str = ""
     seconds: float = 0.0

@@ -26,6 +26,8 @@ class Attempt:
     format_ok: bool = False  # the same
     num_tool_calls: int = 0
     retrieved: tuple[str, ...] = ()  # ids of the step traces that it was shown, in order
+    failed_retrievals: int = 0  # the buffer did not answer; it went on without
+    score_failure: str = ""  # why the scorer could not judge: "judge/unreachable"
     seconds: float = 0.0  # from its question to its end
 
 

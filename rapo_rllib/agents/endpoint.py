@@ -40,6 +40,7 @@ class EndpointOptions:
     timeout_s: float = 120.0  # of one try
     attempts: int = 8  # tries of one request, while the endpoint is busy or does not answer
     patience_s: float = 300.0  # no further try begins after so long
+    named_by: str = "--agent, --agent-model"  # what the user gave, for messages
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the request; null leaves one of ours out
 
     def __post_init__(self) -> None:
@@ -128,8 +129,8 @@ class AgentEndpoint:
             message = f"{error}{': ' if said else ''}{said.replace(key, '***') if key else said}"
             if error.status in _HOPELESS:
                 raise AgentError(
-                    f"{url} with model {self._options.model!r}: {message}. Correct --agent, --agent-model, or the key in the "
-                    f"environment variable {self._options.key_variable}"
+                    f"{url} with model {self._options.model!r}: {message}. Correct {self._options.named_by}, or the key "
+                    f"in the environment variable {self._options.key_variable}"
                 ) from error
             raise ServiceError(message, error.status) from error
 

@@ -52,6 +52,7 @@ class Episode:
     num_tool_calls: int = 0
     correct: bool = False
     format_ok: bool = False
+    score_failure: str = ""
 
     def attempt(self, end: str, error: str = "", agent_failed: bool = False) -> Attempt:
         """What came of it."""
@@ -65,6 +66,7 @@ class Episode:
             correct=self.correct,
             format_ok=self.format_ok,
             num_tool_calls=self.num_tool_calls,
+            score_failure=self.score_failure,
             seconds=time.monotonic() - self.started,
         )
 
@@ -176,6 +178,7 @@ class EndpointAgent:
                 episode.steps.append((written.text, ""))
                 episode.correct = bool(result.info.get("correct", episode.reward > 0))
                 episode.format_ok = bool(result.info.get("format_ok", True))
+                episode.score_failure = str(result.info.get("score_failure", ""))
                 return episode.attempt(self._end(written, result))
             shown = render_observation(result.observation, self._chat.settings)
             episode.steps.append((written.text, shown))

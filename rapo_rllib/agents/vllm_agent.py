@@ -20,6 +20,7 @@ from rapo_rllib.rollout.engine import Engine
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory
 
@@ -36,6 +37,7 @@ class VLLMAgent:
         seed: of all that is sampled; None: another one every time.
         retriever: answers the histories of evaluations with retrieval; None: nothing is retrieved.
         retrieval_prob: chance of a retrieval after a completed step.
+        on_stats: told what happened in every bunch, before its questions are given back; what it raises ends the answers.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class VLLMAgent:
         seed: int | None = None,
         retriever: Retriever | None = None,
         retrieval_prob: float = 0.0,
+        on_stats: Callable[[RolloutStats], None] = lambda stats: None,
     ) -> None:
         self._engine, self._chat, self._at_once = engine, chat, at_once
-        self._retrieval_prob = retrieval_prob
+        self._retrieval_prob, self._on_stats = retrieval_prob, on_stats
         self._asked: dict[str, str] = {}  # question id -> text
         envs = EnvPool(lambda: _Remembering(make_env(), self._asked), chat.settings.answer_tag)
         num_hybrid = 0 if retriever is None else settings.group_size
@@ -59,11 +62,12 @@ class VLLMAgent:
         )
 
     def answers(self, questions: Iterable[Question], on_attempt: OnAttempt) -> Iterator[AnsweredQuestion]:
-        """Every question with its attempts. Raises ``EngineError`` if the engine breaks."""
+        """Every question with its attempts. Raises ``EngineError`` if the engine breaks, and what ``on_stats`` raises."""
         left = iter(questions)
         while bunch := list(islice(left, self._at_once)):
             self._asked.clear()
             groups = self._loop.run(bunch, retrieval_prob=self._retrieval_prob, on_progress=_each(on_attempt))
+            self._on_stats(self._loop.stats)
             for question, group in zip(bunch, groups, strict=True):
                 asked = replace(question, text=self._asked.get(question.id, question.text))
                 yield AnsweredQuestion(asked, tuple(attempt_of(t, self._chat.settings) for t in group.trajectories))
@@ -91,6 +95,8 @@ def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
         format_ok=trajectory.format_ok,
         num_tool_calls=sum(step.tool is not None for step in trajectory.steps),
         retrieved=tuple(retrieval.trace_id for retrieval in trajectory.retrievals),
+        failed_retrievals=trajectory.failed_retrievals,
+        score_failure=trajectory.score_failure,
         seconds=trajectory.seconds,
     )
 

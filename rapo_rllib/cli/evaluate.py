@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +12,17 @@ from rapo_rllib.cli.options import json_object, key_value
 
 if TYPE_CHECKING:
     from rapo_rllib.agent_setup import AgentChoice
+    from rapo_rllib.cli.evaluate_config import SettingsSource
     from rapo_rllib.evaluation_journal import EvaluationJournal
     from rapo_rllib.evaluation_models import EvaluationPlan, ModelRun
 
 RESULTS = "results.json"
+_OF_EPISODES = ("algo", "env", "episodes", "steps")  # parameters that mean something for other algorithms only
+_OF_ALL = ("models", "output", "set_")
 
 
 def evaluate(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -37,7 +41,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(help="Of the sampling (default: 0; none is sent to an endpoint).")] = None,
     tools: Annotated[
         str | None,
-        typer.Option(help="Tools as in env_config.tools, as YAML: [python], [] (default: the run's, the benchmark's)."),
+        typer.Option(help="Tools as in env_config.tools, as YAML: [python], [] (default: the job's, the benchmark's)."),
     ] = None,
     scorer: Annotated[
         str | None, typer.Option(help="As in env_config.scorer, as YAML: judge, ... (default: the benchmark's).")
@@ -49,14 +53,16 @@ def evaluate(
         Path, typer.Option("--output", "-o", help="Folder of results and transcripts; one that was cut short is gone on with.")
     ] = Path("evaluation"),
     job: Annotated[
-        Path | None, typer.Option(help="A job of RAPO whose protocol, budgets and engine are used (default: the checkpoint's).")
+        Path | None,
+        typer.Option(help="A job of RAPO whose protocol, budgets, engine are used (default: the first checkpoint's)."),
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, a config key in place of those.")] = None,
     agent_api: Annotated[str, typer.Option(help="What endpoints are asked by: chat or completions.")] = "chat",
     agent_tokenizer: Annotated[str | None, typer.Option(help="Of an endpoint's model, for completions.")] = None,
     agent_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the endpoint's key; not set: none is sent.")
-    ] = "AGENT_API_KEY",
+        list[str] | None,
+        typer.Option(help="Variable that holds the endpoint's key, or HOST=VARIABLE (default: AGENT_API_KEY; unset: no key)."),
+    ] = None,
     agent_concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time, of an endpoint.")] = 16,
     agent_timeout_s: Annotated[float, typer.Option(min=0.1, help="Of one request to an endpoint.")] = 120.0,
     agent_extra: Annotated[str | None, typer.Option(help="Further fields of its requests, as JSON.")] = None,
@@ -66,17 +72,14 @@ def evaluate(
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of any other algorithm, in place of episodes.")] = None,
 ) -> None:
     """Evaluate language models on benchmarks, without retrieval unless asked; or a checkpoint of any RLlib algorithm."""
-    from rapo_rllib.agent_setup import AgentChoice
+    from rapo_rllib.cli.evaluate_choices import chosen_models
+    from rapo_rllib.cli.evaluate_config import SettingsSource
     from rapo_rllib.errors import AgentError, EngineError, RetrievalError
 
     try:
-        if _is_of_another_algorithm(models):
-            _refuse_benchmarks(benchmarks)
-            _episodes(models, output, algo, env, episodes, steps, set_ or [])
+        if not _answers_questions(context, models):
+            _episodes(models[0], output, algo, env, episodes, steps, set_ or [])
             return
-        for name, value in (("--algo", algo), ("--env", env), ("--episodes", episodes), ("--steps", steps)):
-            if value is not None:
-                raise ValueError(f"{name} is for checkpoints of RLlib's other algorithms; {models[0]!r} is a language model")
         rest: dict[str, Any] = {
             "samples": samples,
             "temperature": 0.0 if temperature is None and samples == 1 else temperature,
@@ -84,14 +87,13 @@ def evaluate(
             "retrieval_prob": retrieval_prob,
             "api": agent_api,
             "tokenizer": agent_tokenizer,
-            "key_variable": agent_key_env,
             "timeout_s": agent_timeout_s,
             "extra": json_object(agent_extra, "--agent-extra") or {},
         }
-        choices = [AgentChoice(key="MODEL", **_named(model, seed), **rest) for model in models]
+        choices = chosen_models(models, seed, agent_key_env or [], rest)
         _check_retrieval(choices, retrieval_prob)
         plan = replace(_plan(benchmarks, data or [], max_questions, tools, scorer), retrieval_prob=retrieval_prob)
-        _evaluate(choices, plan, output, _Settings(job, tuple(set_ or ())))
+        _evaluate(choices, plan, output, SettingsSource(job, tuple(set_ or ())))
     except KeyboardInterrupt:
         typer.secho(f"Stopped. The same command goes on with what is left; {output} has the rest.", err=True, fg="red")
         raise typer.Exit(130) from None
@@ -112,42 +114,40 @@ def _check_retrieval(choices: list[AgentChoice], retrieval_prob: float) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Where protocol, budgets and engine come from."""
-
-    job: Path | None
-    overrides: tuple[str, ...]
-
-    def config(self, choice: AgentChoice) -> Any:
-        """The ``RAPOConfig`` for one model: of the job, of the checkpoint's own run, or the defaults."""
-        from rapo_rllib.checkpoint_folder import MANIFEST
-        from rapo_rllib.cli.buffer_build import job_config
-        from rapo_rllib.cli.dotted_keys import with_overrides
-        from rapo_rllib.config import RAPOConfig
-        from rapo_rllib.evaluation_checkpoint import is_rllib_checkpoint, trained_algorithm
-
-        if self.job is not None:
-            return job_config(self.job, list(self.overrides))
-        folder = Path(choice.name).expanduser()
-        ours = not choice.is_endpoint and (folder / MANIFEST).is_file() and is_rllib_checkpoint(folder)
-        return with_overrides(trained_algorithm(folder)[1] if ours else RAPOConfig(), map(key_value, self.overrides))
-
-
-def _is_of_another_algorithm(models: list[str]) -> bool:
+def _is_of_another_algorithm(model: str) -> bool:
     from rapo_rllib.checkpoint_folder import MANIFEST
 
-    folder = Path(models[0]).expanduser()
+    folder = Path(model).expanduser()
     return (folder / "rllib_checkpoint.json").is_file() and not (folder / MANIFEST).is_file()
 
 
-def _refuse_benchmarks(benchmarks: str | None) -> None:
-    if benchmarks is not None:
-        raise ValueError("--benchmarks: the checkpoint is of another algorithm than RAPO, which answers no questions")
+def _answers_questions(context: typer.Context, models: list[str]) -> bool:
+    """Whether the models are language models, not a checkpoint of another algorithm.
+
+    Raises:
+        ValueError: several models, of which one is of another algorithm; or an option was given that would do nothing.
+    """
+    others = [model for model in models if _is_of_another_algorithm(model)]
+    if others and len(models) > 1:
+        raise ValueError(f"{others[0]}: checkpoints of RLlib's other algorithms are evaluated one at a time")
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in _OF_ALL:
+            continue
+        if others and name not in _OF_EPISODES:
+            raise ValueError(
+                f"{parameter.opts[0]}: the checkpoint is of another algorithm than RAPO, which answers no questions"
+            )
+        if not others and name in _OF_EPISODES:
+            raise ValueError(
+                f"{parameter.opts[0]} is for checkpoints of RLlib's other algorithms; {models[0]!r} is a language model"
+            )
+    return not others
 
 
 def _episodes(
-    models: list[str],
+    model: str,
     output: Path,
     algo: str | None,
     env: str | None,
@@ -157,21 +157,10 @@ def _episodes(
 ) -> None:
     from rapo_rllib.cli.evaluate_episodes import EpisodeOptions, evaluate_episodes
 
-    if len(models) > 1:
-        raise ValueError("checkpoints of RLlib's other algorithms are evaluated one at a time")
     if episodes is not None and steps is not None:
         raise ValueError("--episodes and --steps: give one of them")
     options = EpisodeOptions(algo, env, episodes or 10, steps, tuple(map(key_value, overrides)))
-    evaluate_episodes(Path(models[0]).expanduser(), _new_file(output), options)
-
-
-def _named(model: str, seed: int | None) -> dict[str, Any]:
-    if not model.startswith(("http://", "https://")):
-        return {"name": model, "seed": 0 if seed is None else seed}
-    address, _, name = model.partition("#")
-    if not name:
-        raise ValueError(f"{model}: how does the endpoint call its model? Write {model}#MODEL")
-    return {"name": address, "model": name, "seed": seed}
+    evaluate_episodes(Path(model).expanduser(), _new_file(output), options)
 
 
 def _plan(
@@ -208,19 +197,23 @@ def _new_file(output: Path) -> Path:
     return output / RESULTS
 
 
-def _evaluate(choices: list[AgentChoice], plan: EvaluationPlan, output: Path, settings: _Settings) -> None:
+def _evaluate(choices: list[AgentChoice], plan: EvaluationPlan, output: Path, source: SettingsSource) -> None:
     import json
 
     from rapo_rllib.cli.evaluate_report import results, show
     from rapo_rllib.cli.quiet import quiet
     from rapo_rllib.evaluation_journal import TRANSCRIPTS, EvaluationJournal
     from rapo_rllib.evaluation_models import ModelRun, decided_by, labels
+    from rapo_rllib.evaluation_settings import resolved_settings
 
     quiet()
-    configs = [settings.config(choice) for choice in choices]
+    configs = source.configs(choices, plan)
+    resolved = [resolved_settings(config, choice, plan) for config, choice in zip(configs, choices, strict=True)]
+    models = dict(zip(labels(choices), resolved, strict=True))
     file = _new_file(output)
-    with EvaluationJournal(output, decided_by(configs, choices, plan), choices[0].samples) as journal:
-        runs = [ModelRun(name, choice, journal.of(name)) for name, choice in zip(labels(choices), choices, strict=True)]
+    with EvaluationJournal(output, decided_by(models, plan), choices[0].samples) as journal:
+        named = zip(models.items(), choices, strict=True)
+        runs = [ModelRun(name, choice, settings, journal.of(name)) for (name, settings), choice in named]
         for run, config in zip(runs, configs, strict=True):
             _ask(config, run, plan, journal)
     found = results(runs, plan)

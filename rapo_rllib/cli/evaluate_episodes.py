@@ -35,7 +35,7 @@ def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> 
     from rapo_rllib.cli.run import prepare
     from rapo_rllib.evaluation_checkpoint import trained_algorithm
 
-    prepare(checkpoint)
+    prepare(Path("here"))  # the modules of a job in this folder can be imported
     cls, config = trained_algorithm(checkpoint)
     if options.algorithm is not None and options.algorithm.upper() != cls.__name__.upper():
         raise ValueError(f"--algo {options.algorithm}: the checkpoint is of {cls.__name__}")

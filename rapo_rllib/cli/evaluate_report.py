@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
 
 
 def results(runs: Sequence[ModelRun], plan: EvaluationPlan) -> dict[str, Any]:
-    """``{benchmark: {model: numbers}}``; every model after the first also with its paired difference to the first."""
+    """Settings by model, numbers by benchmark and model; those after the first also with their paired difference to it."""
     from rapo_rllib.evaluation_metrics import accuracies, paired_difference, summary
 
-    found: dict[str, Any] = {"scorer": plan.scorer, "retrieval_prob": plan.retrieval_prob, "benchmarks": {}}
+    found: dict[str, Any] = {"scorer": plan.scorer, "retrieval_prob": plan.retrieval_prob}
+    found |= {"settings": {run.label: run.settings for run in runs}, "benchmarks": {}}
     for asked in plan.asked:
         benchmark, models = asked.benchmark, {}
         outcomes = [run.outcomes(asked) for run in runs]
         for index, (run, measured) in enumerate(zip(runs, outcomes, strict=True)):
-            choice = run.choice
-            numbers = {"model": choice.name, "temperature": choice.temperature, "seed": choice.seed, **summary(measured)}
+            sampling = {name: run.settings[name] for name in ("temperature", "seed")}
+            numbers = {"model": run.choice.name, **sampling, **summary(measured)}
             models[run.label] = numbers
             if index:
                 numbers["to_first"] = paired_difference(accuracies(outcomes[0]), accuracies(measured))
@@ -44,15 +45,25 @@ def show(found: Mapping[str, Any]) -> None:
     if found["retrieval_prob"]:
         typer.echo(f"With retrieval: after a completed step with probability {found['retrieval_prob']:g}.")
     for name, model, row in rows:
-        if row["failed"]:
-            attempts = row["questions"] * row["samples"]
-            typer.secho(f"{name}, {model}: {row['failed']} of {attempts} attempts failed and count as wrong", fg="yellow")
+        for lost in _lost(row):
+            typer.secho(f"{name}, {model}: {lost}", fg="yellow")
         if "to_first" in row:
             low, high = row["to_first"]["difference_ci"]
             typer.echo(f"{name}: {model} to the first: {row['to_first']['difference']:+.3f} [{low:+.3f}, {high:+.3f}]")
     for name, one in found["benchmarks"].items():
         if one["caution"] and found["scorer"] == "auto":
             typer.secho(f"{name}: {one['caution']}", fg="yellow")
+
+
+def _lost(row: Mapping[str, Any]) -> Iterator[str]:
+    """What the numbers are without."""
+    attempts = row["questions"] * row["samples"]
+    if row["failed"]:
+        yield f"{row['failed']} of {attempts} attempts failed and count as wrong"
+    for why, count in row["score_failures"].items():
+        yield f"{count} of {attempts} attempts were not judged by the scorer asked for ({why}), but as its on_failure says"
+    if row["failed_retrievals"]:
+        yield f"{row['failed_retrievals']} retrievals failed; those attempts went on without"
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -243,6 +243,8 @@ class RolloutLoop:
             found = future.result()
         except RetrievalError:  # the retriever has said so
             self.stats.retrieval_failures += len(sessions)
+            for session in sessions:
+                session.trajectory.failed_retrievals += 1
             found = [None] * len(sessions)
         else:
             self.stats.retrieval_empty += sum(hit is None for hit in found)

@@ -127,7 +127,8 @@ def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
         time.sleep(0.5)  # what it had asked last is answered
         asked_before = solver.asked.copy()
         assert 3 <= len(finished) < count
-        assert "differ from evaluation.json" in run(of_solver(server), *options, "--temperature", "0.5", status=1)
+        for other in (("--temperature", "0.5"), ("--agent-extra", '{"top_p": 0.1}'), ("--set", "max_steps=9")):
+            assert "differ from evaluation.json" in run(of_solver(server), *options, *other, status=1)
         output = run(of_solver(server), *options)
     assert f"solver: 8 attempts, of which {len(finished)} are there already" in output
     rest = {
@@ -151,6 +152,42 @@ def test_questions_whose_endpoint_was_down_are_asked_again(folder: Path) -> None
     assert (numbers["accuracy"], numbers["failed"], len(rows)) == (1.0, 0, 4)
 
 
+def test_settings_of_the_environment_are_used_and_written(folder: Path) -> None:
+    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 2)}", "--set", "env_config.max_tool_calls=0"]
+    with local_service(Solver()) as server:
+        run(of_solver(server), *options, "--set", "env_config.reward.correct=3")
+    numbers, rows = read(folder / "evaluation")
+    assert [row["end"] for row in rows] == ["tool_limit"] * 2 and numbers["temperature"] == 0.0
+    settings = json.loads((folder / "evaluation" / "results.json").read_text())["settings"]["solver"]
+    assert settings["env_config"] == {"max_tool_calls": 0, "reward": {"correct": 3}, "scorer": "auto"}
+    assert (settings["temperature"], settings["max_response_tokens"], settings["tools"]) == (0.0, 4096, {"gsm8k": ["python"]})
+    assert settings == json.loads((folder / "evaluation" / "evaluation.json").read_text())["model solver"]
+
+
+def test_a_temperature_that_is_not_given_is_told(folder: Path) -> None:
+    with local_service(Solver()) as server:
+        run(of_solver(server), "-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 1)}", "--samples", "2")
+    assert read(folder / "evaluation")[0]["temperature"] == 1.0
+
+
+def test_a_judge_that_is_down_is_told(folder: Path) -> None:
+    judge = "{base_url: 'http://127.0.0.1:9/v1', model: j, attempts: 1, on_failure: wrong}"
+    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 2)}", "--scorer", f"{{name: judge, options: {judge}}}"]
+    with local_service(answering({})) as server:
+        output = run(f"{server.url}/v1#solver", *options)
+    numbers, rows = read(folder / "evaluation")
+    assert numbers["score_failures"] == {"judge/unreachable": 2} == {rows[0]["score_failure"]: len(rows)}
+    assert "gsm8k, solver: 2 of 2 attempts were not judged by the scorer asked for (judge/unreachable)" in " ".join(
+        output.split()
+    )
+
+
+def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None:
+    with local_service(lambda _: Reply({"error": "no"}, 401)) as server:
+        output = run(of_solver(server), "-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 1)}", status=1)
+    assert "Correct MODEL, or the key in the environment variable AGENT_API_KEY" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -164,6 +201,10 @@ def test_questions_whose_endpoint_was_down_are_asked_again(folder: Path) -> None
         (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--tools", "[pithon]"], "pithon"),
         (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--scorer", "judg"], "did you mean 'judge'"),
         (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
+        (
+            ["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"],
+            "--set env_config.limit_test: ",
+        ),
         (["m", "-b", "gsm8k", "--retrieval-prob", "1.5"], "--retrieval-prob 1.5: must be between 0 and 1"),
         (["http://127.0.0.1:1/v1#m", "-b", "gsm8k", "--retrieval-prob", "0.5"], "is an endpoint, which cannot be shown"),
         (["m", "-b", "gsm8k", "--episodes", "3"], "--episodes is for checkpoints of RLlib's other algorithms"),
@@ -187,4 +228,6 @@ def test_a_checkpoint_of_ppo(folder: Path) -> None:
     assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
     assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", done.stdout)
     assert "--algo DQN: the checkpoint is of PPO" in run(checkpoint, "--algo", "DQN", "-o", "other", status=1)
-    assert "--benchmarks: the checkpoint is of another algorithm" in run(checkpoint, "-b", "gsm8k", status=1)
+    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-api", "chat")):
+        assert f"{option[0]}: the checkpoint is of another algorithm" in run(checkpoint, *option, status=1)
+    assert "are evaluated one at a time" in run("some/model", checkpoint, "-b", "gsm8k", status=1)

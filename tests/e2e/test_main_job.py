@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 from cli_runs import rllib
-from jobs import Trial, at, short_job, trials
+from jobs import Trial, at, example, short_job, trials
+from sums import write_sums
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -92,6 +94,27 @@ def test_the_update_moved_the_policy_and_the_engine_followed(job: tuple[Any, Tri
     for result in (first, second):
         assert at(result, "learners/default_policy/mismatch") < 0.01
         assert at(result, "sync/canary_mean") < 0.01
+
+
+def test_the_last_checkpoint_is_evaluated_as_its_run_was_set(job: tuple[Any, Trial], tmp_path: Path) -> None:
+    checkpoint = str(job[1].last_checkpoint)
+    data = ("--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}")
+    done = rllib(tmp_path, "evaluate", checkpoint, *data, timeout_s=400)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    ((label, numbers),) = results["benchmarks"]["gsm8k"]["models"].items()
+    assert label.endswith(Path(checkpoint).name)
+    assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (3, 0, 0.0)
+    assert 0 < numbers["tokens"] <= 160  # max_response_tokens
+    found = results["settings"][label]
+    assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
+    budgets = {"max_prompt_tokens": 384, "max_response_tokens": 160, "max_step_tokens": 40, "max_tool_calls": 2}
+    assert {name: found[name] for name in budgets} == budgets
+    own = example("rapo_math.yaml")["config"]["protocol"]
+    assert found["protocol"]["system_prompt"] == own["system_prompt"]
+    assert found["protocol"]["examples"] == [list(pair) for pair in own["examples"]]
+    assert found["env_config"]["reward"] == {"correct": 1.0, "format": 0.5}
+    assert (found["engine"]["dtype"], found["tools"]) == ("float32", {"gsm8k": ["python"]})
 
 
 def test_transcripts(job: tuple[Any, Trial]) -> None:

@@ -78,6 +78,9 @@ class ScriptedEngine:
         n = len(token_ids)
         return Completion(request.request_id, token_ids, [-0.5] * n, [entropy] * n, wanted, spill, finish, self.policy_version)
 
+    def close(self) -> None:
+        """Nothing to free."""
+
     def abort(self, request_ids: Sequence[str]) -> None:
         for name in request_ids:
             self._running.pop(name, None)

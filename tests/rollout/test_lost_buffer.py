@@ -9,6 +9,7 @@ import pytest
 from milvus_server import MilvusServer
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
 
+from rapo_rllib.agents.vllm_agent import VLLMAgent
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -56,6 +57,34 @@ def make_loop(source: Interrupted) -> RolloutLoop:
         ),
         Retriever(source, selection="nearest", top_k=1),
     )
+
+
+class Gone:
+    """A buffer whose server is down."""
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+        raise RetrievalError("Milvus does not answer")
+
+
+def test_an_evaluation_without_its_buffer_stops_and_counts_what_failed() -> None:
+    failures = RetrievalFailures(0.5, "http://host:19530", "run the same command again")
+    protocol = ProtocolSettings(system_prompt="")
+    agent = VLLMAgent(
+        ScriptedEngine(three_calls),
+        ChatProtocol(ByteTokenizer(), protocol),
+        CalculatorEnv,
+        RolloutSettings(group_size=4, max_tool_calls=NUM_CALLS, max_response_tokens=2000, max_prompt_tokens=400),
+        at_once=1,
+        seed=1,
+        retriever=Retriever(Gone(), selection="nearest", top_k=1),
+        retrieval_prob=1.0,
+        on_stats=lambda stats: failures.add([stats]),
+    )
+    answers = agent.answers(QUESTIONS, lambda: None)
+    assert [attempt.failed_retrievals for attempt in next(answers).attempts] == [NUM_CALLS] * 4
+    with pytest.raises(RetrievalError, match=r"24 of 24 retrievals failed, .* answers, then run the same command again"):
+        next(answers)
+    agent.close()
 
 
 @pytest.mark.milvus
