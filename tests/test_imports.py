@@ -1,11 +1,7 @@
 """Light imports stay light: what nobody has used yet is not loaded."""
 
-import ast
-import re
 import subprocess
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -65,27 +61,3 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 """
     assert loaded_after(statements, (*HEAVY, "ray", "torch")) == []
-
-
-def declared_distributions() -> set[str]:
-    """Every distribution that ``pyproject.toml`` names, its extras included, in lower case with ``-``."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = sum(project["optional-dependencies"].values(), project["dependencies"])
-    return {re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
-
-
-def imported_packages(file: Path) -> set[str]:
-    """Top-level names that one file imports absolutely, in functions as well."""
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module]
-    return {name.split(".")[0] for name in names}
-
-
-def test_every_imported_package_is_declared() -> None:
-    distributions, declared = packages_distributions(), declared_distributions()
-    imported = set().union(*(imported_packages(file) for file in (REPOSITORY / "rapo_rllib").rglob("*.py")))
-    foreign = imported - set(sys.stdlib_module_names) - {"rapo_rllib"}
-    carriers = {name: {d.lower().replace("_", "-") for d in distributions.get(name, [name])} for name in foreign}
-    assert "torch" in foreign
-    assert {name for name, found in carriers.items() if not found & declared} == set()

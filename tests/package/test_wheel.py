@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import site
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,31 @@ def test_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
     metadata = wheel.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     assert f"Requires-Python: {','.join(reversed(PROJECT['requires-python'].split(',')))}" in metadata
+
+
+def imported_packages(code: bytes) -> set[str]:
+    """Top-level names that a module imports absolutely, in functions as well."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module]
+    return {name.split(".")[0] for name in names}
+
+
+def canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_it_requires_what_its_modules_import(wheel: zipfile.ZipFile) -> None:
+    metadata = wheel.read(f"rapo_rllib-{PROJECT['version']}.dist-info/METADATA").decode()
+    required = {canonical(name) for name in re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==)", metadata, re.MULTILINE)}
+    modules = [name for name in wheel.namelist() if name.startswith("rapo_rllib/") and name.endswith(".py")]
+    imported = set().union(*(imported_packages(wheel.read(name)) for name in modules))
+    distributions = packages_distributions()
+    foreign = imported - set(sys.stdlib_module_names) - {"rapo_rllib"}
+    carriers = {name: {canonical(each) for each in distributions.get(name, [name])} for name in foreign}
+    assert {"torch", "ray", "yaml"} <= foreign
+    # what extras bring: an engine for CPUs or GPUs, and a logger that a job may name
+    assert {name for name, found in carriers.items() if not found & required} == {"vllm", "mlflow"}
 
 
 def test_citation_and_changelog_name_the_version() -> None:
