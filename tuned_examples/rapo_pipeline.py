@@ -21,6 +21,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.evaluation import evaluate_on_env_runners
+from rapo_rllib.metrics_log import logged_metrics
 from rapo_rllib.rewards import Episode
 from rapo_rllib.types import ExpertTrajectory, Question
 
@@ -93,7 +94,8 @@ class CountsTools(RLlibCallback):
 def evaluate(algorithm: Any, eval_env_runner_group: Any) -> tuple[dict[str, Any], int, int]:
     """A custom evaluation: the plugin's own, and one number more."""
     values, env_steps, agent_steps = evaluate_on_env_runners(algorithm, eval_env_runner_group)
-    algorithm.metrics.log_value((EVALUATION_RESULTS, ENV_RUNNER_RESULTS, "error_rate"), 1 - values["accuracy"], window=1)
+    more = logged_metrics({"error_rate": 1 - values["accuracy"]})  # merged: RLlib refuses what is logged beside merged metrics
+    algorithm.metrics.aggregate([more], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     return values, env_steps, agent_steps
 
 
