@@ -39,3 +39,10 @@ def commands_in_sentences() -> list[tuple[str, list[str]]]:
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         found += [(name(page), shlex.split(text)) for text in re.findall(r"`(rllib [^`|]+)`", prose)]
     return found
+
+
+def is_a_test(name: str) -> bool:
+    """Whether ``file.py::function`` is a test, the file being below ``tests``."""
+    file, _, function = name.partition("::")
+    text = (REPOSITORY / "tests" / file).read_text(encoding="utf-8")
+    return function.startswith("test_") and re.search(rf"^def {function}\(", text, flags=re.MULTILINE) is not None

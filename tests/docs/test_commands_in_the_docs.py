@@ -46,11 +46,12 @@ def check_rllib(words: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     requirements = " ".join(requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra)
+    wheel = f"dist/{PROJECT['name']}-{PROJECT['version']}-py3-none-any.whl"
     for word in words[2:]:
-        extra = re.fullmatch(r"\.\[([\w,-]+)\]", word)
+        extra = re.fullmatch(rf"(?:\.|{re.escape(wheel)})\[([\w,-]+)\]", word)
         if extra:
             assert set(extra[1].split(",")) <= set(PROJECT["optional-dependencies"]), word
-        elif not word.startswith(("-", "$")):
+        elif not word.startswith(("-", "$")) and words[1] != "wheel":
             assert word in requirements + MAKEFILE, word
 
 

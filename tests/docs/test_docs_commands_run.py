@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from local_service import local_service
-from pages import REPOSITORY, commands, commands_in_sentences
+from pages import REPOSITORY, commands, commands_in_sentences, is_a_test
 from run_folders import write_trial
 from sums import Solver, write_sums
 from typer.main import get_command
@@ -25,6 +25,9 @@ from typer.testing import CliRunner
 from rapo_rllib.cli.main import app
 
 Words = list[str]
+WHEEL = "package/test_wheel.py"
+TRAINED = "e2e/test_examples_train.py"
+CLUSTER = "docs/test_cluster.py::test_the_commands_make_a_cluster_train_on_it_and_end_it"
 
 
 def rllib(words: Words, *more: str) -> str:
@@ -87,32 +90,94 @@ RUNS: dict[str, Callable[[Words, Path], None]] = {
 
 # first words of a command -> why not here, and which test runs it so, or in a short form
 ELSEWHERE = {
-    "pip": ("installs packages", "package/test_wheel.py"),
-    "ray": ("starts and stops the Ray of this machine, which other tests use", "docs/test_cluster.py"),
-    "export": ("sets a variable for the command beside it", "cli/test_buffer_build.py"),
-    "python benchmarks/main_job.py": ("half an hour; its job, shortened", "e2e/test_main_job.py"),
-    "python benchmarks/rollout.py": ("an hour", "benchmarks/test_rollout_parts.py"),
-    "python benchmarks/retrieval.py": ("hours", "benchmarks/test_retrieval_parts.py"),
-    "python benchmarks/search_recall.py": ("hours, and data sets", "benchmarks/test_search_recall.py"),
-    "python benchmarks/sandbox.py": ("minutes on an idle machine; what it measures", "sandbox/test_forkserver.py"),
-    "python benchmarks/learning.py": ("an hour", "benchmarks/test_learning_parts.py"),
-    "python benchmarks/learner.py": ("an hour", "benchmarks/test_learner_parts.py"),
-    "rllib buffer build job.yaml --agent Qwen": ("a model of 15 GB", "e2e/test_buffer_build_engine.py"),
-    "rllib buffer build job.yaml --agent ~": ("a checkpoint in an engine", "e2e/test_buffer_build_engine.py"),
-    "rllib buffer build job.yaml --agent https": ("its own page of tests, with a local endpoint", "cli/test_buffer_build.py"),
-    "rllib buffer": ("with the files of the page, as they stand", "cli/test_buffer_docs.py"),
-    "rllib evaluate CHECKPOINT --benchmarks": ("an engine of its own", "e2e/test_evaluate_engine.py"),
-    "rllib evaluate CHECKPOINT --algo": ("a checkpoint of PPO", "cli/test_evaluate.py"),
-    "tensorboard": ("a server for people; what it reads", "loggers/test_logged_job.py"),
-    "rllib example": ("each on its own page of tests, and from an installed wheel", "cli/test_example.py"),
-    "rllib train file tuned_examples/rapo_math.yaml --plain": ("half an hour; its display", "cli/test_live.py"),
-    "rllib train --algo": ("ten iterations", "cli/test_train_algo.py"),
-    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py"),
-    "rllib train file job.yaml --ray-address": ("several machines", "docs/test_cluster.py"),
-    "rllib train file tuned_examples/rapo_treasure_hunt.yaml": ("a training", "e2e/test_own_environment.py"),
-    "rllib train file tuned_examples/rapo_sweep.yaml": ("four trainings", "e2e/test_tune.py"),
-    "rllib train file tuned_examples/rapo_asha.yaml": ("eight trainings", "cli/test_schedulers.py"),
-    "rllib train file tuned_examples/rapo_pbt.yaml": ("four trainings", "e2e/test_population.py"),
+    "pip install": (
+        "installs packages; from a wheel, into an environment",
+        f"{WHEEL}::test_the_installed_command_finds_the_examples",
+    ),
+    "pip uninstall": (
+        "removes packages; `make` does before any test",
+        "docs/test_docs_commands_run.py::test_make_removes_the_same_packages",
+    ),
+    "pip wheel": ("from a copy, without the network", f"{WHEEL}::test_it_holds_every_file_of_the_package"),
+    "ray": ("sees every Ray of this machine: in namespaces of its own", CLUSTER),
+    "export RAY_AUTH_MODE": ("for the commands below it", CLUSTER),
+    "rllib train file job.yaml --ray-address": ("joins a cluster that has to be made first", CLUSTER),
+    "export AGENT_API_KEY": (
+        "sets a variable for the command beside it",
+        "agents/test_endpoint_agent.py::test_what_an_endpoint_is_sent",
+    ),
+    "python benchmarks/main_job.py": ("half an hour; its job, shortened", "e2e/test_main_job.py::test_summary"),
+    "python benchmarks/rollout.py": (
+        "an hour; its parts",
+        "benchmarks/test_rollout_parts.py::test_lockstep_and_our_schedule_do_the_same_work",
+    ),
+    "python benchmarks/retrieval.py": (
+        "hours; its parts",
+        "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",
+    ),
+    "python benchmarks/search_recall.py": (
+        "hours, and data sets; its sample",
+        "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",
+    ),
+    "python benchmarks/sandbox.py": (
+        "minutes on an idle machine; calls of what it measures",
+        "sandbox/test_forkserver.py::test_four_hundred_calls_leave_nothing",
+    ),
+    "python benchmarks/learning.py": (
+        "an hour; its parts",
+        "benchmarks/test_learning_parts.py::test_results_of_tune_become_rows",
+    ),
+    "python benchmarks/learner.py": (
+        "an hour; its parts",
+        "benchmarks/test_learner_parts.py::test_both_sides_take_the_same_step",
+    ),
+    "rllib buffer build job.yaml --agent Qwen": (
+        "a model of 15 GB; a small one",
+        "e2e/test_buffer_build_engine.py::test_a_model_answers_with_the_tools_of_the_job",
+    ),
+    "rllib buffer build job.yaml --agent ~": (
+        "a checkpoint in an engine",
+        "e2e/test_buffer_build_engine.py::test_a_checkpoint_answers_questions_that_are_only_seeds",
+    ),
+    "rllib buffer build job.yaml --agent https": (
+        "its own page of tests, with a local endpoint",
+        "cli/test_buffer_build.py::test_built_repeated_and_enlarged",
+    ),
+    "rllib buffer": ("with the files of the page, as they stand", "cli/test_buffer_docs.py::test_a_command_of_the_page"),
+    "rllib evaluate CHECKPOINT --benchmarks": (
+        "an engine of its own",
+        "e2e/test_evaluate_engine.py::test_with_retrieval_every_attempt_is_shown_a_trace",
+    ),
+    "rllib evaluate CHECKPOINT --algo": ("a checkpoint of PPO", "cli/test_evaluate.py::test_a_checkpoint_of_ppo"),
+    "tensorboard": (
+        "a server for people, not installed; what it reads",
+        "loggers/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
+    ),
+    "rllib example list": ("its own page of tests", "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it"),
+    "rllib example get": (
+        "its own page of tests",
+        "cli/test_example.py::test_get_writes_the_file_and_the_modules_that_it_needs",
+    ),
+    "rllib example run grpo_math": ("a training", f"{TRAINED}::test_an_example_by_its_name"),
+    "rllib train file tuned_examples/rapo_math.yaml --plain": (
+        "half an hour; its display, and its job shortened",
+        "e2e/test_main_job.py::test_progress_says_what_happens",
+    ),
+    "rllib train --algo": ("ten iterations; two", "cli/test_train_algo.py::test_ppo_trains_without_a_file"),
+    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_three_kills"),
+    "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (
+        "a training",
+        "e2e/test_own_environment.py::test_the_text_game",
+    ),
+    "rllib train file tuned_examples/rapo_sweep.yaml": ("four trainings", f"{TRAINED}::test_a_sweep"),
+    "rllib train file tuned_examples/rapo_asha.yaml": (
+        "eight trainings; a PPO job with its scheduler",
+        "cli/test_schedulers.py::test_asha_stops_the_worse_trial",
+    ),
+    "rllib train file tuned_examples/rapo_pbt.yaml": (
+        "four trainings; a small job of the kind",
+        "e2e/test_population.py::test_an_exploit_clones_weights_optimiser_and_buffer",
+    ),
 }
 
 
@@ -130,7 +195,20 @@ def test_a_command_is_run_here_or_by_the_test_that_is_named(page: str, words: Wo
     found = entry(words)
     assert found is not None, f"{page}: {' '.join(words)}: run it in RUNS, or name why not, and its test, in ELSEWHERE"
     if found in ELSEWHERE:
-        assert (REPOSITORY / "tests" / ELSEWHERE[found][1]).is_file()
+        assert is_a_test(ELSEWHERE[found][1])
+
+
+def test_a_test_that_is_none_would_be_found() -> None:
+    assert is_a_test("docs/test_walkthrough.py::test_every_printed_number_is_the_one_beside_it")
+    assert not is_a_test("docs/test_walkthrough.py")
+    assert not is_a_test("docs/test_walkthrough.py::test_nothing")
+    assert not is_a_test("docs/pages.py::commands")
+
+
+def test_make_removes_the_same_packages() -> None:
+    (removed,) = (words[2:] for _, words in commands() if words[:2] == ["pip", "uninstall"])
+    (line,) = re.findall(r"PIP\) uninstall (.*)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"))
+    assert {word for word in removed if word[0] != "-"} == {word for word in line.split() if word[0] != "-"}
 
 
 def test_no_entry_is_left_over() -> None:

@@ -1,0 +1,69 @@
+"""Every Python block of README and docs is run, or checked: here, or by the test that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import REPOSITORY, blocks, every, is_a_test
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.corpus.passages import read_passages
+
+HERE = {"docs/ablations.md", "docs/search.md"}
+ELSEWHERE = {
+    "README.md": "e2e/test_readme.py::test_the_program_of_readme_trains",
+    # a program of TRL, for GPUs: its names
+    "docs/from_verl_or_trl.md": "docs/test_from_verl_or_trl.py::test_the_script_uses_names_of_trl",
+    "docs/rewards.md": "rewards/test_own.py::test_the_example_of_the_page_about_rewards",
+    "docs/tools.md": "tools/test_tools_in_the_docs.py::test_they_run",
+}
+
+
+def run(page: str, **given: Any) -> None:
+    """The only block of ``page``, which has the names ``given``."""
+    (block,) = blocks(REPOSITORY / page, "python")
+    exec(compile(block, page, "exec"), {"__name__": "__main__", **given})
+
+
+def test_every_page_has_a_test() -> None:
+    assert {page for page, _ in every("python")} == HERE | set(ELSEWHERE)
+    assert [test for test in ELSEWHERE.values() if not is_a_test(test)] == []
+
+
+def test_ablations() -> None:
+    configs: list[RAPOConfig] = []
+
+    class Kept(RAPOConfig):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            configs.append(self)
+
+    run("docs/ablations.md", RAPOConfig=Kept)
+    released, without_rr = configs
+    for config in configs:
+        config.training(model={"name_or_path": "smollm2-135m-instruct"}).validate()
+    assert (released.group_size, released.num_hybrid, released.preset) == (8, 3, "released_code")
+    assert without_rr.retrieval_advantage_weight == 0
+
+
+def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HotpotQA is not on every machine: two rows of its form."""
+    import datasets
+
+    def hotpotqa(name: str, config: str, split: str) -> Sequence[dict[str, Any]]:
+        assert (name, config, split) == ("hotpotqa/hotpot_qa", "distractor", "train+validation")
+        return datasets.Dataset.from_list(
+            [
+                {"context": {"title": ["Faust", "Hamlet"], "sentences": [["A play.", " By Goethe."], ["Another."]]}},
+                {"context": {"title": ["Dune"], "sentences": [["A novel."]]}},
+            ]
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", hotpotqa)
+    monkeypatch.chdir(tmp_path)
+    run("docs/search.md")
+    found = [(passage.title, passage.text) for passage in read_passages("passages.jsonl")]
+    assert found == [("Faust", "A play. By Goethe."), ("Hamlet", "Another."), ("Dune", "A novel.")]

@@ -1,0 +1,44 @@
+"""README's program in Python, as it stands there; only its sizes are smaller."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_runs import environment
+from jobs import REPOSITORY
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+SMALL = (
+    "questions_per_step=2, max_prompt_tokens=1024, max_response_tokens=16, learner_num_threads=1, "
+    "engine={'dtype': 'float32', 'enforce_eager': True, 'max_num_seqs': 16, 'kv_cache_gib': 0.2}, "
+    "step_trace_buffer={'max_traces': 20}"
+)
+AFTER = "\nprint('restored:', algo.iteration)\nalgo.stop()\n"
+
+
+def test_the_program_of_readme_trains(tmp_path: Path, small_model: str) -> None:
+    (_, _, rest) = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## From Python\n\n```python\n")
+    program = rest.partition("```")[0]
+    smaller = {
+        "smollm2-135m-instruct": small_model,
+        "lr=1e-5": f"lr=1e-5, {SMALL}",
+        "range(20)": "range(1)",
+        "evaluation_interval=5, evaluation_duration=128": "evaluation_interval=1, evaluation_duration=4",
+    }
+    for said, here in smaller.items():
+        assert program.count(said) == 1, said
+        program = program.replace(said, here)
+    (tmp_path / "program.py").write_text(program + AFTER, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    said = [line.split() for line in done.stdout.splitlines()]
+    (accuracy,) = (float(words[-1]) for words in said if words[:2] == ["held-out", "accuracy:"])
+    assert 0 <= accuracy <= 1
+    assert ["restored:", "1"] in said
+    assert (tmp_path / "policy" / "config.json").is_file()
