@@ -170,14 +170,8 @@ ELSEWHERE = {
         "e2e/test_own_environment.py::test_the_text_game",
     ),
     "rllib train file tuned_examples/rapo_sweep.yaml": ("four trainings", f"{TRAINED}::test_a_sweep"),
-    "rllib train file tuned_examples/rapo_asha.yaml": (
-        "eight trainings; a PPO job with its scheduler",
-        "cli/test_schedulers.py::test_asha_stops_the_worse_trial",
-    ),
-    "rllib train file tuned_examples/rapo_pbt.yaml": (
-        "four trainings; a small job of the kind",
-        "e2e/test_population.py::test_an_exploit_clones_weights_optimiser_and_buffer",
-    ),
+    "rllib train file tuned_examples/rapo_asha.yaml": ("eight trainings", f"{TRAINED}::test_a_sweep"),
+    "rllib train file tuned_examples/rapo_pbt.yaml": ("four trainings", f"{TRAINED}::test_a_sweep"),
 }
 
 

@@ -27,8 +27,11 @@ SMALL: dict[str, Any] = {
     "num_cpus_for_main_process": 1,
 }
 RETRIEVING = {"num_hybrid": 2, "step_trace_buffer.max_traces": 20}
+TWO = ("--num-samples", "2")
 SWEEPS: dict[str, tuple[str, ...]] = {
     "rapo_sweep.yaml": ("--set", "retrieval_prob={grid_search: [0.0, 1.0]}"),
+    "rapo_asha.yaml": (*TWO, "--scheduler-config", '{"grace_period": 1, "max_t": 1}'),
+    "rapo_pbt.yaml": (*TWO, "--scheduler-config", '{"perturbation_interval": 1}'),
 }
 
 
