@@ -2,8 +2,7 @@
 
     build.py --insert--> StepTraceBuffer --retrieve--> the rollout loop, one batch of histories at a time
 
-Key: the embedding of (question, history before the step); value: the step. ``embedder.py`` makes keys, ``rapo_rllib/milvus``
-stores them.
+Key: the embedding of (question, history before the step); value: the step. ``embedder.py`` makes keys, ``milvus`` stores them.
 """
 
 from __future__ import annotations
