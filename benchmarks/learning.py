@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
 
 def chains(options: argparse.Namespace, folder: Path) -> list[str]:
     """All runs on the chains, method by method; names of those that failed."""
-    policy = make_policy(options.folder.absolute() / "base_policy", Imitation(), os.cpu_count() or 1)
+    policy = make_policy(options.folder.absolute() / "base_policy", Imitation(), len(os.sched_getaffinity(0)))
     methods, seeds, tokens = options.methods, options.seeds, options.tokens
     if options.short:
         methods, seeds, tokens = SHORT, SHORT_RUNS["seeds"], SHORT_RUNS["tokens"]

@@ -23,7 +23,7 @@ def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
 
     Runs of a seed wait for each other: they have one Step-Trace Buffer, which the first one builds.
     """
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     runs = [replace(run, threads=threads) for run in runs]
     context = multiprocessing.get_context("forkserver")
