@@ -62,7 +62,7 @@ def make_loop(source: Interrupted) -> RolloutLoop:
 class Gone:
     """A buffer whose server is down."""
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
         raise RetrievalError("Milvus does not answer")
 
 
