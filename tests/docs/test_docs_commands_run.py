@@ -115,6 +115,10 @@ ELSEWHERE = {
         "hours; its parts",
         "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",
     ),
+    "python benchmarks/buffer_import.py": (
+        "minutes on an idle machine; a few step traces",
+        "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone",
+    ),
     "python benchmarks/search_recall.py": (
         "hours, and data sets; its sample",
         "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",
