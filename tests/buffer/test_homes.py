@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
@@ -262,8 +263,9 @@ def test_an_hnsw_index_finds_what_the_exact_one_finds(filled, other):
     found = buffer.retrieve([query(trace) for trace in TRACES[:10]])
     assert [[hit.trace.id for hit in hits] for hits in found] == exact
     vectors = buffer.embedder.encode([(t.question, t.history) for t in (TRACES[0], found[0][1].trace)])
-    # An inner product; HNSW rounds to bfloat16 where the CPU has AVX512-BF16, on a server and in Lite.
-    assert found[0][1].similarity == pytest.approx(float(vectors[0] @ vectors[1]), abs=2e-3)
+    # On CPUs with AVX512-BF16 it is off by 3e-4, on a server and in Lite, as if HNSW rounded to bfloat16 there.
+    tolerance = 2e-3 if torch.cpu.get_capabilities().get("avx512_bf16") else 1e-4
+    assert found[0][1].similarity == pytest.approx(float(vectors[0] @ vectors[1]), abs=tolerance)  # inner product
     filled.fit_index()
     assert filled.milvus.index_of("step_traces") == "FLAT"
     assert filled.retrieve([query(TRACES[5])])[0][0].trace == TRACES[5]
