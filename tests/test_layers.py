@@ -17,7 +17,7 @@ LAYERS = {
     1: (
         *("objective/*", "protocol/*", "sandbox/*", "tools/*", "rewards/*", "web_search/*", "milvus/*", "trace_formats/*"),
         *("hardware.py", "models.py", "lora.py", "weights.py", "shared_weights.py", "trace_files.py", "json_service.py"),
-        *("text_encoder.py", "endpoint_encoder.py"),
+        *("text_encoder.py", "openvino_forward.py", "endpoint_encoder.py"),
         "text_lines.py",
     ),
     2: ("envs/*", "buffer/*", "corpus/*", "batching/*", "attention/*"),

@@ -1,14 +1,19 @@
 """Texts to vectors: roles, and one model in memory for whoever asks."""
 
-import copy
 import json
 import pickle
 
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
-from rapo_rllib.text_encoder import TextEncoder
+from rapo_rllib.text_encoder import TextEncoder, _pad_to_few_lengths, resolve_embedder
+
+
+def fresh_model() -> SentenceTransformer:
+    """As sentence-transformers runs it."""
+    return SentenceTransformer(resolve_embedder("all-minilm-l6-v2", "embedder"), device="cpu")
 
 
 def test_a_model_is_loaded_once_for_all_who_name_it() -> None:
@@ -46,9 +51,31 @@ def test_bfloat16_where_the_cpu_multiplies_it() -> None:
 
 def test_both_precisions_make_comparable_vectors() -> None:
     texts = [f"Ann has {i} apples." + " <python>3 + 5</python>" * i for i in range(8)]
-    model = TextEncoder("all-minilm-l6-v2", key="embedder").loaded().model
-    other = copy.deepcopy(model).to(torch.bfloat16 if model.dtype == torch.float32 else torch.float32)
-    one, two = (
-        np.asarray(m.encode(texts, normalize_embeddings=True, convert_to_numpy=True), np.float32) for m in (model, other)
-    )
+    encoder = TextEncoder("all-minilm-l6-v2", key="embedder")
+    one = encoder.encode(texts)
+    other = fresh_model().to(torch.bfloat16 if encoder.dtype == "float32" else torch.float32)
+    two = np.asarray(other.encode(texts, normalize_embeddings=True, convert_to_numpy=True), np.float32)
     assert float((one * two).sum(axis=1).min()) > 0.99
+
+
+def test_texts_are_padded_to_few_lengths_which_changes_no_vector() -> None:
+    encoder = TextEncoder("all-minilm-l6-v2", key="embedder")
+    model = encoder.loaded().model
+    widths: list[int] = []
+    hook = model[0].register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0]["input_ids"].shape[1]))
+    texts = ["apple " * count for count in (1, 9, 20, 300)]
+    try:
+        vectors = np.concatenate([encoder.encode([text]) for text in texts])
+    finally:
+        hook.remove()
+    assert widths == [8, 16, 24, 256]
+    other = np.asarray(fresh_model().encode(texts, batch_size=1, normalize_embeddings=True), np.float32)
+    assert float((vectors * other).sum(axis=1).min()) > 0.999
+
+
+@pytest.mark.parametrize(("limit", "pad_to"), [(256, 8), (250, None), (None, None)])
+def test_no_model_is_padded_beyond_what_it_reads(limit: int | None, pad_to: int | None) -> None:
+    transformer = fresh_model()[0]
+    transformer.max_seq_length = limit
+    _pad_to_few_lengths(transformer)
+    assert transformer.processing_kwargs.get("text", {}).get("pad_to_multiple_of") == pad_to

@@ -1,0 +1,141 @@
+"""OpenVINO in place of an encoder's own forward pass: the same states, told of where it is not used, and nobody told of it."""
+
+import copy
+import logging
+import re
+
+import openvino_telemetry
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    GPT2Config,
+    GPT2Model,
+    MPNetConfig,
+    MPNetModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+
+from rapo_rllib.openvino_forward import OpenVinoForward, compile_encoder, use_openvino
+from rapo_rllib.text_encoder import TextEncoder
+
+TINY = {
+    "vocab_size": 500,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 130,
+}
+TINY_DISTILBERT = {"vocab_size": 500, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
+
+
+def tiny_bert(kind: type[BertModel] = BertModel) -> BertModel:
+    torch.manual_seed(0)
+    return kind(BertConfig(**TINY)).eval()
+
+
+def assert_same_states(model, forward, *lengths: int) -> None:
+    width = max(lengths)
+    mask = (torch.arange(width)[None] < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(5, model.config.vocab_size, mask.shape) * mask + (1 - mask) * (model.config.pad_token_id or 0)
+    with torch.inference_mode():
+        theirs = type(model).forward(model, input_ids=ids, attention_mask=mask).last_hidden_state
+    ours = forward(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert ours.dtype == torch.float32
+    assert torch.cosine_similarity(ours, theirs.float(), dim=-1)[mask.bool()].min() > 0.995
+
+
+def test_a_text_encoder_runs_by_openvino_and_comes_to_the_same_states() -> None:
+    model = TextEncoder("all-minilm-l6-v2", key="embedder").loaded().model[0].model
+    assert isinstance(model.forward, OpenVinoForward)
+    for lengths in ((1,), (8,), (256, 3), (40, 40, 17, 2)):
+        assert_same_states(model, model.forward, *lengths)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BertModel(BertConfig(**TINY)),
+        lambda: DistilBertModel(DistilBertConfig(**TINY_DISTILBERT)),
+        lambda: MPNetModel(MPNetConfig(**TINY)),
+        lambda: RobertaModel(RobertaConfig(**TINY)),
+        lambda: XLMRobertaModel(XLMRobertaConfig(**TINY)),
+    ],
+    ids=["bert", "distilbert", "mpnet", "roberta", "xlm-roberta"],
+)
+def test_all_named_encoders_are_converted(make) -> None:
+    torch.manual_seed(0)
+    model = make().eval()
+    assert use_openvino(model)
+    for lengths in ((1,), (100, 20), (16, 15, 14, 1)):
+        assert_same_states(model, model.forward, *lengths)
+
+
+def test_a_decoder_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    model = GPT2Model(GPT2Config(vocab_size=500, bos_token_id=0, eos_token_id=0, n_embd=32, n_layer=1, n_head=2)).eval()
+    assert not use_openvino(model)
+    assert "forward" not in vars(model)
+    assert not caplog.records
+
+
+class CannotBeTraced(BertModel):
+    """An encoder that refuses to be traced."""
+
+    def forward(self, input_ids=None, attention_mask=None):
+        if torch.jit.is_tracing():
+            raise RuntimeError("no tracing here")
+        return super().forward(input_ids, attention_mask)
+
+
+class OtherWhenTraced(BertModel):
+    """An encoder whose trace computes something else."""
+
+    def forward(self, input_ids=None, attention_mask=None):
+        output = super().forward(input_ids, attention_mask)
+        return (output[0].flip(-1), *output[1:]) if torch.jit.is_tracing() else output
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(CannotBeTraced, "cannot convert it: .*no tracing here"), (OtherWhenTraced, r"states differ \(cosine -?0\.\d+\)")],
+)
+def test_what_openvino_cannot_do_stays_with_torch_and_is_told(
+    kind: type[BertModel], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_bert(kind)
+    with caplog.at_level(logging.WARNING):
+        assert not use_openvino(model)
+    assert "forward" not in vars(model)
+    assert len(caplog.records) == 1
+    assert re.search(message, caplog.text)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "f32"), (torch.bfloat16, "bf16")])
+def test_precision_threads_and_pinning(dtype: torch.dtype, precision: str) -> None:
+    compiled = compile_encoder(tiny_bert().to(dtype))
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    if precision == "f32" or torch.cpu.get_capabilities().get("avx512_bf16"):
+        assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == precision
+
+
+def test_nothing_is_reported_over_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args, **kwargs):
+        raise AssertionError("OpenVINO's telemetry was started")
+
+    monkeypatch.setattr(openvino_telemetry.Telemetry, "__init__", refuse)
+    assert use_openvino(tiny_bert())
+
+
+def test_a_converted_model_says_that_it_cannot_be_copied() -> None:
+    model = tiny_bert()
+    assert use_openvino(model)
+    with pytest.raises(TypeError, match="load the encoder again"):
+        copy.deepcopy(model)
