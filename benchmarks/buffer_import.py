@@ -62,7 +62,7 @@ def main() -> None:
     """Measure and print; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a file of recorded trajectories")
-    parser.add_argument("--traces", type=int, default=3000)
+    parser.add_argument("--traces", type=int, default=10_000)
     parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

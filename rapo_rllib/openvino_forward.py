@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,15 +36,27 @@ class OpenVinoForward:
     """
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
-        self._request = compiled.create_infer_request()
+        self._requests = [compiled.create_infer_request() for _ in range(compiled.get_property("NUM_STREAMS"))]
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> BaseModelOutput:
         """Last hidden states, float32 ``[B, T, D]``, of ids and mask ``[B, T]``; token types are all 0 in single texts."""
         import torch
         from transformers.modeling_outputs import BaseModelOutput
 
-        outputs = self._request.infer({"input_ids": input_ids.numpy(), "attention_mask": attention_mask.numpy()})
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(outputs[0]))
+        rows = math.ceil(len(input_ids) / len(self._requests))
+        parts = [
+            (request, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+            for request, ids, mask in zip(self._requests, input_ids.split(rows), attention_mask.split(rows), strict=False)
+        ]
+        if len(parts) == 1:  # in this thread, which takes a fifth less time for a single text
+            self._requests[0].infer(parts[0][1])
+        else:
+            for request, inputs in parts:
+                request.start_async(inputs)
+            for request, _inputs in parts:
+                request.wait()
+        states = torch.cat([torch.from_numpy(request.get_output_tensor(0).data) for request, _inputs in parts])
+        return BaseModelOutput(last_hidden_state=states)
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> OpenVinoForward:
         raise TypeError("a compiled model cannot be copied; load the encoder again")
@@ -94,6 +107,7 @@ def compile_encoder(model: PreTrainedModel) -> openvino.CompiledModel:
         {
             "INFERENCE_PRECISION_HINT": PRECISIONS[str(model.dtype)],
             "INFERENCE_NUM_THREADS": get_num_threads(),
+            "NUM_STREAMS": get_num_threads(),  # texts side by side, one thread each: more than all threads on each in turn
             "ENABLE_CPU_PINNING": False,  # env runners on one machine would all be pinned to its first cores
         },
     )
