@@ -70,12 +70,14 @@ def use_openvino(model: PreTrainedModel) -> bool:
     Returns:
         Whether it was replaced.
     """
+    from openvino.frontend import GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure
+
     if model.config.model_type not in ENCODERS or str(model.dtype) not in PRECISIONS:
         return False
     try:
         forward = OpenVinoForward(compile_encoder(model))
         cosine = min(_cosine(model, forward, *shape) for shape in ((1, 8), (3, 24)))
-    except RuntimeError as error:
+    except (RuntimeError, GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure) as error:
         reason = " ".join(str(error).split())[:300]
         log.warning("%s is not run by OpenVINO, which cannot convert it: %s", model.name_or_path, reason)
         return False
@@ -90,7 +92,8 @@ def compile_encoder(model: PreTrainedModel) -> openvino.CompiledModel:
     """The model traced, converted and compiled for this CPU, any number of texts of any length, in the model's own precision.
 
     Raises:
-        RuntimeError: it cannot be traced or converted.
+        RuntimeError: it cannot be traced or compiled.
+        openvino.frontend.OpConversionFailure: it does something that OpenVINO does not know; or its other failures.
     """
     from openvino import Core, PartialShape
     from openvino.frontend import FrontEndManager

@@ -94,6 +94,14 @@ class CannotBeTraced(BertModel):
         return super().forward(input_ids, attention_mask)
 
 
+class UnknownToOpenVino(BertModel):
+    """An encoder with an operation that OpenVINO does not have."""
+
+    def forward(self, input_ids=None, attention_mask=None):
+        output = super().forward(input_ids, attention_mask)
+        return (torch.special.bessel_j0(output[0]), *output[1:])
+
+
 class OtherWhenTraced(BertModel):
     """An encoder whose trace computes something else."""
 
@@ -104,7 +112,11 @@ class OtherWhenTraced(BertModel):
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(CannotBeTraced, "cannot convert it: .*no tracing here"), (OtherWhenTraced, r"states differ \(cosine -?0\.\d+\)")],
+    [
+        (CannotBeTraced, "cannot convert it: .*no tracing here"),
+        (UnknownToOpenVino, "cannot convert it: .*bessel_j0"),
+        (OtherWhenTraced, r"states differ \(cosine -?0\.\d+\)"),
+    ],
 )
 def test_what_openvino_cannot_do_stays_with_torch_and_is_told(
     kind: type[BertModel], message: str, caplog: pytest.LogCaptureFixture
