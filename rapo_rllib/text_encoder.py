@@ -29,6 +29,7 @@ POOLINGS = ("mean", "last_token")
 ROLES = ("query", "document")
 BATCH_SIZE = 64
 PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
+MIN_PROBE_COSINE = 0.99  # of both precisions of the same weights it is above
 CPU_BATCH_SIZE = 8  # of each thread: small matrices stay in the caches, and texts of one batch have nearly one length
 CPU_PAD_TO = 8  # tokens; oneDNN compiles and keeps a kernel for every shape: with any length, 13 ms and half a MB each
 
@@ -176,6 +177,14 @@ class TextEncoder:
                 f"{self._key}: {self.name!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
                 f"local folder or one of {sorted(PACKAGED_EMBEDDERS)}."
             ) from error
+
+
+def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
+    """Cosine of two encoders' probes, of the same width; below ``MIN_PROBE_COSINE`` their vectors are not comparable."""
+    import numpy as np
+
+    there = np.asarray(stored)
+    return float(there @ here / (np.linalg.norm(there) * np.linalg.norm(here)))
 
 
 def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> np.ndarray:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from rapo_rllib.text_encoder import MIN_PROBE_COSINE, probe_cosine
+
 if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
-
-MIN_PROBE_SIMILARITY = 0.99
 
 
 def maker_of(embedder: Embedder) -> dict[str, Any]:
@@ -75,17 +75,9 @@ def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
         if there.get(name) != here.get(name)
     ]
     if not found and "probe" in stored:  # buffers by a model of this machine had none at first
-        cosine = _cosine(stored["probe"], embedder.encoder.probe.tolist())
-        if cosine < MIN_PROBE_SIMILARITY:
+        cosine = probe_cosine(stored["probe"], embedder.encoder.probe)
+        if cosine < MIN_PROBE_COSINE:
             found.append(
                 f"the vector of a fixed text: a cosine of {cosine:.3f} between the one stored there and the one made here"
             )
     return found
-
-
-def _cosine(one: list[float], other: list[float]) -> float:
-    """Of two vectors of the same width."""
-    import numpy as np
-
-    a, b = np.array(one), np.array(other)
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

@@ -22,7 +22,7 @@ from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.live_keys import LiveKeys
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.text_encoder import TextEncoder, resolve_embedder
+from rapo_rllib.text_encoder import MIN_PROBE_COSINE, TextEncoder, probe_cosine, resolve_embedder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ class PassageCollection:
         return self.milvus.exists(self.place.collection)
 
     def facts(self) -> dict[str, Any]:
-        """``embedder``, ``fingerprint``, ``bm25``, ``files``, ``complete``: what it was made with, and whether it is ready.
+        """What it was made with (``embedder``, ``fingerprint``, ``probe``, ``bm25``, ``files``), whether it is ``complete``.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.
@@ -113,7 +113,11 @@ class PassageCollection:
             self._notes.drop()  # of a collection that was dropped halfway
             encoder = self._encoder = self._encoder or self._make_encoder(DEFAULT_EMBEDDER)
             words = self.milvus.makes_terms()
-            made_by = {"embedder": _lasting_name(encoder.name), "fingerprint": _fingerprint(encoder)}
+            made_by = {
+                "embedder": _lasting_name(encoder.name),
+                "fingerprint": _fingerprint(encoder),
+                "probe": [round(float(x), 5) for x in encoder.probe],
+            }
             self.set_facts({**made_by, "bm25": words, "files": [], "complete": False})
             self.milvus.create(self.place.collection, FIELDS, encoder.dim, words_of=WORDS if words else None)
         self._open()
@@ -221,10 +225,10 @@ class PassageCollection:
             return self._facts
         facts = self.facts()
         encoder = self._encoder or self._make_encoder(facts["embedder"])
-        if (ours := _fingerprint(encoder)) != facts["fingerprint"]:
+        if different := _difference(facts, encoder):
             raise ValueError(
-                f"{self.place.prefix}embedder: {self.where} was embedded by {facts['embedder']!r} ({facts['fingerprint']}), "
-                f"which is not {encoder.name!r} as it is here ({ours}). Name that embedder, or another collection."
+                f"{self.place.prefix}embedder: {self.where} was embedded by {facts['embedder']!r}, and {encoder.name!r} as it "
+                f"is here makes other vectors ({different}). Name that embedder, or another collection."
             )
         self._encoder, self._facts = encoder, facts
         return facts
@@ -236,6 +240,14 @@ class PassageCollection:
 def _fingerprint(encoder: TextEncoder) -> str:
     facts = {**encoder.facts, "text": "title + newline + text", "max_tokens": encoder.max_tokens}
     return json.dumps({**facts, **({"prompts": encoder.prompts} if encoder.prompts else {})}, sort_keys=True)
+
+
+def _difference(facts: dict[str, Any], encoder: TextEncoder) -> str:
+    """What of an encoder is not as it was when the corpus was made; empty: their vectors are comparable."""
+    if (here := _fingerprint(encoder)) != facts["fingerprint"]:
+        return f"{facts['fingerprint']} there, {here} here"
+    cosine = probe_cosine(facts["probe"], encoder.probe) if "probe" in facts else 1.0  # the first corpora had none
+    return f"the cosine of a fixed text's vectors is {cosine:.3f}" if cosine < MIN_PROBE_COSINE else ""
 
 
 def _lasting_name(name: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 
 from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 from rapo_rllib.corpus.passages import Passage, passage_id
+from rapo_rllib.text_encoder import resolve_embedder
 
 # Of the 34 gold paragraphs, among the first 3 and 10. Measured: 0.59 and 0.76, 0.56 and 0.71, 0.53 and 0.76. A question may
 # have four gold paragraphs, and the second hop often shares nothing with the question.
@@ -101,6 +105,21 @@ def test_another_embedder_is_refused(corpus: PassageCollection, monkeypatch) -> 
     encoder = other._encoder
     assert encoder is not None
     encoder.pooling = "last_token"
-    with pytest.raises(ValueError, match=r"embedder: collection 'passages' at .* was embedded by 'all-minilm-l6-v2' .*pooling"):
+    with pytest.raises(
+        ValueError, match=r"embedder: collection 'passages' at .* was embedded by 'all-minilm-l6-v2', .*pool"
+    ):
+        other.search(["a"], 1)
+    other.close()
+
+
+def test_the_same_weights_with_another_pooling_are_refused(corpus: PassageCollection, tmp_path: Path) -> None:
+    folder = tmp_path / "cls"
+    shutil.copytree(resolve_embedder("all-minilm-l6-v2", "embedder"), folder)
+    pooling = folder / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps({"word_embedding_dimension": 384, "pooling_mode_cls_token": True}))
+    other = PassageCollection(corpus.place, embedder=str(folder))
+    with pytest.raises(
+        ValueError, match=r"and '.*cls' as it is here makes other vectors \(the cosine of a fixed text's vectors is 0\.[0-8]"
+    ):
         other.search(["a"], 1)
     other.close()
