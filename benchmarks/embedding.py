@@ -2,9 +2,9 @@ r"""How fast keys are embedded on a CPU: the product's encoder (OpenVINO) agains
 
     python benchmarks/embedding.py --data DATA/traces/gsm8k_train_human_calc.jsonl.gz --json embedding.json
 
-Both are sentence-transformers with the same weights, precision, padding and batch size; only the transformer's forward pass
-differs. They take turns, window by window and query by query, so that a busy machine slows both. ``throughput_vs_torch`` is of
-windows of 256 step traces, as an import embeds them; ``latency_vs_torch`` of single keys, as a rollout asks; above 1 is faster.
+Both are sentence-transformers with the same weights, precision and padding, and each has the batch size that suits it. They
+take turns, window by window and query by query, so that a busy machine slows both. ``throughput_vs_torch`` is of windows of 256
+step traces, as an import embeds them; ``latency_vs_torch`` of single keys, as a rollout asks; above 1 is faster.
 Set ``OMP_NUM_THREADS``, and pin the process, to compare by cores.
 """
 
@@ -12,37 +12,49 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from sentence_transformers import SentenceTransformer
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.importing import ImportPlan, usable_traces
 from rapo_rllib.buffer.writing import WINDOW
 from rapo_rllib.openvino_forward import OpenVinoForward
-from rapo_rllib.text_encoder import TextEncoder
+from rapo_rllib.text_encoder import (
+    CPU_BATCH_SIZE,
+    LoadedModel,
+    TextEncoder,
+    _pad_to_few_lengths,
+    preferred_dtype,
+    resolve_embedder,
+)
 
 Key = tuple[str, str]
-SIDES = ("openvino", "torch")
+EMBEDDER = "all-minilm-l6-v2"
 
 
-def switch(model: PreTrainedModel, forward: OpenVinoForward) -> Callable[[str], None]:
-    """A function that lets the model run by the side that it is given."""
+class TorchEncoder(TextEncoder):
+    """The product's encoder without OpenVINO."""
 
-    def use(side: str) -> None:
-        if side == "openvino":
-            model.forward = forward
-        else:
-            vars(model).pop("forward", None)
+    @cached_property
+    def by_torch(self) -> LoadedModel:
+        """The model as it is loaded where OpenVINO cannot run it."""
+        path = resolve_embedder(self.name, "embedder")
+        model = SentenceTransformer(path, device="cpu", model_kwargs={"dtype": preferred_dtype("cpu")})
+        _pad_to_few_lengths(model[0])
+        return LoadedModel(model, "", threading.Lock(), CPU_BATCH_SIZE)
 
-    return use
+    def loaded(self) -> LoadedModel:
+        """The model."""
+        return self.by_torch
 
 
 def seconds(embedder: Embedder, keys: list[Key]) -> float:
@@ -54,30 +66,24 @@ def seconds(embedder: Embedder, keys: list[Key]) -> float:
 
 def measured(keys: list[Key], singles: int) -> dict[str, Any]:
     """Both sides in turns; the first window is embedded once before, so that both have compiled most shapes."""
-    embedder = Embedder("all-minilm-l6-v2")
-    encoder = embedder.encoder
+    sides = {"openvino": Embedder(EMBEDDER), "torch": Embedder(EMBEDDER)}
+    sides["torch"].encoder = TorchEncoder(EMBEDDER, key="embedder")
+    encoder = sides["openvino"].encoder
     assert isinstance(encoder, TextEncoder)
-    model = encoder.loaded().model[0].model
-    forward = model.forward
-    if not isinstance(forward, OpenVinoForward):
+    if not isinstance(encoder.loaded().model[0].model.forward, OpenVinoForward):
         raise SystemExit("OpenVINO does not run this model here: see the warning above")
-    use = switch(model, forward)
-    windows: dict[str, list[float]] = {side: [] for side in SIDES}
-    queries: dict[str, list[float]] = {side: [] for side in SIDES}
-    for side in SIDES:
-        use(side)
+    windows: dict[str, list[float]] = {side: [] for side in sides}
+    queries: dict[str, list[float]] = {side: [] for side in sides}
+    for embedder in sides.values():
         embedder.encode(keys[:WINDOW])
     for first in range(0, len(keys) - WINDOW + 1, WINDOW):
-        for side in SIDES:
-            use(side)
+        for side, embedder in sides.items():
             windows[side].append(seconds(embedder, keys[first : first + WINDOW]) / WINDOW)
     for key in keys[:singles]:
-        for side in SIDES:
-            use(side)
+        for side, embedder in sides.items():
             queries[side].append(seconds(embedder, [key]))
-    use("openvino")
-    per_s = {side: 1 / median(windows[side]) for side in SIDES}
-    ms = {side: 1000 * median(queries[side]) for side in SIDES}
+    per_s = {side: 1 / median(windows[side]) for side in sides}
+    ms = {side: 1000 * median(queries[side]) for side in sides}
     return {
         "dtype": encoder.dtype,
         "threads": torch.get_num_threads(),

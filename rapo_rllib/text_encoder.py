@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rapo_rllib.openvino_forward import use_openvino
+from rapo_rllib.openvino_forward import PAD_TO, PART_ROWS, use_openvino
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +30,7 @@ ROLES = ("query", "document")
 BATCH_SIZE = 64
 PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
 MIN_PROBE_COSINE = 0.99  # of both precisions of the same weights it is above
-CPU_BATCH_SIZE = 8  # of each thread: small matrices stay in the caches, and texts of one batch have nearly one length
-CPU_PAD_TO = 8  # tokens; oneDNN compiles and keeps a kernel for every shape: with any length, 13 ms and half a MB each
+CPU_BATCH_SIZE = 16  # by torch: small matrices stay in the caches, and texts of one batch have nearly one length
 
 Item = TypeVar("Item")
 
@@ -75,6 +74,7 @@ class LoadedModel:
     model: SentenceTransformer
     weights_hash: str  # the same by path, id or short name, on any machine
     lock: threading.Lock  # a fast tokenizer must not be used by two threads at once
+    batch_size: int
 
 
 class TextEncoder:
@@ -117,7 +117,7 @@ class TextEncoder:
         with loaded.lock:
             texts = [text_of(item, loaded.model.tokenizer) for item in items] if text_of else [str(item) for item in items]
             pool = _last_states if self.pooling == "last_token" else _pooled
-            vectors = pool(loaded.model, texts, role if role in loaded.model.prompts else None)
+            vectors = pool(loaded.model, texts, role if role in loaded.model.prompts else None, loaded.batch_size)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # bfloat16 norms are off by up to 0.4 %
 
     @property
@@ -187,34 +187,28 @@ def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
     return float(there @ here / (np.linalg.norm(there) * np.linalg.norm(here)))
 
 
-def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> np.ndarray:
+def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
     """As the model itself pools, which is the mean for models of the MiniLM class: ``[N, D]``."""
     import numpy as np
 
     return model.encode(
         texts,
         prompt_name=prompt_name,
-        batch_size=_batch_size(model),
+        batch_size=batch_size,
         normalize_embeddings=True,
         convert_to_numpy=True,
         show_progress_bar=False,
     ).astype(np.float32)
 
 
-def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> np.ndarray:
+def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
     """The last hidden state of every text's last token (the closing special one): ``[N, D]``."""
     import torch
 
     states = model.encode(
-        texts, prompt_name=prompt_name, batch_size=_batch_size(model), output_value="token_embeddings", show_progress_bar=False
+        texts, prompt_name=prompt_name, batch_size=batch_size, output_value="token_embeddings", show_progress_bar=False
     )
     return torch.stack([tokens[-1].float() for tokens in states]).cpu().numpy()
-
-
-def _batch_size(model: SentenceTransformer) -> int:
-    import torch
-
-    return CPU_BATCH_SIZE * torch.get_num_threads() if model.device.type == "cpu" else BATCH_SIZE
 
 
 def preferred_dtype(device: str) -> torch.dtype:
@@ -233,6 +227,7 @@ _load_lock = threading.Lock()
 
 @cache
 def _load_once(path: str, device: str) -> LoadedModel:
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
     from transformers.utils import logging
@@ -244,16 +239,18 @@ def _load_once(path: str, device: str) -> LoadedModel:
     finally:
         if shows_bars:
             logging.enable_progress_bar()
+    batch_size = CPU_BATCH_SIZE if device == "cpu" else BATCH_SIZE
     if device == "cpu" and isinstance(model[0], Transformer):
         _pad_to_few_lengths(model[0])
-        use_openvino(model[0].model)
-    return LoadedModel(model, _weights_hash(model), threading.Lock())
+        if use_openvino(model[0].model):
+            batch_size = max(BATCH_SIZE, PART_ROWS * torch.get_num_threads())  # a part for every thread
+    return LoadedModel(model, _weights_hash(model), threading.Lock(), batch_size)
 
 
 def _pad_to_few_lengths(first: Transformer) -> None:
-    """Let batches have multiples of ``CPU_PAD_TO`` tokens, unless that would go beyond what the model reads."""
-    if first.max_seq_length and first.max_seq_length % CPU_PAD_TO == 0:
-        of_text = {"pad_to_multiple_of": CPU_PAD_TO, **first.processing_kwargs.get("text", {})}
+    """Let batches have multiples of ``PAD_TO`` tokens, unless that would go beyond what the model reads."""
+    if first.max_seq_length and first.max_seq_length % PAD_TO == 0:
+        of_text = {"pad_to_multiple_of": PAD_TO, **first.processing_kwargs.get("text", {})}
         first.processing_kwargs = {**first.processing_kwargs, "text": of_text}
 
 

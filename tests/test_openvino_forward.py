@@ -129,6 +129,19 @@ def test_what_openvino_cannot_do_stays_with_torch_and_is_told(
     assert re.search(message, caplog.text)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_parts_are_shared_by_threads_without_each_others_padding(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    model = tiny_bert()
+    forward = OpenVinoForward(compile_encoder(model))
+    assert_same_states(model, forward, *range(120, 0, -4))  # 30 texts, parts of eight and one of six
+    mask = torch.tensor([[1] * 40] + [[1] * 3 + [0] * 37] * 20)
+    states = forward(input_ids=torch.full_like(mask, 7), attention_mask=mask).last_hidden_state
+    assert states.shape == (21, 40, 32)
+    assert states[:, :3].abs().sum(-1).min() > 0
+    assert states[-1, 8:].abs().max() == 0  # what is padding in all of a part is not computed
+
+
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "f32"), (torch.bfloat16, "bf16")])
 def test_precision_threads_and_pinning(dtype: torch.dtype, precision: str) -> None:
     compiled = compile_encoder(tiny_bert().to(dtype))

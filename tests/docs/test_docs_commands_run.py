@@ -121,7 +121,7 @@ ELSEWHERE = {
     ),
     "python benchmarks/embedding.py": (
         "minutes on an idle machine; few keys",
-        "benchmarks/test_embedding_figures.py::test_both_forward_passes_are_timed_and_the_products_own_is_put_back",
+        "benchmarks/test_embedding_figures.py::test_both_forward_passes_are_timed",
     ),
     "python benchmarks/search_recall.py": (
         "hours, and data sets; its sample",
