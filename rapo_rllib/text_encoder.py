@@ -242,7 +242,7 @@ def _load_once(path: str, device: str) -> LoadedModel:
     batch_size = CPU_BATCH_SIZE if device == "cpu" else BATCH_SIZE
     if device == "cpu" and isinstance(model[0], Transformer):
         _pad_to_few_lengths(model[0])
-        if use_openvino(model[0].model):
+        if _gives_last_states(model[0]) and use_openvino(model[0].model):
             batch_size = max(BATCH_SIZE, PART_ROWS * torch.get_num_threads())  # a part for every thread
     return LoadedModel(model, _weights_hash(model), threading.Lock(), batch_size)
 
@@ -252,6 +252,13 @@ def _pad_to_few_lengths(first: Transformer) -> None:
     if first.max_seq_length and first.max_seq_length % PAD_TO == 0:
         of_text = {"pad_to_multiple_of": PAD_TO, **first.processing_kwargs.get("text", {})}
         first.processing_kwargs = {**first.processing_kwargs, "text": of_text}
+
+
+def _gives_last_states(first: Transformer) -> bool:
+    """Whether nothing is asked of the model but its last hidden states: no pooler, no other layer's."""
+    of_text = first.modality_config.get("text", {})
+    plain = of_text.get("method") == "forward" and of_text.get("method_output_name") == "last_hidden_state"
+    return plain and not first.model.config.output_hidden_states
 
 
 def _weights_hash(model: SentenceTransformer) -> str:
