@@ -179,6 +179,11 @@ class TextEncoder:
             ) from error
 
 
+def stored_probe(here: np.ndarray) -> list[float]:
+    """An encoder's probe as JSON, to be kept beside the vectors that it made."""
+    return [round(float(x), 5) for x in here]
+
+
 def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
     """Cosine of two encoders' probes, of the same width; below ``MIN_PROBE_COSINE`` their vectors are not comparable."""
     import numpy as np

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.text_encoder import MIN_PROBE_COSINE, probe_cosine
+from rapo_rllib.text_encoder import MIN_PROBE_COSINE, probe_cosine, stored_probe
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
@@ -27,7 +27,7 @@ def maker_of(embedder: Embedder) -> dict[str, Any]:
         "pooling": embedder.pooling,
         "dtype": embedder.encoder.dtype,
         "tokenizer": embedder.tokenizer,
-        "probe": [round(float(x), 5) for x in embedder.encoder.probe],
+        "probe": stored_probe(embedder.encoder.probe),
     }
 
 

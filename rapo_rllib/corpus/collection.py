@@ -22,7 +22,7 @@ from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.live_keys import LiveKeys
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.text_encoder import MIN_PROBE_COSINE, TextEncoder, probe_cosine, resolve_embedder
+from rapo_rllib.text_encoder import MIN_PROBE_COSINE, TextEncoder, probe_cosine, resolve_embedder, stored_probe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ class PassageCollection:
             made_by = {
                 "embedder": _lasting_name(encoder.name),
                 "fingerprint": _fingerprint(encoder),
-                "probe": [round(float(x), 5) for x in encoder.probe],
+                "probe": stored_probe(encoder.probe),
             }
             self.set_facts({**made_by, "bm25": words, "files": [], "complete": False})
             self.milvus.create(self.place.collection, FIELDS, encoder.dim, words_of=WORDS if words else None)
