@@ -25,7 +25,7 @@ import torch
 from cli_runs import COMMAND, environment
 from small_model import save_small_model
 
-from rapo_rllib.checkpoint_folder import whole_checkpoints
+from rapo_rllib.checkpoint_folder import MANIFEST, whole_checkpoints
 from rapo_rllib.models import resolve_model
 
 JOB = """
@@ -123,6 +123,14 @@ class KilledJob:
         """The folder of its only trial."""
         (found,) = (path for path in (self.folder / "results/job").iterdir() if path.is_dir() and path.name.startswith("RAPO"))
         return found
+
+    @property
+    def newest_iteration(self) -> int:
+        """After which its furthest complete checkpoint was written; 0 before the first."""
+        if not (self.folder / "results/job").is_dir() or not (found := whole_checkpoints(self.trial)):
+            return 0
+        iteration: int = json.loads((found[-1] / MANIFEST).read_text())["iteration"]
+        return iteration
 
     @property
     def asked(self) -> list[list[str]]:

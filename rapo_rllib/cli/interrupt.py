@@ -6,7 +6,7 @@ import difflib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -46,18 +46,28 @@ class Interruption:
 class TrialStopper(Stopper):
     """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
 
-    ``end`` is when the budget is spent, on the clock of ``time.monotonic``.
+    ``end`` is when the budget is spent, on the clock of ``time.monotonic``; ``interrupted`` has the ids of the trials that had
+    reached no criterion when the budget or Ctrl-C ended them. Tune writes the stopper into its notes, from which ``--resume``
+    reads them. ``check`` is called with every result first, and may raise.
     """
 
-    def __init__(self, criteria: dict[str, float], time_budget_s: float | None, interruption: Interruption) -> None:
+    def __init__(
+        self,
+        criteria: dict[str, float],
+        time_budget_s: float | None,
+        interruption: Interruption,
+        check: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         self.criteria = criteria
         self.end = None if time_budget_s is None else time.monotonic() + time_budget_s
+        self.interrupted: set[str] = set()
         self._interruption = interruption
+        self._check = check
         self._trials: Iterable[Any] = ()
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes the stopper into its snapshots; trials do not belong there."""
+        """Trials do not belong into Tune's notes."""
         return {**self.__dict__, "_trials": ()}
 
     def watch(self, trials: Iterable[Any]) -> None:
@@ -66,18 +76,24 @@ class TrialStopper(Stopper):
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Asked after every result."""
-        reached = False
-        for key, limit in self.criteria.items():
-            value = result_value(result, key)
-            if value is None:
+        if self._check is not None:
+            self._check(result)
+        for key in self.criteria:
+            if result_value(result, key) is None:
                 self._warn_missing(key, result)
-            else:
-                reached |= value >= limit
-        return reached or self._interruption.requested or self._out_of_time()
+        if reaches(result, self.criteria):
+            return True
+        if self._interruption.requested or self._out_of_time():
+            self.interrupted.add(trial_id)
+            return True
+        return False
 
     def stop_all(self) -> bool:
         """After Ctrl-C, once no trial is running: those that wait, or are still being set up, have nothing to save."""
-        return self._interruption.requested and not any(trial.status == "RUNNING" for trial in self._trials)
+        if not self._interruption.requested or any(trial.status == "RUNNING" for trial in self._trials):
+            return False
+        self.interrupted |= {trial.trial_id for trial in self._trials if trial.status not in ("TERMINATED", "ERROR")}
+        return True
 
     def _out_of_time(self) -> bool:
         return self.end is not None and time.monotonic() >= self.end
@@ -106,6 +122,12 @@ class TrialWatch(Callback):
         """An iteration ended; Tune reads ``should_checkpoint`` from the result after this."""
         if self._interruption.requested:
             result["should_checkpoint"] = True
+
+
+def reaches(result: Mapping[str, Any], criteria: Mapping[str, float]) -> bool:
+    """Whether any number of a result is as large as its criterion; one that is missing is not."""
+    values = ((result_value(result, key), limit) for key, limit in criteria.items())
+    return any(value is not None and value >= limit for value, limit in values)
 
 
 def result_value(result: Mapping[str, Any], key: str) -> float | None:

@@ -106,7 +106,9 @@ def train_file(
     storage_path: Annotated[str | None, typer.Option(help="Where results go (default: ~/ray_results).")] = None,
     num_samples: Annotated[int | None, typer.Option(help="Trials per grid point.")] = None,
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run of this name that was interrupted.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run of this name that was killed or interrupted.")
+    ] = False,
     scheduler: Annotated[str | None, typer.Option(help="Tune's trial scheduler, e.g. asha or pbt (default: fifo).")] = None,
     scheduler_config: Annotated[str | None, typer.Option(help="Its arguments as JSON.")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Cluster to join; 'auto': the one on this machine.")] = None,

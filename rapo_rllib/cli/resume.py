@@ -1,58 +1,98 @@
-"""``--resume``: a run that was killed goes on where its newest complete checkpoints stand.
+"""``--resume``: a run that was killed or interrupted goes on where its newest complete checkpoints stand.
+
+    resume_config(folder, ends): Tune's last note --each trial as its own folder has it--> what Tune goes on with
 
 Tune notes every few seconds which trials there are and where their checkpoints lie. After a kill its last note may name a
-checkpoint that has been deleted since, or miss newer ones, and so may its file of results; the folders themselves know better.
+checkpoint that has been deleted since, miss newer ones, or miss that a trial had ended, and so may its file of results; the
+folders themselves know better. After Ctrl-C, or when the time budget is spent, the note calls trials finished that are not.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
-from ray.tune import Callback, Checkpoint, ResumeConfig
+from ray import cloudpickle
+from ray.tune import Checkpoint, ResumeConfig
+from ray.tune.experiment import Trial
 
 from rapo_rllib.checkpoint_folder import MANIFEST, RESULT, whole_checkpoints
+from rapo_rllib.cli.interrupt import reaches
+
+# of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
+# about results that are not in a checkpoint
+_OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
 
 
-def resume_config(experiment_folder: Path) -> ResumeConfig | None:
-    """How Tune goes on with the run in this folder; None where there is none, or its trials had not begun."""
-    notes = sorted(experiment_folder.glob("experiment_state-*.json"), key=lambda file: file.stat().st_mtime)
-    if not notes or not json.loads(notes[-1].read_text())["trial_data"]:
+def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) -> ResumeConfig | None:
+    """How Tune goes on with the run in this folder, by its last note, which is corrected; None where there is no run yet.
+
+    Args:
+        experiment_folder: of the run.
+        ends: numbers of a result; a trial has ended where any is reached, or where it said itself that it is done.
+    """
+    notes = sorted(experiment_folder.glob("experiment_state-*.json"))
+    note = json.loads(notes[-1].read_text()) if notes else {}
+    if not note.get("trial_data"):
         typer.echo(f"There is no run to resume in {experiment_folder}: starting a new one.")
         return None
-    return ResumeConfig(errored=ResumeConfig.ResumeType.RESUME)  # type: ignore[arg-type]  # its annotation is wrong
+    interrupted = _interrupted(note)
+    trials = [_restored(state, metadata, experiment_folder) for state, metadata in note["trial_data"]]
+    for trial in trials:
+        if trial.status != Trial.TERMINATED or trial.trial_id in interrupted:
+            _go_on(trial, ends)
+    note["trial_data"] = [trial.get_json_state() for trial in trials]
+    note["runner_data"] = {key: value for key, value in note["runner_data"].items() if key not in _OF_ITS_PROCESS}
+    _replace(notes[-1], json.dumps(note).encode())
+    _go_on_sampling(experiment_folder)
+    return ResumeConfig()
 
 
-class NewestCheckpoints(Callback):
-    """Points every trial that goes on to its newest complete checkpoint, before it starts."""
+def _interrupted(note: Mapping[str, Any]) -> set[str]:
+    """Ids of the trials that Ctrl-C or the time budget ended: known to the stopper, which Tune pickles into its note."""
+    from ray.tune.utils.serialization import TuneFunctionDecoder
 
-    def __init__(self) -> None:
-        self._done = False
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Tune looks for events; the first time no trial has started yet."""
-        if not self._done:
-            self._done = True
-            for trial in trials:
-                if not trial.is_finished():
-                    _point(trial)
+    noted = json.dumps(note["runner_data"].get("_stopper"))
+    stopper = TuneFunctionDecoder(allow_cloudpickle=True).decode(noted)  # type: ignore[no-untyped-call]
+    return set(getattr(stopper, "interrupted", ()))
 
 
-def _point(trial: Any) -> None:
-    folder = Path(trial.path)
+def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
+    """As Tune does it; the experiment's folder may have been moved."""
+    trial: Any = Trial.from_json_state(state)
+    trial.restore_run_metadata(metadata)
+    storage = copy.copy(trial.storage)
+    storage.storage_fs_path, storage.experiment_dir_name = str(experiment_folder.parent), experiment_folder.name
+    trial.set_storage(storage)
+    return trial
+
+
+def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
+    """Point a trial to its newest complete checkpoint, and let it run unless that is its end."""
+    folder = Path(str(trial.path))
     taken = [int(path.name.rpartition("_")[2]) for path in folder.glob("checkpoint_*")]
-    trial.storage.current_checkpoint_index = max(taken, default=-1)
+    trial.storage.current_checkpoint_index = max(taken, default=-1)  # a new one goes where there never was one
     _cut_last_line(folder / "result.json")
-    if not any(folder.glob(f"checkpoint_*/{MANIFEST}")):
-        return  # of another algorithm, or none yet: as Tune has it
-    kept = _register(trial, folder)
-    typer.echo(f"[{trial}] goes on from {kept[-1]}" if kept else f"[{trial}] has no complete checkpoint: it starts again.")
-    for path in folder.glob("checkpoint_*"):
-        if path not in kept:
-            shutil.rmtree(path)  # cut short
+    if any(folder.glob(f"checkpoint_*/{MANIFEST}")):  # else of another algorithm, or none yet: as Tune has it
+        kept = _register(trial, folder)
+        for path in folder.glob("checkpoint_*"):
+            if path not in kept:
+                shutil.rmtree(path)  # cut short
+    newest = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+    if newest is not None and (newest.metrics.get("done") or any(reaches(newest.metrics, end) for end in ends)):
+        typer.echo(f"[{trial}] has ended with {newest.checkpoint.path}")
+        trial.run_metadata.last_result = newest.metrics
+        trial.set_status(Trial.TERMINATED)
+        return
+    begin = "has no complete checkpoint: it starts" if newest is None else f"goes on from {newest.checkpoint.path}"
+    typer.echo(f"[{trial}] {begin}")
+    trial.set_status(Trial.PENDING)
 
 
 def _register(trial: Any, folder: Path) -> list[Path]:
@@ -64,17 +104,24 @@ def _register(trial: Any, folder: Path) -> list[Path]:
 
     file, kept = folder / "result.json", whole_checkpoints(folder)
     lines = file.read_text().splitlines() if file.exists() else []
-    results = {result["training_iteration"]: result for result in map(json.loads, lines)}
+    noted = {json.loads(line)["training_iteration"] for line in lines}
     manager = _CheckpointManager(trial.run_metadata.checkpoint_manager.checkpoint_config)
-    with file.open("a") as noted:
-        for path in kept:
-            iteration = json.loads((path / MANIFEST).read_text())["iteration"]
-            if iteration not in results:
-                results[iteration] = json.loads((path / RESULT).read_text())
-                noted.write(json.dumps(results[iteration]) + "\n")
-            manager.register_checkpoint(_TrainingResult(Checkpoint.from_directory(path), results[iteration]))
+    for path in kept:
+        result = json.loads((path / RESULT).read_text())
+        if result["training_iteration"] not in noted:
+            with file.open("a") as results:
+                results.write(json.dumps(result) + "\n")
+        manager.register_checkpoint(_TrainingResult(Checkpoint.from_directory(path), result))
     trial.run_metadata.checkpoint_manager = manager
     return kept
+
+
+def _go_on_sampling(experiment_folder: Path) -> None:
+    """Trials of a sweep that had not been made yet are still to come; Ctrl-C had told Tune that there are no more."""
+    states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
+    if states:
+        state = cloudpickle.loads(states[-1].read_bytes())
+        _replace(states[-1], cloudpickle.dumps({**state, "_finished": False}))
 
 
 def _cut_last_line(file: Path) -> None:
@@ -82,3 +129,10 @@ def _cut_last_line(file: Path) -> None:
     if file.exists():
         content = file.read_bytes()
         file.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """At once, so that a kill leaves the old content or the new."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_bytes(content)
+    os.replace(partial, file)

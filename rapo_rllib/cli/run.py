@@ -16,7 +16,7 @@ from rapo_rllib.cli.checks import check_resources
 from rapo_rllib.cli.experiments import ExperimentSpec
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.quiet import quiet
-from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.schedulers import make_scheduler, trained_at_most
 from rapo_rllib.cli.usage_count import only_if_reported
 
 if TYPE_CHECKING:
@@ -130,27 +130,27 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
     """The trials of one experiment, when all have ended, and who reported on them."""
     from ray import tune
     from ray.tune.experiment import Experiment
-    from ray.tune.stopper import CombinedStopper
 
     from rapo_rllib.cli.interrupt import TrialStopper, TrialWatch
     from rapo_rllib.cli.metric_check import MetricCheck
-    from rapo_rllib.cli.resume import NewestCheckpoints, resume_config
+    from rapo_rllib.cli.resume import resume_config
 
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption)
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, check)
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
         config=spec.config,
-        stop=stopper if check is None else CombinedStopper(check, stopper),
+        stop=stopper,
         num_samples=spec.num_samples,
         checkpoint_config=tune.CheckpointConfig(**spec.checkpoint_config),
         storage_path=_local(spec.storage_path),
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
     )
-    resumed = resume_config(Path(str(experiment.path))) if options.resume else None
+    ends = [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
+    resumed = resume_config(Path(str(experiment.path)), ends) if options.resume else None
     with only_if_reported(), _reporting(spec, stopper, interruption, options) as reporter:
         callbacks = [TrialWatch(stopper, interruption), reporter, *spec.loggers]
         try:
@@ -159,7 +159,7 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
                 scheduler=scheduler,
                 verbose=2 if options.verbose else 0,
                 raise_on_failed_trial=False,
-                callbacks=[NewestCheckpoints(), *callbacks] if resumed else callbacks,
+                callbacks=callbacks,
                 resume_config=resumed,
             )
         except tune.TuneError as error:

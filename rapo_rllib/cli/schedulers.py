@@ -44,6 +44,15 @@ def make_scheduler(given: Mapping[str, Any]) -> Any:
     return _called(scheduler, arguments, name)
 
 
+def trained_at_most(given: Mapping[str, Any]) -> dict[str, float]:
+    """``{result: number}`` at which a scheduler ends a trial however good it is: ASHA's ``max_t``; empty where it has none."""
+    accepted = inspect.signature(_scheduler_class(given.get("type"))).parameters
+    if not {"time_attr", "max_t"} <= accepted.keys() or not given.get("stop_last_trials", True):
+        return {}
+    time_attr, max_t = (given.get(key, accepted[key].default) for key in ("time_attr", "max_t"))
+    return {time_attr: float(max_t)}
+
+
 def _called(scheduler: Any, arguments: dict[str, Any], name: Any) -> Any:
     from ray.tune import TuneError
 

@@ -49,7 +49,11 @@ def close_run(
     """
     for trial in trials:
         _summarize(trial, warnings.get(trial.trial_id, ()))
-    typer.echo("\nYour training was interrupted." if interrupted else "\nYour training finished.")
+    if interrupted:
+        hint = "The same command with --resume goes on with it." if described.startswith("file ") else ""
+        typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
+    else:
+        typer.echo("\nYour training finished.")
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
     if not checkpoints:
         typer.echo("No trial has written a checkpoint.")

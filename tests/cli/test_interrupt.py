@@ -1,5 +1,6 @@
 """Ctrl-C: the first ends trials after their iteration, the second aborts."""
 
+import pickle
 import signal
 from types import SimpleNamespace
 
@@ -40,10 +41,22 @@ def test_ctrl_c_is_what_it_was_afterwards() -> None:
 )
 def test_waiting_trials_end_once_none_is_running(interruption, statuses: list[str], ends: bool) -> None:
     stopper = TrialStopper({}, None, interruption)
-    TrialWatch(stopper, interruption).on_step_begin(0, [SimpleNamespace(status=status) for status in statuses])
+    trials = [SimpleNamespace(status=status, trial_id=status) for status in statuses]
+    TrialWatch(stopper, interruption).on_step_begin(0, trials)
     assert not stopper.stop_all()
     signal.raise_signal(signal.SIGINT)
     assert stopper.stop_all() == ends
+    assert stopper.interrupted == ({"PENDING"} & set(statuses) if ends else set())
+
+
+@pytest.mark.parametrize("time_budget_s", [None, 0.0])
+def test_what_ends_before_a_criterion_is_reached_was_interrupted(interruption, time_budget_s: float | None) -> None:
+    stopper = TrialStopper({"training_iteration": 9}, time_budget_s, interruption)
+    if time_budget_s is None:
+        signal.raise_signal(signal.SIGINT)
+    assert stopper("before", {"training_iteration": 8})
+    assert stopper("at the end", {"training_iteration": 9})
+    assert pickle.loads(pickle.dumps(stopper)).interrupted == {"before"}
 
 
 def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interruption) -> None:

@@ -172,7 +172,7 @@ ELSEWHERE = {
         "e2e/test_main_job.py::test_progress_says_what_happens",
     ),
     "rllib train --algo": ("ten iterations; two", "cli/test_train_algo.py::test_ppo_trains_without_a_file"),
-    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_three_kills"),
+    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_four_kills"),
     "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (
         "a training",
         "e2e/test_own_environment.py::test_the_text_game",

@@ -1,4 +1,4 @@
-"""``kill -9`` of the driver, three times, and ``--resume``: nothing differs from a run that nobody killed."""
+"""``kill -9`` of the driver, four times, and ``--resume``: nothing differs from a run that nobody killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ITERATIONS = 5
 
 
-def test_three_kills(tmp_path: Path, small_model: str) -> None:
+def test_four_kills(tmp_path: Path, small_model: str) -> None:
     killed, undisturbed = (KilledJob(tmp_path / name, Path(small_model), ITERATIONS) for name in ("killed", "undisturbed"))
     with ThreadPoolExecutor(1) as beside:
         other = beside.submit(undisturbed.run_until, lambda: False)
@@ -26,6 +26,8 @@ def test_three_kills(tmp_path: Path, small_model: str) -> None:
         # a checkpoint is on its way to the storage
         assert killed.run_until(lambda: len(list(killed.trial.glob("checkpoint_*"))) > len(whole_checkpoints(killed.trial)))
         assert killed.run_until(at_random(killed, random.Random()))
+        # the last checkpoint is there, and that the trial has ended is not noted yet
+        assert killed.run_until(lambda: killed.newest_iteration == ITERATIONS)
         assert not killed.run_until(lambda: False)
         other.result()
     assert list(killed.curve) == list(range(1, ITERATIONS + 1))
