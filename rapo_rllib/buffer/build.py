@@ -16,6 +16,7 @@ from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.lite_lease import check_lite_path, exclusive_lock
 from rapo_rllib.milvus.lite_server import beside
@@ -72,13 +73,14 @@ def ensure_built(
 ) -> int:
     """Build the buffer on first use; return the number of step traces in it.
 
+    A step that several trajectories share is stored once, with the best of their rewards, as ``rllib buffer import`` does it.
     May be killed at any time: the next call adds what is missing. Of several processes with the same Lite path one builds and
     the others wait; with a server each may build, which stores the same rows.
 
     Args:
         buffer: where to store.
-        traces: opens the source; called only if something is to be built. None: the buffer must be complete.
-        max_traces: stop after so many step traces.
+        traces: opens the source; called, twice, only if something is to be built. None: the buffer must be complete.
+        max_traces: stop after so many step traces, those that are shared counted once.
         on_progress: told the number of step traces done so far.
         guard: knows the evaluation questions. Trajectories that answer one are left out, counted in ``guard.refused``; a buffer
             that holds some is refused.
@@ -117,9 +119,12 @@ def _built(
         )
     buffer.create()
     into_traces = whole_trajectory if buffer.settings.level == "trajectory" else step_traces
+    steps = SharedSteps()
+    for trace in chain.from_iterable(map(into_traces, traces())):
+        steps.is_new(trace)
     experts = traces() if guard is None else guard.keep(traces())
     told = None if on_progress is None else lambda seen, added: on_progress(seen)
-    buffer.insert(islice(chain.from_iterable(map(into_traces, experts)), max_traces), told)
+    buffer.insert(islice(steps.once(chain.from_iterable(map(into_traces, experts))), max_traces), told)
     count = buffer.count()
     if count == 0:
         raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")

@@ -1,7 +1,7 @@
-"""Steps that several trajectories of one import share: each is stored once, with the best of their rewards.
+"""Steps that several trajectories of one source share: each is stored once, with the best of their rewards.
 
-Flow: ``importing.survey`` shows every step trace to ``SharedSteps``, ``importing.import_traces`` takes what it makes of them.
-What a step gets is decided before anything is stored, so that the same import done again changes nothing.
+Flow: ``importing.survey``, or ``build.ensure_built``, shows ``SharedSteps`` all step traces; what it makes of them is stored.
+What a step gets is decided before anything is stored, so that the same done again changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rapo_rllib.types import StepTrace
 
 
 class SharedSteps:
-    """What is known of every step after all files were read once: its best reward, under an 8-byte digest of its id.
+    """What is known of every step after the source was read once: its best reward, under an 8-byte digest of its id.
 
     Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
     question id of the second.

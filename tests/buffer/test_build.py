@@ -82,6 +82,15 @@ def test_max_traces_stops_and_can_be_raised(make_buffer):
     assert ensure_built(make_buffer(), lambda: experts(100), max_traces=9) == 9
 
 
+def test_a_step_that_trajectories_share_gets_the_best_of_their_rewards(make_buffer):
+    question = Question("q1", "What?")
+    shared = [ExpertTrajectory(question, ("a", end), reward, "s") for end, reward in (("b", 0.2), ("c", 1.0), ("d", 0.5))]
+    buffer = make_buffer()
+    assert ensure_built(buffer, lambda: shared, max_traces=3) == 3
+    (hits,) = buffer.retrieve([HistoryQuery("What?", "")], top_k=3)
+    assert {hit.trace.text: hit.trace.reward for hit in hits} == {"a": 1.0, "b": 0.2, "c": 1.0}
+
+
 def test_nothing_to_build_from(make_buffer):
     with pytest.raises(ValueError, match=r"there is no complete buffer in collection 'step_traces'.*step_trace_buffer\.traces"):
         ensure_built(make_buffer(traces=None), None)
