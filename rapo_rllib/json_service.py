@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,8 +88,7 @@ class JsonService:
     def _once(self, method: str, url: str, arguments: Mapping[str, Any], patience_ends: float) -> Any:
         if self._before_try is not None:
             self._before_try(patience_ends - time.monotonic())
-        with self._lock:
-            self._client = client = self._client or httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
+        client = self._connected()
         try:
             with client.stream(method, url, **arguments) as response:
                 body = self._body(response)
@@ -107,6 +107,13 @@ class JsonService:
             raise ServiceError(
                 f"{self.name} answers with something that is not JSON", response.status_code, passes=True
             ) from None
+
+    def _connected(self) -> httpx.Client:
+        with self._lock:
+            if self._client is None:
+                self._client = httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
+                weakref.finalize(self, self._client.close)  # of a service that nobody closes
+            return self._client
 
     def _body(self, response: httpx.Response) -> bytes:
         """The whole answer; httpx's own timeout begins anew with every chunk."""

@@ -1,3 +1,4 @@
+import gc
 import pickle
 import socket
 import time
@@ -27,6 +28,17 @@ def test_an_answer() -> None:
     first, second = server.requests
     assert (first.method, first.path, first.query, first.json) == ("POST", "/x", {"q": ["1 2"]}, {"b": 1})
     assert (first.headers["x-key"], second.method) == ("k", "GET")
+
+
+def test_connections_of_a_service_that_nobody_closes_end_with_it() -> None:
+    with local_service(in_turn(Reply({}))) as server:
+        service = JsonService("it")
+        service.request("GET", server.url)
+        client = service._client
+        assert client is not None and not client.is_closed
+        del service
+        gc.collect()
+        assert client.is_closed
 
 
 @pytest.mark.parametrize(
