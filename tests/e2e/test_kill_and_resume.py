@@ -25,7 +25,7 @@ def test_four_kills(tmp_path: Path, small_model: str) -> None:
         assert len(whole_checkpoints(killed.trial)) == 2
         # a checkpoint is on its way to the storage
         assert killed.run_until(lambda: len(list(killed.trial.glob("checkpoint_*"))) > len(whole_checkpoints(killed.trial)))
-        assert killed.run_until(at_random(killed, random.Random()))
+        killed.run_until(at_random(killed, random.Random()))  # on a fast machine the run may end before
         # the last checkpoint is there, and that the trial has ended is not noted yet
         assert killed.run_until(lambda: killed.newest_iteration == ITERATIONS)
         assert not killed.run_until(lambda: False)
