@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "rapo_rllib.cli.main"]
@@ -29,6 +30,29 @@ def rllib(folder: Path, *arguments: str, timeout_s: float = 180) -> subprocess.C
         timeout=timeout_s,
         stdin=subprocess.DEVNULL,
     )
+
+
+def started(folder: Path, out: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """The command begun in ``folder``, as the leader of a process group; what it says goes to the file ``out``."""
+    with out.open("wb") as file:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def wait_for_text(file: Path, text: str, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
+    """Until ``file`` has ``text``; fails where the process ends before."""
+    end = time.monotonic() + timeout_s
+    while text not in file.read_text():
+        assert process.poll() is None, file.read_text()
+        assert time.monotonic() < end, file.read_text()
+        time.sleep(0.05)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -83,20 +83,20 @@ class TrialStopper(Stopper):
                 self._warn_missing(key, result)
         if reaches(result, self.criteria):
             return True
-        if self._interruption.requested or self._out_of_time():
+        if self._no_more():
             self.interrupted.add(trial_id)
             return True
         return False
 
     def stop_all(self) -> bool:
-        """After Ctrl-C, once no trial is running: those that wait, or are still being set up, have nothing to save."""
-        if not self._interruption.requested or any(trial.status == "RUNNING" for trial in self._trials):
+        """After the time budget or Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
+        if not self._no_more() or any(trial.status == "RUNNING" for trial in self._trials):
             return False
         self.interrupted |= {trial.trial_id for trial in self._trials if trial.status not in ("TERMINATED", "ERROR")}
         return True
 
-    def _out_of_time(self) -> bool:
-        return self.end is not None and time.monotonic() >= self.end
+    def _no_more(self) -> bool:
+        return self._interruption.requested or (self.end is not None and time.monotonic() >= self.end)
 
     def _warn_missing(self, key: str, result: dict[str, Any]) -> None:
         if key in self._warned:

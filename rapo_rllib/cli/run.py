@@ -149,24 +149,29 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
     )
-    ends = [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
-    resumed = resume_config(Path(str(experiment.path)), ends) if options.resume else None
+    resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
     with only_if_reported(), _reporting(spec, stopper, interruption, options) as reporter:
-        callbacks = [TrialWatch(stopper, interruption), reporter, *spec.loggers]
         try:
             trials: list[Any] = tune.run_experiments(
                 experiment,
                 scheduler=scheduler,
                 verbose=2 if options.verbose else 0,
                 raise_on_failed_trial=False,
-                callbacks=callbacks,
+                callbacks=[TrialWatch(stopper, interruption), reporter, *spec.loggers],
                 resume_config=resumed,
             )
         except tune.TuneError as error:
             if check is not None and check.problem:
                 raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
             raise
+    if stopper.interrupted and not interruption.requested:
+        typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume goes on with it.")
     return trials, reporter
+
+
+def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
+    """Numbers of a result at which a trial ends, whatever the others did."""
+    return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
 
 
 def _reporting(

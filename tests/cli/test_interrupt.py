@@ -35,16 +35,20 @@ def test_ctrl_c_is_what_it_was_afterwards() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.parametrize("time_budget_s", [None, 0.0])
 @pytest.mark.parametrize(
     ("statuses", "ends"),
     [(["RUNNING", "PENDING"], False), (["PENDING", "TERMINATED"], True), (["TERMINATED"], True), ([], True)],
 )
-def test_waiting_trials_end_once_none_is_running(interruption, statuses: list[str], ends: bool) -> None:
-    stopper = TrialStopper({}, None, interruption)
+def test_waiting_trials_end_once_none_is_running(
+    interruption, statuses: list[str], ends: bool, time_budget_s: float | None
+) -> None:
+    stopper = TrialStopper({}, time_budget_s, interruption)
     trials = [SimpleNamespace(status=status, trial_id=status) for status in statuses]
     TrialWatch(stopper, interruption).on_step_begin(0, trials)
-    assert not stopper.stop_all()
-    signal.raise_signal(signal.SIGINT)
+    if time_budget_s is None:
+        assert not stopper.stop_all()
+        signal.raise_signal(signal.SIGINT)
     assert stopper.stop_all() == ends
     assert stopper.interrupted == ({"PENDING"} & set(statuses) if ends else set())
 

@@ -1,18 +1,16 @@
-"""``rllib train file JOB --resume`` after Ctrl-C, with real Ray."""
+"""``rllib train file JOB --resume`` after the time budget and after Ctrl-C, with real Ray."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
-from cli_runs import COMMAND, SMALL_PPO, environment, rllib
+from cli_runs import SMALL_PPO, rllib, started, wait_for_text
 
 END = 8
-ARGUMENTS = ["train", "file", "job.yaml", "--storage-path", "results", "--ray-num-cpus", "1", "--resume"]
+COMMAND_LINE = ("train", "file", "job.yaml", "--ray-num-cpus", "1", "--resume")
 
 SLOW_ENV = """
 import time
@@ -35,41 +33,30 @@ def iterations(folder: Path) -> dict[str, list[int]]:
     return {name: [json.loads(line)["training_iteration"] for line in lines] for name, lines in found.items()}
 
 
-def interrupted(folder: Path) -> str:
-    """Start the job, or go on with it, and press Ctrl-C after one more iteration; what it said."""
-    with (folder / "said.txt").open("w") as out:
-        process = subprocess.Popen(
-            [*COMMAND, *ARGUMENTS],
-            cwd=folder,
-            env=environment(),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    end = time.monotonic() + 120
-    while "] iteration " not in (said := (folder / "said.txt").read_text()):
-        assert process.poll() is None and time.monotonic() < end, said
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    status = process.wait(timeout=60)
-    said = (folder / "said.txt").read_text()
-    assert status == 0, said
-    return said
-
-
-def test_ctrl_c_twice(tmp_path: Path) -> None:
-    (tmp_path / "slow_env.py").write_text(SLOW_ENV)
+def write_job(folder: Path, more: str = "") -> None:
     config = f"{{{SMALL_PPO}, lr: {{grid_search: [1e-3, 1e-4]}}}}"
     job = f"run: PPO, env: slow_env.Slow, stop: {{training_iteration: {END}}}, config: {config}"
-    (tmp_path / "job.yaml").write_text(f"job: {{{job}}}\n")
-    said = interrupted(tmp_path)  # one CPU: the second trial of the grid waits
-    assert "Your training was interrupted. The same command with --resume goes on with it." in said
-    first = iterations(tmp_path)
-    assert first.keys() == {"00000"} and len(first["00000"]) < END
-    assert "goes on from" in interrupted(tmp_path)
-    second = iterations(tmp_path)
-    assert len(first["00000"]) < len(second["00000"]) < END
-    done = rllib(tmp_path, *ARGUMENTS[:3], *ARGUMENTS[5:])
+    (folder / "job.yaml").write_text(f"job: {{{job}{more}}}\n")
+
+
+def test_a_time_budget_then_ctrl_c_then_the_end(tmp_path: Path) -> None:
+    (tmp_path / "slow_env.py").write_text(SLOW_ENV)
+    write_job(tmp_path, ", time_budget_s: 1")
+    done = rllib(tmp_path, *COMMAND_LINE)
+    assert "The time budget of job is spent. The same command with --resume goes on with it." in done.stdout, done.stderr
+    assert iterations(tmp_path) == {}  # it is spent while the first trial is set up
+
+    write_job(tmp_path)  # on one CPU the second trial of the grid waits for the first
+    said = tmp_path / "said.txt"
+    process = started(tmp_path, said, *COMMAND_LINE, "--storage-path", "results")
+    wait_for_text(said, "] iteration ", process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.wait(timeout=60) == 0, said.read_text()
+    assert "Your training was interrupted. The same command with --resume goes on with it." in said.read_text()
+    found = iterations(tmp_path)
+    assert len(found) == 1 and all(len(done) < END for done in found.values())
+
+    done = rllib(tmp_path, *COMMAND_LINE)
+    assert "goes on from" in done.stdout
     assert "Your training finished." in done.stdout, done.stdout + done.stderr
     assert iterations(tmp_path) == {trial: list(range(1, END + 1)) for trial in ("00000", "00001")}

@@ -3,12 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from cli_runs import COMMAND, SMALL_PPO, checkpoints, environment, rllib
+from cli_runs import SMALL_PPO, checkpoints, rllib, started, wait_for_text
 
 OLD_SHAPE = """
 cartpole-ppo:
@@ -173,22 +171,13 @@ def test_ctrl_c_saves_the_running_iteration(tmp_path: Path) -> None:
     (tmp_path / "endless.yaml").write_text(f"endless: {{{text}}}\nnever: {{{text}}}\n")
     # one CPU: the second trial of the grid waits, and must not start any more
     arguments = ["train", "file", "endless.yaml", "--storage-path", "results", "--ray-num-cpus", "1"]
-    with open(tmp_path / "out.txt", "w") as out:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            wait_for_text(tmp_path / "out.txt", "iteration 2 · ", process)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Ray's processes get it too
-            status = process.wait(timeout=60)
-        finally:
-            process.kill()
+    process = started(tmp_path, tmp_path / "out.txt", *arguments)
+    try:
+        wait_for_text(tmp_path / "out.txt", "iteration 2 · ", process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Ray's processes get it too
+        status = process.wait(timeout=60)
+    finally:
+        process.kill()
     said = (tmp_path / "out.txt").read_text()
     assert status == 0, said
     assert "Stopping after the running iteration" in said
@@ -199,11 +188,3 @@ def test_ctrl_c_saves_the_running_iteration(tmp_path: Path) -> None:
     algorithm = loaded(checkpoint)
     assert algorithm.iteration == max(result["training_iteration"] for result in results(tmp_path))
     algorithm.stop()
-
-
-def wait_for_text(file: Path, text: str, process: subprocess.Popen, timeout_s: float = 90) -> None:
-    end = time.monotonic() + timeout_s
-    while text not in file.read_text():
-        assert process.poll() is None, file.read_text()
-        assert time.monotonic() < end, file.read_text()
-        time.sleep(0.2)
