@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
@@ -79,8 +79,8 @@ def ensure_built(
 
     Args:
         buffer: where to store.
-        traces: opens the source; called, twice, only if something is to be built. None: the buffer must be complete.
-        max_traces: stop after so many step traces, those that are shared counted once.
+        traces: opens the source; called, once, only if something is to be built. None: the buffer must be complete.
+        max_traces: stop after so many different step traces; nothing more is asked of the source then.
         on_progress: told the number of step traces done so far.
         guard: knows the evaluation questions. Trajectories that answer one are left out, counted in ``guard.refused``; a buffer
             that holds some is refused.
@@ -119,12 +119,9 @@ def _built(
         )
     buffer.create()
     into_traces = whole_trajectory if buffer.settings.level == "trajectory" else step_traces
-    steps = SharedSteps()
-    for trace in chain.from_iterable(map(into_traces, traces())):
-        steps.is_new(trace)
     experts = traces() if guard is None else guard.keep(traces())
     told = None if on_progress is None else lambda seen, added: on_progress(seen)
-    buffer.insert(islice(steps.once(chain.from_iterable(map(into_traces, experts))), max_traces), told)
+    buffer.insert_or_update(SharedSteps().improving(chain.from_iterable(map(into_traces, experts)), max_traces), told)
     count = buffer.count()
     if count == 0:
         raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")

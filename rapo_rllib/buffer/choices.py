@@ -34,6 +34,8 @@ def check_settings(settings: BufferSettings) -> None:
         )
     if settings.top_k < 1:
         raise ValueError(f"step_trace_buffer.top_k must be at least 1, got {settings.top_k}")
+    if settings.max_traces is not None and settings.max_traces < 1:
+        raise ValueError(f"step_trace_buffer.max_traces must be at least 1, or null for all, got {settings.max_traces}")
     for key in ("timeout_s", "embedder_timeout_s"):
         if getattr(settings, key) <= 0:
             raise ValueError(f"step_trace_buffer.{key} must be positive, got {getattr(settings, key)}")

@@ -1,7 +1,8 @@
 """Steps that several trajectories of one source share: each is stored once, with the best of their rewards.
 
-Flow: ``importing.survey``, or ``build.ensure_built``, shows ``SharedSteps`` all step traces; what it makes of them is stored.
-What a step gets is decided before anything is stored, so that the same done again changes nothing.
+``importing.survey`` shows ``SharedSteps`` all step traces, and ``import_traces`` stores what it makes of them, so that the same
+import done again changes nothing. ``build.ensure_built`` reads its source once, for an expert may be costly or never end, and
+stores a step again when it earned more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rapo_rllib.types import StepTrace
 
 
 class SharedSteps:
-    """What is known of every step after the source was read once: its best reward, under an 8-byte digest of its id.
+    """What is known of every step after a source was read once: its best reward, under an 8-byte digest of its id.
 
     Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
     question id of the second.
@@ -43,6 +44,15 @@ class SharedSteps:
                 question_id, step_index = self._better[digest]
                 trace = replace(trace, reward=self._best[digest], question_id=question_id, step_index=step_index)
             yield trace
+
+    def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
+        """Each step when it comes first, and again whenever it earned more; ends with the ``most``-th different one."""
+        for trace in traces:
+            before = self._best.get(_digest(trace.id))
+            if self.is_new(trace) or (before is not None and trace.reward > before):
+                yield trace
+            if len(self._best) == most:
+                return
 
 
 def _digest(trace_id: str) -> int:

@@ -58,6 +58,8 @@ class TraceWriter:
         done = Written()
         for window in _windows(traces):
             unique = by_id(window)
+            if update:
+                unique |= {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
             known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
             fresh = [trace for trace in unique.values() if trace.id not in known]
             done.seen += len(window) - len(fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,21 @@ class MilvusHandle(MilvusConnection):
         index = index_params("FLAT", with_terms=words_of is not None)
         try:
             self.call("create_collection", collection, schema=schema, index_params=index, consistency_level="Bounded")
-        except RetrievalError:
-            if not self.exists(collection):  # else another process was faster
+        except RetrievalError as error:
+            if not self._is_made(collection, self._timeout_s if "exists" in str(error) else 0.0):
                 raise
+            if self.index_of(collection) is None:  # a call that was given up had not come so far
+                self.call("create_index", collection, index_params=index)
         self.call("load_collection", collection)
+
+    def _is_made(self, collection: str, patience_s: float) -> bool:
+        """Whether another process was faster, or a call of ours that a slow disk held up; either may still be at it."""
+        end = time.monotonic() + patience_s
+        while not self.exists(collection):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.1)
+        return True
 
     def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
         """Write rows ``[N]`` with vectors ``[N, D]``; the same key twice in the collection means the later row.

@@ -1,5 +1,6 @@
 """Cutting trajectories, and building once: repeated, killed, twice at the same time."""
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -82,13 +83,28 @@ def test_max_traces_stops_and_can_be_raised(make_buffer):
     assert ensure_built(make_buffer(), lambda: experts(100), max_traces=9) == 9
 
 
-def test_a_step_that_trajectories_share_gets_the_best_of_their_rewards(make_buffer):
+@pytest.mark.parametrize("between", [0, 300])  # in one window of those that are written together, or in two
+def test_a_step_that_trajectories_share_gets_the_best_of_their_rewards(make_buffer, between):
     question = Question("q1", "What?")
     shared = [ExpertTrajectory(question, ("a", end), reward, "s") for end, reward in (("b", 0.2), ("c", 1.0), ("d", 0.5))]
+    source = [shared[0], *experts(between // 2), *shared[1:]]
     buffer = make_buffer()
-    assert ensure_built(buffer, lambda: shared, max_traces=3) == 3
-    (hits,) = buffer.retrieve([HistoryQuery("What?", "")], top_k=3)
-    assert {hit.trace.text: hit.trace.reward for hit in hits} == {"a": 1.0, "b": 0.2, "c": 1.0}
+    assert ensure_built(buffer, lambda: source) == 4 + between
+    (hits,) = buffer.retrieve([HistoryQuery("What?", "")], top_k=4)
+    found = {hit.trace.text: hit.trace.reward for hit in hits if hit.trace.question == "What?"}
+    assert found == {"a": 1.0, "b": 0.2, "c": 1.0, "d": 0.5}
+
+
+def test_a_source_is_read_once_and_not_beyond_what_is_wanted(make_buffer):
+    read = []
+
+    def endless():
+        for index in itertools.count():
+            read.append(index)
+            yield ExpertTrajectory(Question("q", "What?"), ("a", f"b{index}"), 1.0, "s")
+
+    assert ensure_built(make_buffer(), endless, max_traces=5) == 5
+    assert read == [0, 1, 2, 3]
 
 
 def test_nothing_to_build_from(make_buffer):

@@ -70,6 +70,7 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"level": "token"}, r"step_trace_buffer\.level must be one of .* got 'token'"),
         ({"fallback_text": None}, r"step_trace_buffer\.fallback_text must be a text, got None"),
         ({"top_k": 0}, r"step_trace_buffer\.top_k must be at least 1, got 0"),
+        ({"max_traces": 0}, r"step_trace_buffer\.max_traces must be at least 1, or null for all, got 0"),
         ({"timeout_s": 0.0}, r"step_trace_buffer\.timeout_s must be positive"),
         ({"collection": "a b"}, r"step_trace_buffer\.collection .* got 'a b'"),
     ],
