@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.lite_server import HOST, Endpoint, beside, read_endpoint, try_lock
+from rapo_rllib.milvus.lite_server import HOST, Endpoint, beside, folder_id, read_endpoint, try_lock
 
 START_TIMEOUT_S = 60.0  # a killed server's log is replayed first: 5.5 s were seen
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -94,11 +94,13 @@ class LiteLease:
                     f"{self._uri_key}: {self.path} is in use on the machine {endpoint.machine}. A Milvus Lite path "
                     "serves one machine; for several, start a Milvus server and name it: http://host:19530"
                 )
-            if Path(self.path, "LOCK").exists():
+            if endpoint.folder == folder_id(self.path):
                 return endpoint
             if time.monotonic() > deadline:
-                raise RetrievalError(f"{self.path} was deleted under its server (process {endpoint.pid}), which does not end")
-            time.sleep(0.1)  # somebody deleted the folder; its server notices and leaves
+                raise RetrievalError(
+                    f"{self.path} was deleted or replaced under its server (process {endpoint.pid}), which does not end"
+                )
+            time.sleep(0.1)  # somebody deleted or replaced the folder; its server notices and leaves
 
 
 def _wait_for_lock(file: IO, operation: int, timeout_s: float) -> None:

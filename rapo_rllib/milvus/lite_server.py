@@ -27,16 +27,29 @@ POLL_S = 2.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a running server listens. ``machine`` because the folder may be on a shared disk and the port is not."""
+    """Where a running server listens.
+
+    ``machine`` because the folder may be on a shared disk and the port is not; ``folder`` because another may lie at the path
+    by now (see ``folder_id``).
+    """
 
     pid: int
     port: int
     machine: str
+    folder: int | None
 
 
 def beside(path: str, kind: str) -> Path:
     """The file ``<path>.<kind>``."""
     return Path(f"{path}.{kind}")
+
+
+def folder_id(path: str) -> int | None:
+    """Which folder lies at ``path``: the inode of its LOCK, not given anew while a server has it open; or None."""
+    try:
+        return Path(path, "LOCK").stat().st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def read_endpoint(path: str) -> Endpoint | None:
@@ -64,21 +77,21 @@ def publish_endpoint(path: str, port: int) -> IO:
     temporary = beside(path, f"endpoint.{os.getpid()}")
     file = temporary.open("w", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX)
-    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname())), file)
+    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname(), folder_id(path))), file)
     file.flush()
     temporary.rename(beside(path, "endpoint"))
     return file
 
 
-def wait_until_unused(path: str, endpoint: IO, stop: threading.Event, poll_s: float) -> IO | None:
-    """Return when nobody holds a lease, ``stop`` is set, or the files were deleted under the server.
+def wait_until_unused(path: str, folder: int | None, endpoint: IO, stop: threading.Event, poll_s: float) -> IO | None:
+    """Return when nobody holds a lease, ``stop`` is set, or ``folder`` or the file ``endpoint`` was deleted or replaced.
 
     The returned file keeps `.users` locked: whoever comes now waits until this server has closed the folder.
     """
     own = os.fstat(endpoint.fileno()).st_ino
     while not stop.wait(poll_s):
         try:
-            if beside(path, "endpoint").stat().st_ino != own or not Path(path, "LOCK").exists():
+            if beside(path, "endpoint").stat().st_ino != own or folder_id(path) != folder:
                 return None
             users = beside(path, "users").open("a")
         except FileNotFoundError:
@@ -95,15 +108,17 @@ def serve(path: str, port: int, poll_s: float) -> int:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
 
         server, database, bound_port = start_server_in_thread(path, HOST, port)
-        endpoint = publish_endpoint(path, bound_port)
+        folder, endpoint = folder_id(path), publish_endpoint(path, bound_port)
     except Exception as error:  # the starter reads it and raises it there
         _announce({"error": f"{type(error).__name__}: {error}"})
         raise
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     _announce({"port": bound_port})
-    users = wait_until_unused(path, endpoint, stop, poll_s)
+    users = wait_until_unused(path, folder, endpoint, stop, poll_s)
     server.stop(grace=2).wait()
+    if folder_id(path) != folder:
+        os._exit(0)  # closing writes what is still in memory: into a folder that is another's, or to be gone
     database.close()
     if os.path.exists(beside(path, "endpoint")) and os.path.samestat(
         os.fstat(endpoint.fileno()), beside(path, "endpoint").stat()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from buffer_helpers import experts, running, wait_until
 from pymilvus.client.connection_manager import ConnectionManager
@@ -18,8 +19,10 @@ from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus import connection
+from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.lite_lease import LiteLease
 from rapo_rllib.milvus.lite_server import beside, read_endpoint, try_lock
+from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
@@ -181,6 +184,50 @@ def test_a_deleted_folder_is_made_anew(tmp_path):
     assert os.path.exists(os.path.join(path, "LOCK"))
     lease.release()
     fresh.release()
+
+
+def write(handle: MilvusHandle, *collections: str, key: str) -> None:
+    for collection in collections:
+        handle.create(collection, [Field("id")], 2)
+        handle.upsert(collection, [{"id": key}], np.ones((1, 2), dtype=np.float32))
+
+
+def keys(handle: MilvusHandle) -> list[str]:
+    return [row["id"] for row in handle.get("steps", ["old", "new"], ["id"])]
+
+
+def test_the_server_of_a_deleted_folder_writes_nothing_into_the_next(tmp_path):
+    path = str(tmp_path / "of_a_user" / "steps.db")
+    one, two = MilvusHandle(path, uri_key="uri"), MilvusHandle(path, uri_key="uri")
+    write(one, "steps", "only_here", key="old")
+    left = read_endpoint(path).pid
+    one.close()  # its server looks round every two seconds, and has not written the rows to their files yet
+    shutil.rmtree(tmp_path / "of_a_user")
+    write(two, "steps", key="new")
+    assert read_endpoint(path).pid != left
+    assert wait_until(lambda: not running(left))
+    write(two, "only_here", key="new")
+    for _ in range(2):  # also as its own server leaves it
+        assert keys(two) == ["new"]
+        ended = read_endpoint(path).pid
+        two.close()
+        assert wait_until(lambda pid=ended: not running(pid))
+
+
+def test_a_copy_in_the_place_of_the_folder_is_what_is_read(tmp_path):
+    path, copy = str(tmp_path / "steps.db"), str(tmp_path / "copy.db")
+    one, two = MilvusHandle(path, uri_key="uri"), MilvusHandle(path, uri_key="uri")
+    write(one, "steps", key="old")
+    pid = read_endpoint(path).pid
+    one.close()
+    assert wait_until(lambda: not running(pid))
+    shutil.copytree(path, copy)
+    write(one, "steps", key="new")
+    one.close()
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    assert keys(two) == ["old"]
+    two.close()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):
