@@ -11,7 +11,14 @@ from rapo_rllib.types import ExpertTrajectory, Question
 
 
 class FewLetters(Letters):
-    """``env_config["num_questions"]`` of them; about half of the sentences are called correct."""
+    """``env_config["num_questions"]`` of them. Correct is a sentence with more than ``correct_above`` (0.09) of the letter e.
+
+    That is about half of them.
+    """
+
+    def __init__(self, env_config: dict[str, Any] | None = None) -> None:
+        super().__init__(env_config)
+        self._correct_above = (env_config or {}).get("correct_above", 0.09)
 
     @classmethod
     def questions(cls, env_config: dict[str, Any], split: str) -> Sequence[Question]:
@@ -28,4 +35,4 @@ class FewLetters(Letters):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"correct": reward > 0.09, "end": "answer"}
+        return observation, reward, terminated, truncated, {"correct": reward > self._correct_above, "end": "answer"}

@@ -24,7 +24,6 @@ class LoadedState(RLlibCallback):
             "collection": upkeep._grown.collection,
             "stored": {trace.id: trace.text for trace in upkeep._grown.all_traces()},
             "held": sorted(upkeep._kept.traces),
-            "usage": [upkeep.get_state()[part] for part in ("usage", "own_usage")],
             "weights": _digest(algorithm.get_module().language_model.parameters()),
             "moments": _digest(entry["exp_avg"] for entry in optimizer.state.values()),
             "cursor": str(algorithm._cursor.get_state()),

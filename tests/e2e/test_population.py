@@ -22,6 +22,7 @@ from rapo_rllib.settings import BufferSettings
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOM = 200
 INTERVAL, LAST = 2, 3  # one exploit, after the second iteration of three
 
 # the trial with the higher chance of retrieval is called the better one, so that everybody knows who clones whom
@@ -46,7 +47,8 @@ SCHEDULER = {
 
 def job(model: str) -> dict[str, Any]:
     config = {
-        "env_config": {"num_questions": 10},
+        # whatever the policy writes is correct and enters its buffer, which has room for all of it
+        "env_config": {"num_questions": 10, "correct_above": -1.0},
         "callbacks": "loaded_state.LoadedState",
         "model": {"name_or_path": model, "autocast_dtype": None},
         "engine": {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "kv_cache_gib": 0.2},
@@ -58,7 +60,7 @@ def job(model: str) -> dict[str, Any]:
         "importance_shaping_weight": 0.05,
         "retrieval_level": "trajectory",
         "buffer_growth": "successful",
-        "step_trace_buffer": {"uri": "steps.db", "max_grown": 12},
+        "step_trace_buffer": {"uri": "steps.db", "max_grown": ROOM},
         "num_minibatches": 2,
         "max_prompt_tokens": 192,
         "max_response_tokens": 32,
@@ -86,7 +88,7 @@ class Member:
     def held_last(self) -> set[str]:
         """The step traces of its own in its last checkpoint."""
         state = pickle.loads((self.trial.last_checkpoint / "algorithm_state.pkl").read_bytes())
-        kept = GrownTraces(max_traces=12, half_life=100.0)
+        kept = GrownTraces(max_traces=ROOM, half_life=100.0)
         kept.set_state(state["rapo"]["buffer"]["grown"])
         return set(kept.traces)
 
@@ -130,7 +132,7 @@ def test_an_exploit_clones_weights_optimiser_and_buffer(members: tuple[Member, M
     assert clone["collection"] != donor["collection"]
     assert donor["stored"]
     assert set(donor["stored"]) == set(donor["held"])
-    for part in ("iteration", "stored", "held", "usage", "weights", "moments", "cursor"):
+    for part in ("iteration", "stored", "held", "weights", "moments", "cursor"):
         assert clone[part] == donor[part], part
     assert clone["iteration"] == INTERVAL
 
@@ -150,8 +152,10 @@ def test_after_it_each_goes_its_own_way(folder: Path, members: tuple[Member, Mem
     clone, donor = members
     for member in members:
         assert member.stored_last(folder) == member.held_last
-        assert member.held_last != set(member.loaded["held"])
-    assert clone.held_last != donor.held_last
+        assert member.held_last > set(member.loaded["held"])
+    # where the donor retrieved and the clone did not, they went on from different texts
+    assert clone.held_last - donor.held_last
+    assert donor.held_last - clone.held_last
 
 
 def test_the_terminal_and_the_report_tell_of_it(folder: Path, members: tuple[Member, Member]) -> None:
