@@ -36,7 +36,7 @@ class Endpoint:
     pid: int
     port: int
     machine: str
-    folder: int | None
+    folder: int
 
 
 def beside(path: str, kind: str) -> Path:
@@ -72,18 +72,18 @@ def try_lock(file: IO, operation: int) -> bool:
     return True
 
 
-def publish_endpoint(path: str, port: int) -> IO:
+def publish_endpoint(path: str, port: int, folder: int) -> IO:
     """Write ``<path>.endpoint`` in one rename, locked from the start. Return the open file, whose flock says "running"."""
     temporary = beside(path, f"endpoint.{os.getpid()}")
     file = temporary.open("w", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX)
-    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname(), folder_id(path))), file)
+    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname(), folder)), file)
     file.flush()
     temporary.rename(beside(path, "endpoint"))
     return file
 
 
-def wait_until_unused(path: str, folder: int | None, endpoint: IO, stop: threading.Event, poll_s: float) -> IO | None:
+def wait_until_unused(path: str, folder: int, endpoint: IO, stop: threading.Event, poll_s: float) -> IO | None:
     """Return when nobody holds a lease, ``stop`` is set, or ``folder`` or the file ``endpoint`` was deleted or replaced.
 
     The returned file keeps `.users` locked: whoever comes now waits until this server has closed the folder.
@@ -108,7 +108,10 @@ def serve(path: str, port: int, poll_s: float) -> int:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
 
         server, database, bound_port = start_server_in_thread(path, HOST, port)
-        folder, endpoint = folder_id(path), publish_endpoint(path, bound_port)
+        folder = folder_id(path)
+        if folder is None:
+            raise FileNotFoundError(f"{path} was deleted while its server started")
+        endpoint = publish_endpoint(path, bound_port, folder)
     except Exception as error:  # the starter reads it and raises it there
         _announce({"error": f"{type(error).__name__}: {error}"})
         raise
