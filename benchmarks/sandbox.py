@@ -29,7 +29,6 @@ from typing import Any
 
 from rapo_rllib.sandbox import SandboxLimits
 from rapo_rllib.sandbox.bwrap import BwrapSandbox
-from rapo_rllib.sandbox.files import package_folders
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force
 
@@ -86,13 +85,13 @@ def session(calls: int) -> dict[str, float]:
 
 def bwrap(calls: int) -> dict[str, float]:
     """A fresh bwrap for each call, no packages."""
-    sandbox = BwrapSandbox(layers_in_force("bwrap", "off", False, ("rlimits", "seccomp")))
+    sandbox = BwrapSandbox(layers_in_force("bwrap", "off", False, ("rlimits", "seccomp")), PACKAGES)
     return measure(lambda: sandbox.run(CODE, LIMITS).output.decode(), calls, 2 * calls)
 
 
 def plain(code: str, calls: int) -> dict[str, float]:
     """A subprocess without limits."""
-    program = f"import sys; sys.path += {package_folders()!r}\n{code}"
+    program = f"import sys; sys.path[:] = {sys.path!r}\n{code}"
 
     def call() -> str:
         return subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True).stdout

@@ -6,7 +6,8 @@ cursor --questions--> env runners --groups--> batching --> learners --weights, c
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
+    EVALUATION_ITERATION_TIMER,
     EVALUATION_RESULTS,
     LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
@@ -26,6 +28,7 @@ from ray.tune.result import TRIAL_INFO
 
 from rapo_rllib.algorithm_checkpoint import SavesCheckpoints
 from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.canary import Canary, canary_sequences
 from rapo_rllib.config import RAPOConfig
 from rapo_rllib.dispatch import sample_questions
 from rapo_rllib.envs.cursor import QuestionCursor
@@ -43,9 +46,9 @@ from rapo_rllib.run_name import RunName
 from rapo_rllib.run_summary import RunSummary
 from rapo_rllib.sampling import sample_batch
 from rapo_rllib.sampling_ahead import SamplerAhead
-from rapo_rllib.transcripts import write_transcripts
+from rapo_rllib.transcripts import write_iteration, write_transcripts
 from rapo_rllib.types import Question
-from rapo_rllib.weight_sync import SyncReport, canary_sequences, sync_metrics, sync_weights
+from rapo_rllib.weight_sync import SyncReport, WeightSync, sync_metrics
 
 _PHASES = {  # timer -> what a live display shows
     "rollout": "sampling",
@@ -89,14 +92,14 @@ class RAPO(SavesCheckpoints, Algorithm):
         self._cursor = QuestionCursor(questions(config, "train"), seed=config.seed or 0)
         self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
         self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
-        self._ahead = SamplerAhead(self._sample, self._cursor) if config.one_step_off else None
+        self._ahead = SamplerAhead(self._cursor) if config.one_step_off else None
         self._learning = threading.RLock()  # held while weights change or are read
         self._buffer: Any = None
         self._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.buffer_settings.uri)
         self._upkeep: Any = None
         self._idle_buffer: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
-        self._evaluations = 0
+        self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 
@@ -104,7 +107,10 @@ class RAPO(SavesCheckpoints, Algorithm):
         self._mixing = make_mixing(config, self.progress)
         self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
         super().setup(config)
-        self._canary = canary_sequences(load_tokenizer(config.model_settings))
+        sequences = canary_sequences(load_tokenizer(config.model_settings))
+        exact = config.engine_settings.dtype == config.model_settings.dtype == "float32"
+        canary = Canary(sequences, config.canary_tolerance, exact)
+        self._weight_sync = WeightSync(canary, config.weight_transfer, config.restart_failed_env_runners)
         self.sync_engines()
 
     @property
@@ -115,9 +121,10 @@ class RAPO(SavesCheckpoints, Algorithm):
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
         group = env_runner_group if env_runner_group is not None else self.env_runner_group
-        tolerance, transfer = self.config.canary_tolerance, self.config.weight_transfer
         with self._learning:  # a runner that restarts beside an update waits for whole weights
-            report = sync_weights(self.learner_group, group, self._canary, tolerance, transfer)
+            report = self._weight_sync.run(self.learner_group, group)
+        if report.num_restarts:
+            self.progress.say(f"{report.num_restarts} engine(s) could not load the weights, and were restarted with them")
         self._version = report.version
         return report
 
@@ -130,16 +137,24 @@ class RAPO(SavesCheckpoints, Algorithm):
             self.sync_engines(env_runner_group)
         return restored
 
+    def bring_back_env_runners(self, env_runner_group: Any) -> None:
+        """The same inside an iteration, with the callback that RLlib calls between iterations alone."""
+        config = self.config if env_runner_group is self.env_runner_group else self.evaluation_config
+        if restored := self.restore_env_runners(env_runner_group):
+            self._make_on_env_runners_recreated_callbacks(
+                config=config, env_runner_group=env_runner_group, restored_env_runner_indices=restored
+            )
+
     @override(Algorithm)
     def training_step(self) -> None:
         """Sample groups, update, sync."""
+        sample = self._sampling()
         with self._timed("rollout"):
-            result = self._sample() if self._ahead is None else self._ahead.take()
+            result = sample() if self._ahead is None else self._ahead.take(sample)
         if self._ahead is not None:
-            self._ahead.begin()
+            self._ahead.begin(sample)
         steps = result.num_env_steps
         values = rollout_metrics(result, self.config.objective_settings)
-        values["retrieval_prob"] = float(self._retrieval_prob.get_current_value())
         if self._mixing is not None:
             values |= self._mixing.metrics(result.groups)
         episodes = len(result.trajectories)
@@ -203,8 +218,7 @@ class RAPO(SavesCheckpoints, Algorithm):
 
     def _write_transcripts(self, result: SampleResult) -> None:
         folder, filesystem = self._trial_folder("transcripts")
-        name = f"iteration_{self.iteration + 1:05d}.jsonl"
-        write_transcripts(folder, name, result.groups, filesystem, self.config.objective_settings)
+        write_iteration(folder, self.iteration + 1, result.groups, filesystem, self.config)
 
     def _trial_folder(self, name: str) -> tuple[str, Any]:
         """A folder of the trial, and the file system it is on; Tune's working directory of a trial is not kept."""
@@ -212,17 +226,21 @@ class RAPO(SavesCheckpoints, Algorithm):
             return f"{self.logdir}/{name}", None
         return f"{self._storage.trial_fs_path}/{name}", self._storage.storage_filesystem
 
-    def _sample(self) -> SampleResult:
-        return sample_batch(self._roll_out, self._cursor, self.config)
+    def _sampling(self) -> Callable[[], SampleResult]:
+        """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
+        roll_out = partial(self._roll_out, retrieval_prob=float(self._retrieval_prob.get_current_value()))
+        return partial(sample_batch, roll_out, self._cursor, self.config)
 
-    def _roll_out(self, batch: list[Question]) -> SampleResult:
+    def _roll_out(self, batch: list[Question], retrieval_prob: float) -> SampleResult:
         result = sample_questions(
             self.env_runner_group,
             batch,
-            restore=lambda: self.restore_env_runners(self.env_runner_group),
-            retrieval_prob=float(self._retrieval_prob.get_current_value()),
+            restore=lambda: self.bring_back_env_runners(self.env_runner_group),
+            timeout_s=self.config.sample_timeout_s,
+            retrieval_prob=retrieval_prob,
             buffer_view=None if self._upkeep is None else self._upkeep.view(),
         )
+        result.retrieval_prob = retrieval_prob
         self._retrieval_failures.add(result.stats)
         if self._mixing is not None:
             result.groups = self._mixing.mixed(result.groups)
@@ -231,6 +249,8 @@ class RAPO(SavesCheckpoints, Algorithm):
     @override(Algorithm)
     def step(self) -> dict[str, Any]:
         """One iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
+        self._evaluation_s = 0.0
+        self.metrics.delete(TIMERS, key_error=False)  # RLlib's are moving averages, repeated where nothing was timed
         if self.config.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
             self.evaluate()
         before = self._evaluations
@@ -243,6 +263,8 @@ class RAPO(SavesCheckpoints, Algorithm):
                 results[EVALUATION_RESULTS] = self.evaluate()
         if self._evaluations == before:
             results.pop(EVALUATION_RESULTS, None)  # RLlib would report an older one
+        if self._evaluation_s:
+            results.setdefault(TIMERS, {})[EVALUATION_ITERATION_TIMER] = self._evaluation_s
         results["rapo"] = self.run_summary.as_dict(self.progress.seconds)
         return results
 
@@ -254,6 +276,7 @@ class RAPO(SavesCheckpoints, Algorithm):
         self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before
+        self._evaluation_s += self.run_summary.evaluation_s
         self.run_summary.take_evaluation(results[ENV_RUNNER_RESULTS])
         self._evaluated_version = self._version
         self._evaluations += 1

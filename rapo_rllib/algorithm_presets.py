@@ -33,13 +33,15 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
     },
     # arXiv 2503.20783: neither the group's deviation nor the response's own length divides
     "dr_grpo": {**_GRPO, "loss_aggregation": "constant", "normalize_std": False},
-    # arXiv 2507.18071. Its clip range is narrower than the mismatch of engine and learner, hence the learner's own π_old
+    # arXiv 2507.18071. Its clip range is narrower than the mismatch of engine and learner, hence the learner's own π_old, and
+    # than RAPO's importance shaping, which comes after the clip therefore
     "gspo": {
         **_GRPO,
         "importance_level": "sequence",
         "clip_low": 3e-4,
         "clip_high": 4e-4,
         "old_logprobs": "learner",
+        "shaping_order": "after_clip",
     },
     # arXiv 2508.07629
     "gppo": {**_GRPO, "clip_mode": "gradient_preserving", "clip_high": 0.28, "loss_aggregation": "token"},

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ from rapo_rllib.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 RESULT = "result.json"  # of the iteration after which it was written
+_TUNES_OWN = ".metadata.json"
 _FORMAT = 1
 _BLOCK = 1 << 22
 
@@ -32,8 +33,13 @@ def whole_folder(path: Path, **facts: Any) -> Iterator[Path]:
     Args:
         path: of the checkpoint; one that is there already is replaced.
         **facts: written into the list of files, for whoever reads it without loading the checkpoint.
+
+    Raises:
+        CheckpointError: ``path`` is a folder with something that belongs to no checkpoint, and would be lost.
     """
     finish_replacement(path)
+    if path.is_dir() and (strange := strangers(path, [path])):
+        raise CheckpointError(f"{path} holds {strange[0]!r}, which is no checkpoint's and would be lost: name another folder")
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
     partial.mkdir(parents=True)
@@ -75,6 +81,21 @@ def check_whole(folder: Path) -> dict[str, Any]:
         if found != files[name]:
             raise CheckpointError(f"{folder} is damaged: {name} is not what was written. Take an older checkpoint.")
     return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The list of files and facts of a checkpoint; empty where there is none, or it was cut short."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
+    """What lies in ``folder`` by names that none of ``checkpoints`` lists, sorted."""
+    listed = {name.split("/")[0] for checkpoint in checkpoints for name in read_manifest(checkpoint).get("files", ())}
+    return sorted({entry.name for entry in folder.iterdir()} - listed - {MANIFEST, _TUNES_OWN})
 
 
 def whole_checkpoints(parent: Path) -> list[Path]:

@@ -13,9 +13,10 @@ from ray.rllib.algorithms import algorithm_config
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.config_checks import check_rapo_values, known_keys
+from rapo_rllib.config_checks import check_rapo_values, known_keys, refuse_token
 from rapo_rllib.config_classes import MadeClasses
 from rapo_rllib.config_defaults import set_rllib_defaults
+from rapo_rllib.config_rllib_keys import check_rllib_keys
 from rapo_rllib.presets import UPDATE_DEFAULTS, apply_preset, with_preset
 from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
 from rapo_rllib.unknown_keys import refuse_unknown_keys
@@ -95,7 +96,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         self.learner_num_threads: int | None = None
         self.learner_parallelism = "ddp"
         self.max_retrieval_failure_share = 0.5
-        self.canary_tolerance = 0.1
+        self.canary_tolerance: float | None = None
         self.weight_transfer = "auto"
         self.one_step_off = False
         self.buffer_growth = "none"
@@ -103,6 +104,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         self.evaluate_before_training = True
         self.time_budget_s: float | None = None
         self.transcripts = False
+        self.transcripts_to_keep: int | None = None
 
     @override(AlgorithmConfig)
     def training(  # type: ignore[override]  # RLlib's own keys arrive in kwargs
@@ -130,6 +132,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         retrieval_timing: str = NotProvided,
         retrieval_advantage_weight: float = NotProvided,
         importance_shaping_weight: float = NotProvided,
+        shaping_order: str = NotProvided,
         clip_low: float = NotProvided,
         clip_high: float = NotProvided,
         dual_clip: float | None = NotProvided,
@@ -163,7 +166,8 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         export_with_checkpoints: bool = NotProvided,
         evaluate_before_training: bool = NotProvided,
         transcripts: bool = NotProvided,
-        canary_tolerance: float = NotProvided,
+        transcripts_to_keep: int | None = NotProvided,
+        canary_tolerance: float | None = NotProvided,
         max_retrieval_failure_share: float = NotProvided,
         time_budget_s: float | None = NotProvided,
         **kwargs: Any,
@@ -197,6 +201,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             retrieval_timing: second factor of eq. 7: ``high_entropy`` (paper), ``low_entropy``, or ``none``.
             retrieval_advantage_weight: ``a`` of eq. 10 (paper: 0.2).
             importance_shaping_weight: ``m`` of eq. 8 (paper: 0.05).
+            shaping_order: eq. 8 ``before_clip`` (eq. 11), or ``after_clip``: for clip ranges that are narrower than ``m``.
             clip_low: ``ε_low`` of eq. 11 (0.2).
             clip_high: ``ε_high`` of eq. 11 (0.28).
             dual_clip: bound ``c`` for negative advantages (released code: 3); None: none.
@@ -207,8 +212,9 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             loss_aggregation: ``trajectory`` (eq. 11), ``token``, or ``constant``: over ``max_response_tokens`` (Dr. GRPO).
             normalize_std: divide advantages by the group's standard deviation.
             advantage_epsilon: added to that standard deviation.
-            importance_cap: truncation of the learner / engine probability ratio; None: no correction.
-            old_logprobs: ``π_old`` is the engine's (``rollout``) or computed anew (``learner``).
+            importance_cap: truncation of the learner / engine probability ratio (``old_logprobs``); None: no correction.
+            old_logprobs: ``π_old`` is the engine's (``rollout``) or the ``learner``'s; ``auto``: the learner's where that costs
+                nothing, with one minibatch and without ``one_step_off``.
             overlong_buffer_share: end of ``max_response_tokens`` in which length is punished, as a share of it (DAPO: 0.2).
             overlong_penalty: what the reward of a response at the very end of it loses.
             mask_truncated: leave responses that were cut for length out of the loss (DAPO's overlong filtering).
@@ -233,8 +239,9 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             export_with_checkpoints: put the policy as a Hugging Face folder into every checkpoint.
             evaluate_before_training: evaluate the untrained policy too, before the first step.
             transcripts: write every trajectory as a JSON line into the trial's folder.
+            transcripts_to_keep: newest iterations whose transcripts stay there; None: all.
             canary_tolerance: nats by which engine and learner may differ in the mean log-probability of fixed sequences, which
-                is checked after each update.
+                is checked after each update; None: 0.01 where both compute in float32, else 0.1.
             max_retrieval_failure_share: the run stops when a larger share of all its retrievals has failed.
             time_budget_s: end after about so many seconds, with a last evaluation inside them; None: no limit.
             **kwargs: RLlib's own (``lr``, ``grad_clip``, ``num_epochs``, ...).
@@ -242,6 +249,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         given = {k: v for k, v in locals().items() if k not in _NO_ATTRIBUTES and v is not NotProvided}
         if model is not NotProvided:
             self.language_model = dict(model)
+        refuse_token(step_trace_buffer)
         refuse_unknown_keys(kwargs, _setter_names(AlgorithmConfig.training) | set(vars(self)))
         if preset is not NotProvided:
             apply_preset(self, preset)
@@ -255,6 +263,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
     def update_from_dict(self, config_dict: dict[str, Any]) -> RAPOConfig:
         """RLlib's, with unknown keys refused; ``model`` is the language model (RLlib keeps old network defaults there)."""
         config_dict = dict(config_dict)
+        refuse_token(config_dict.get("step_trace_buffer"))
         if "model" in config_dict:
             given = config_dict.pop("model")
             if "fcnet_hiddens" not in given:
@@ -268,6 +277,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
     @override(AlgorithmConfig)
     def validate(self) -> None:
         """Refuse what cannot work, naming key, value and fix."""
+        check_rllib_keys(self)
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0

@@ -7,13 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from rapo_rllib.config_types import check_types
+from rapo_rllib.credentials import TOKEN_VARIABLE
 from rapo_rllib.objective.aggregation import LOSS_AGGREGATIONS
 from rapo_rllib.objective.clipping import CLIP_MODES
 from rapo_rllib.objective.entropy import STEP_REDUCTIONS
-from rapo_rllib.objective.importance import IMPORTANCE_LEVELS
+from rapo_rllib.objective.importance import IMPORTANCE_LEVELS, SHAPING_ORDERS
 from rapo_rllib.objective.retrieval_reward import RETRIEVAL_QUALITIES, RETRIEVAL_TIMINGS
 from rapo_rllib.presets import check_preset
-from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings
+from rapo_rllib.settings import ALL_LINEAR, EngineSettings, LoraSettings, ModelSettings, ObjectiveSettings
 from rapo_rllib.unknown_keys import refuse_unknown_keys
 from rapo_rllib.weight_sync import TRANSFERS, VLLM_TRANSFERS
 
@@ -22,7 +24,8 @@ _CHOICES = {
     "importance_level": IMPORTANCE_LEVELS,
     "clip_mode": tuple(CLIP_MODES),
     "off_policy_source": ("expert", "replay"),
-    "old_logprobs": ("rollout", "learner"),
+    "old_logprobs": ("auto", "rollout", "learner"),
+    "shaping_order": SHAPING_ORDERS,
     "step_entropy_reduction": STEP_REDUCTIONS,
     "retrieval_quality": RETRIEVAL_QUALITIES,
     "retrieval_timing": RETRIEVAL_TIMINGS,
@@ -31,13 +34,20 @@ _CHOICES = {
     "rollout_schedule": ("continuous", "lockstep"),
     "branch_advantage": ("soft", "hard"),
     "weight_transfer": TRANSFERS,
+    "buffer_growth": ("none", "successful", "advantage"),
     "learner_parallelism": ("ddp", "fsdp"),
-    "export_with_checkpoints": (True, False),
+    **dict.fromkeys(
+        (
+            *("export_with_checkpoints", "evaluate_before_training", "one_step_off", "dynamic_sampling"),
+            *("transcripts", "mask_truncated", "normalize_std", "restart_failed_env_runners", "ignore_env_runner_failures"),
+        ),
+        (True, False),
+    ),
 }
 
 _COUNTS = (  # whole numbers of 1 or more
     *("questions_per_step", "group_size", "num_minibatches", "max_sampling_rounds", "tool_workers"),
-    "max_consecutive_nan",
+    *("max_consecutive_nan", "num_epochs", "evaluation_duration"),
     *("max_prompt_tokens", "max_response_tokens", "max_tokens_per_micro_batch", "replay_per_question", "replay_capacity"),
 )
 
@@ -50,11 +60,23 @@ def known_keys(config: Any) -> set[str]:
 
 
 def settings_from(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    """A frozen settings object of ``cls`` from a user's dictionary, unknown keys refused."""
+    """A frozen settings object of ``cls`` from a user's dictionary; unknown keys and values of another type are refused."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} = {values!r}: must be a mapping of {', '.join(field.name for field in fields(cls))}")
     refuse_unknown_keys(values, [field.name for field in fields(cls)], where=f"{where}.")
+    if cls.__module__ == ModelSettings.__module__:  # others' annotations are theirs
+        check_types(cls, values, where)
     return cls(**values)
+
+
+def refuse_token(step_trace_buffer: Any) -> None:
+    """Raise ``ValueError`` if the mapping holds a server's token itself; it is not repeated."""
+    if isinstance(step_trace_buffer, Mapping) and step_trace_buffer.get("token"):
+        raise ValueError(
+            "step_trace_buffer.token (its value is not shown): what stands in a job reaches results, checkpoints and loggers. "
+            f"Put it into the environment variable {TOKEN_VARIABLE} on every machine of the run, or into one that "
+            "step_trace_buffer.token_env names, and take it out of the job"
+        )
 
 
 def check_range(name: str, value: Any, low: float, high: float = float("inf"), *, integer: bool = False) -> None:
@@ -77,8 +99,10 @@ def check_rapo_values(config: Any) -> None:
         check_range(name, getattr(config, name), 1, integer=True)
     for name in ("num_hybrid", "max_tool_calls", "off_policy_trajectories"):
         check_range(name, getattr(config, name), 0, integer=True)
-    for name in ("clip_low", "clip_high", "kl_coeff", "weight_decay", "importance_shaping_weight", "canary_tolerance"):
+    for name in ("clip_low", "clip_high", "kl_coeff", "weight_decay", "importance_shaping_weight"):
         check_range(name, getattr(config, name), 0)
+    if config.canary_tolerance is not None:
+        check_range("canary_tolerance", config.canary_tolerance, 0)
     check_range("overlong_penalty", config.overlong_penalty, 0)
     check_range("overlong_buffer_share", config.overlong_buffer_share, 0, 1)
     check_range("advantage_epsilon", config.advantage_epsilon, 1e-12)
@@ -88,7 +112,8 @@ def check_rapo_values(config: Any) -> None:
     for name, choices in _CHOICES.items():
         check_choice(name, getattr(config, name), choices)
     _check_model(config.model_settings)
-    for name in ("entropy_top_k", "step_entropy_tokens"):
+    _check_engine(config.engine_settings)
+    for name in ("entropy_top_k", "step_entropy_tokens", "transcripts_to_keep"):
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), 1, integer=True)
     check_range("retrieval_noise", config.retrieval_noise, 0, 1)
@@ -97,13 +122,40 @@ def check_rapo_values(config: Any) -> None:
     for name in ("max_step_tokens", "max_steps", "time_budget_s", "importance_cap", "dual_clip"):
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), 1)
-    _check_schedule(config.retrieval_prob)
+    _check_schedule("retrieval_prob", config.retrieval_prob, 1)
+    _check_schedule("lr", config.lr)
+    _check_rllib_values(config)
     _check_together(config)
     _check_objective_parts(config)
 
 
+def _check_clip_room(config: Any) -> None:
+    """Shaping and clip: what eq. 8 does to a ratio of 1 must not pass a bound."""
+    weight = config.importance_shaping_weight
+    if not config.num_hybrid or config.shaping_order == "after_clip":
+        return
+    for name, bound in (("clip_high", config.clip_high), ("dual_clip", (config.dual_clip or float("inf")) - 1)):
+        if weight > bound:
+            raise ValueError(
+                f"importance_shaping_weight = {weight} with {name} = {getattr(config, name)}: shaping alone can pass the clip, "
+                "and trajectories that retrieved have no gradient then; set shaping_order to 'after_clip'"
+            )
+
+
+def _check_cap(config: Any) -> None:
+    cap = config.importance_cap
+    if config.old_policy == "rollout" and cap not in (None, ObjectiveSettings.importance_cap):
+        raise ValueError(
+            f"importance_cap = {cap} with old_logprobs = {config.old_logprobs!r} and num_minibatches = "
+            f"{config.num_minibatches}: π_old is the engine's, so there is nothing to truncate; set old_logprobs to 'learner', "
+            "or leave importance_cap out"
+        )
+
+
 def _check_objective_parts(config: Any) -> None:
     """Parts of the loss that mean nothing together."""
+    _check_clip_room(config)
+    _check_cap(config)
     sequence = config.importance_level != "token"
     if config.off_policy_shaping is not None:
         check_range("off_policy_shaping", config.off_policy_shaping, 1e-6)
@@ -136,6 +188,13 @@ def _check_model(model: ModelSettings) -> None:
     check_range("model.logits_chunk_size", model.logits_chunk_size, 1, integer=True)
     if model.lora is not None:
         _check_lora(model.lora)
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    for name in ("max_num_seqs", "tensor_parallel_size"):
+        check_range(f"engine.{name}", getattr(engine, name), 1, integer=True)
+    check_range("engine.gpu_memory_utilization", engine.gpu_memory_utilization, 1e-3, 1)
+    check_range("engine.kv_cache_gib", engine.kv_cache_gib, 1e-3)
 
 
 def _check_lora(lora: LoraSettings) -> None:
@@ -178,14 +237,33 @@ def _check_preset(config: Any) -> None:
         raise ValueError(f"preset = {config.preset!r} was set but not applied: give it to training() or update_from_dict()")
 
 
-def _check_schedule(value: Any) -> None:
+def _check_rllib_values(config: Any) -> None:
+    """RLlib's own numbers, which it takes as they come."""
+    for name in ("num_env_runners", "num_learners", "evaluation_num_env_runners"):
+        check_range(name, getattr(config, name), 0, integer=True)
+    for name, low in (("evaluation_interval", 0), ("seed", 0), ("learner_num_threads", 1)):
+        if getattr(config, name) is not None:
+            check_range(name, getattr(config, name), low, integer=True)
+    if config.grad_clip is not None:
+        check_range("grad_clip", config.grad_clip, 1e-12)
+    betas = config.adam_betas
+    if not isinstance(betas, list | tuple) or len(betas) != 2:
+        raise ValueError(f"adam_betas = {betas!r}: must be two numbers between 0 and 1, as [0.9, 0.999]")
+    for beta in betas:
+        check_range("adam_betas", beta, 0, 1 - 1e-12)
+    for name in ("sample_timeout_s", "evaluation_sample_timeout_s", "step_timeout_s"):
+        check_range(name, getattr(config, name), 1e-3)
+
+
+def _check_schedule(name: str, value: Any, high: float = float("inf")) -> None:
+    """A number from 0 to ``high``, or points of one over env steps."""
     points = value if isinstance(value, (list, tuple)) else [[0, value]]
     for point in points:
         if not isinstance(point, (list, tuple)) or len(point) != 2:
-            raise ValueError(f"retrieval_prob = {value!r}: must be a number or a schedule [[env steps, number], ...]")
-        check_range("retrieval_prob", point[1], 0, 1)
+            raise ValueError(f"{name} = {value!r}: must be a number or a schedule [[env steps, number], ...]")
+        check_range(name, point[1], 0, high)
     if points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
-        raise ValueError(f"retrieval_prob = {value!r}: a schedule starts at env step 0 and its steps increase")
+        raise ValueError(f"{name} = {value!r}: a schedule starts at env step 0 and its steps increase")
 
 
 def _check_transfer(config: Any) -> None:
@@ -205,8 +283,6 @@ def _check_transfer(config: Any) -> None:
 
 
 def _check_together(config: Any) -> None:
-    if config.evaluation_parallel_to_training:
-        raise ValueError("evaluation_parallel_to_training = True: evaluation needs weights that stand still; set it to false")
     _check_transfer(config)
     if config.one_step_off and not config.num_env_runners:
         raise ValueError(

@@ -44,7 +44,8 @@ _INTRODUCTION = """\
 Made from the code by `rllib config markdown`; a test compares the two. `rllib config keys WORD` shows those with WORD in name
 or meaning on the terminal. Nested keys are written with a dot here and as mappings in YAML: `model.lora.rank` is
 `model: {lora: {rank: 16}}`. A key that is neither in these tables nor in RLlib's `AlgorithmConfig` is refused, with the nearest
-valid one named. `preset` sets several keys by one name: [ablations.md](ablations.md) and [losses.md](losses.md) list them.
+valid one named; one of RLlib's that nothing would read, as `gamma`, is refused with what to use instead. `preset` sets several
+keys by one name: [ablations.md](ablations.md) and [losses.md](losses.md) list them.
 """
 # where the nested keys stand, what explains the section, the class that declares them
 _NESTED: tuple[tuple[str, str, type], ...] = (

@@ -7,8 +7,7 @@ RLLIB_KEYS: dict[str, str] = {
     "env_config": "keys of the environment; those of ours are in the tables above",
     "lr": "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
     "num_epochs": "passes over the groups of one training step (paper: 1)",
-    "grad_clip": "largest gradient; None: no limit",
-    "grad_clip_by": "what is limited: `global_norm`, `norm` or `value`",
+    "grad_clip": "largest global norm of the gradient; None: no limit",
     "num_env_runners": "vLLM engines in processes of their own; 0: one in the driver's process",
     "num_gpus_per_env_runner": "GPUs of each; 0: vLLM on the CPU",
     "num_cpus_per_env_runner": "CPU cores that Ray reserves for each",
@@ -20,7 +19,7 @@ RLLIB_KEYS: dict[str, str] = {
     "evaluation_config": "keys that differ in evaluation",
     "callbacks_class": "a `RLlibCallback` of your own; episodes arrive as texts",
     "restart_failed_env_runners": "start an engine that died anew, and send it the weights",
-    "sample_timeout_s": "how long the engines may take for one training step",
+    "sample_timeout_s": "how long engines in processes of their own may take for the questions they are given at once",
     "seed": "of the order of the questions, and of sampling",
     "log_level": "of RLlib's messages",
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from rapo_rllib.config_checks import settings_from
+from rapo_rllib.config_checks import refuse_token, settings_from
 from rapo_rllib.hardware import resolved_dtype
 from rapo_rllib.presets import beneath
 from rapo_rllib.settings import (
@@ -38,6 +38,9 @@ class SettingsViews:
     retrieval_prob: Any
     retrieval_level: str
     buffer_growth: str
+    old_logprobs: str
+    num_minibatches: int
+    one_step_off: bool
     num_gpus_per_learner: Any
     num_gpus_per_env_runner: Any
 
@@ -65,7 +68,7 @@ class SettingsViews:
         """The text protocol."""
         values = dict(self.protocol)
         if "examples" in values:
-            values["examples"] = tuple(tuple(pair) for pair in values["examples"])
+            values["examples"] = _examples(values["examples"])
         return settings_from(ProtocolSettings, values, "protocol")
 
     @property
@@ -74,11 +77,23 @@ class SettingsViews:
         for key, name in (("level", "retrieval_level"), ("growth", "buffer_growth")):
             if key in self.step_trace_buffer:
                 raise ValueError(f"step_trace_buffer.{key} = {self.step_trace_buffer[key]!r}: set {name} instead")
+        refuse_token(self.step_trace_buffer)
         own = {"level": self.retrieval_level, "growth": self.buffer_growth}
         values = {**beneath(self, "step_trace_buffer", self.step_trace_buffer), **own}
         if "filter" in values and not isinstance(values["filter"], TraceFilter):
             values["filter"] = _trace_filter(values["filter"])
         return settings_from(BufferSettings, values, "step_trace_buffer")
+
+    @property
+    def old_policy(self) -> str:
+        """Whose logprobs are π_old: ``rollout`` (the engine's) or ``learner``; ``old_logprobs`` with ``auto`` resolved.
+
+        With one minibatch the learner's own come with its first forward pass. With ``one_step_off`` the policy that sampled is
+        an update older, so the ratio to it says how far the policy has moved, which the clip is to bound.
+        """
+        if self.old_logprobs != "auto":
+            return self.old_logprobs
+        return "learner" if self.num_minibatches == 1 and not self.one_step_off else "rollout"
 
     @property
     def objective_settings(self) -> ObjectiveSettings:
@@ -98,6 +113,15 @@ class SettingsViews:
         """Whether any trajectory can ever retrieve."""
         never = self.retrieval_prob == 0 if not isinstance(self.retrieval_prob, (list, tuple)) else False
         return self.num_hybrid > 0 and not never
+
+
+def _examples(given: Any) -> tuple[tuple[str, str], ...]:
+    """``protocol.examples``; YAML's lists become tuples."""
+    pairs = given if isinstance(given, list | tuple) else [given]
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise ValueError(f"protocol.examples = {given!r}: must be a list of [question, response] pairs of texts")
+    return tuple((question, response) for question, response in pairs)
 
 
 def _lora_settings(values: Any) -> LoraSettings:

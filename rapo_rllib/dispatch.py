@@ -22,6 +22,7 @@ def sample_questions(
     *,
     restore: Callable[[], Any],
     recovery_timeout_s: float = 600.0,
+    timeout_s: float | None = None,
     **sample_arguments: Any,
 ) -> SampleResult:
     """Roll out ``questions`` over all healthy env runners, again for those whose runner died.
@@ -31,10 +32,12 @@ def sample_questions(
         questions: a group each; the result has them in this order. One may come twice: two epochs meet in a batch.
         restore: brings back restarted runners WITH the current weights.
         recovery_timeout_s: how long to wait when no runner is left.
+        timeout_s: how long runners in processes of their own may take (``sample_timeout_s``); None: no limit.
         **sample_arguments: for ``RAPOEnvRunner.sample``.
 
     Raises:
-        RuntimeError: no env runner came back in time, or every one that was given the questions that are left died of them.
+        RuntimeError: no env runner came back in time, or every one that was given the questions that are left died of them; or
+            one is alive and has not answered in ``timeout_s``.
     """
     if not env_runner_group.num_remote_env_runners():
         result: SampleResult = env_runner_group.local_env_runner.sample(questions=questions, **sample_arguments)
@@ -54,7 +57,9 @@ def sample_questions(
             kwargs=[{"questions": share, **sample_arguments} for _, share in busy],
             remote_worker_ids=[runner for runner, _ in busy],
             local_env_runner=False,
+            timeout_seconds=timeout_s,
         )
+        _check_answered(env_runner_group, [runner for runner, _ in busy], len(parts), timeout_s)
         for part in parts:
             total.extend(part)
         fruitless = 0 if parts else fruitless + 1
@@ -63,6 +68,17 @@ def sample_questions(
             logger.warning("%d questions were lost with their env runner and are sampled again", len(missing))
     total.groups = _in_order(total.groups, questions)
     return total
+
+
+def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, timeout_s: float | None) -> None:
+    """Raise where runners that live have not answered: to ask them again would only lengthen their queue."""
+    living = set(env_runner_group.healthy_worker_ids())
+    late = sum(runner in living for runner in asked) - answers
+    if timeout_s is not None and late > 0:
+        raise RuntimeError(
+            f"{late} env runner(s) of {sorted(asked)} did not answer in {timeout_s:g} s: raise sample_timeout_s (in evaluation "
+            "evaluation_sample_timeout_s), lower step_timeout_s or max_response_tokens, or see their logs"
+        )
 
 
 def _without(questions: Sequence[Question], groups: Sequence[TrajectoryGroup]) -> list[Question]:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rapo_rllib.credentials import check_address
 from rapo_rllib.errors import RetrievalError, ServiceError
 from rapo_rllib.json_service import JsonService
 from rapo_rllib.text_encoder import BATCH_SIZE, PACKAGED_EMBEDDERS, PROBE, Item, resolve_embedder
@@ -41,6 +42,7 @@ def split_endpoint(name: str, key: str) -> tuple[str, str]:
     Raises:
         ValueError: one of them is missing; ``key`` is what the user calls it.
     """
+    check_address(name, key, f"put the endpoint's key into the environment variable {API_KEY_VARIABLE}")
     address, _, model = name.partition("#")
     if not address.partition("://")[2].strip("/") or not model:
         raise ValueError(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import time
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +32,7 @@ from rapo_rllib.question_source import env_maker
 from rapo_rllib.rollout_metrics import SampleResult
 from rapo_rllib.types import Question
 from rapo_rllib.weight_publisher import Publication, this_node
-from rapo_rllib.weight_sync import VLLM_TRANSFERS, Confirmation
+from rapo_rllib.weight_sync import VLLM_TRANSFERS, Confirmation, EngineName, LoadFailure
 from rapo_rllib.weights import unpack_weights
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         # an env runner never trains, and the learner beside a local one sets its own number of threads
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.module = None
+        self._unique = uuid.uuid4().hex
         self.engine = self._make_engine()
         self.loop = self._make_loop()
         self._callbacks = [cls() for cls in _callback_classes(self.config)]
@@ -101,13 +104,29 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         """Version of the weights that the engine holds."""
         return int(self.engine.policy_version)
 
-    def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation:
-        """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences."""
+    def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation | LoadFailure:
+        """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences.
+
+        Errors are returned, as RLlib would end this process without telling anybody why.
+        """
         start = time.perf_counter()
-        publication.give_to(self.engine)
-        seconds = time.perf_counter() - start
-        return_free_memory()
-        return Confirmation(self.policy_version, self.engine.score(sequences), seconds)
+        try:
+            publication.give_to(self.engine)
+            seconds = time.perf_counter() - start
+            return_free_memory()
+            scores = self.engine.score(sequences)
+        except Exception as error:
+            logger.exception("weight version %d could not be loaded", publication.version)
+            return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
+        loaded = self.engine.loaded
+        return Confirmation(
+            self.policy_version, scores, seconds, self.engine_name(), loaded.received, loaded.base, loaded.compared_share
+        )
+
+    def engine_name(self) -> EngineName:
+        """Which engine this is; after a restart another."""
+        shown = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
+        return EngineName(shown, self._unique, this_node())
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
         """One step of vLLM's own weight transfer; the learner drives it."""
@@ -120,10 +139,6 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def wake(self) -> None:
         """Take it again; weights must follow."""
         self.engine.wake()
-
-    def node_id(self) -> str:
-        """Ray's id of the machine this runner is on."""
-        return this_node()
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]

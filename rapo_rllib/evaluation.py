@@ -28,7 +28,12 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
     algorithm.sync_engines(group)
     questions = algorithm.test_questions[: config.evaluation_duration]
     result = sample_questions(
-        group, questions, restore=lambda: algorithm.restore_env_runners(group), explore=False, group_size=1
+        group,
+        questions,
+        restore=lambda: algorithm.bring_back_env_runners(group),
+        timeout_s=config.evaluation_sample_timeout_s,
+        explore=False,
+        group_size=1,
     )
     values = evaluation_metrics(result)
     algorithm.metrics.aggregate([logged_metrics(values), *result.logged], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))

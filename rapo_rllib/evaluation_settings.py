@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 ENV = "rapo/questions"
 ENV_KEYS = ("max_tool_calls", "protocol", "require_boxed", "reward", "tools")  # of env_config that an evaluation takes over
-_NOT_OF_ANSWERS = ("token", "timeout_s", "embedder_timeout_s", "traces", "max_traces", "growth", "max_grown", "grown_half_life")
+_NOT_OF_ANSWERS = (
+    *("token_env", "timeout_s", "embedder_timeout_s", "traces", "max_traces", "growth", "max_grown"),
+    "grown_half_life",
+)
 _OF_RETRIEVAL = ("retrieval_level", "retrieval_budget", "retrieval_noise")
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
-from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME, WEIGHTS_SEQ_NO
@@ -97,6 +97,15 @@ class RAPOTorchLearner(ScoresRows, GivesWeights, SavesTrainingState, TorchLearne
     def _set_optimizer_lr(optimizer: torch.optim.Optimizer, lr: Any) -> None:
         for group in optimizer.param_groups:
             group["lr"] = float(lr)  # schedules hand out tensors, which would end up in checkpoints
+
+    @override(TorchLearner)
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        """RLlib logs the learning rate that the schedule has for the next update; what is logged here is that of this one."""
+        used = self._get_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID))
+        super().after_gradient_based_update(timesteps=timesteps)
+        key = (DEFAULT_MODULE_ID, f"{DEFAULT_OPTIMIZER}_{LR_KEY}")
+        self.metrics.delete(*key)  # type: ignore[arg-type]  # it takes the parts of one key, and is annotated for several
+        self.metrics.log_value(key, used, reduce="mean", window=1)
 
     @override(Learner)
     def update(  # type: ignore[override]  # this learner trains on a TrainingBatch only

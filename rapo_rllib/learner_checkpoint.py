@@ -4,6 +4,7 @@
     optimizer.<name>.<entry>     moments and step count of that weight
     rng.<rank>.<device>          torch's generators
     progress.<name>              version of the weights, optimiser steps skipped in a row
+    model.json                   which model all that belongs to: learner_identity.py
 
 Replicated tensors are written once, sharded ones (DTensors) by who has them. The learning rate is not among them: it follows
 from the config and from how much was sampled.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,7 +25,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from rapo_rllib.errors import CheckpointError
+from rapo_rllib.learner_identity import check_identity, model_identity, write_identity
 from rapo_rllib.learner_master_weights import MASTER, MasterWeightAdamW
+from rapo_rllib.weight_digest import fingerprint
 
 NamedParameters = list[tuple[str, torch.nn.Parameter]]
 
@@ -161,7 +165,9 @@ class SavesTrainingState:
     """The learner's part: called on all learners, which write and read together."""
 
     # of the learner
+    config: Any
     policy: Any
+    reference_fingerprint: Any
     _weights_seq_no: int
     _skipped_in_a_row: int
 
@@ -172,10 +178,20 @@ class SavesTrainingState:
         """Write this learner's share of the training state into ``folder``."""
         progress = {"weights_seq_no": self._weights_seq_no, "skipped_in_a_row": self._skipped_in_a_row}
         (optimizer,) = self._optimizers()
+        identity = self._identity  # found out on all learners together
         save_training_state(folder, trained_parameters(self.policy.language_model), optimizer, progress)
+        if not _rank():
+            write_identity(folder, identity)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        policy, settings = self.policy, self.config.model_settings
+        base = fingerprint(policy.base_digests) if policy.base_digests else None
+        return model_identity(settings, policy.language_model.config, base, self.reference_fingerprint())
 
     def load_training_state(self, folder: str, num_env_steps: int) -> None:
         """Go on from what ``folder`` holds; a scheduled learning rate follows from ``num_env_steps``, sampled so far."""
+        check_identity(folder, self._identity)
         (optimizer,) = self._optimizers()
         progress = load_training_state(folder, trained_parameters(self.policy.language_model), optimizer)
         self._weights_seq_no, self._skipped_in_a_row = progress["weights_seq_no"], progress["skipped_in_a_row"]

@@ -15,6 +15,7 @@ import torch
 from rapo_rllib.attention.forward import RowAttention, use_attention
 from rapo_rllib.batching.packing import PackedRow, empty_row, pack_rows
 from rapo_rllib.batching.samples import SampleGroup
+from rapo_rllib.learner_identity import base_fingerprint
 from rapo_rllib.learner_lockstep import Lockstep, Pass, passes_over
 from rapo_rllib.learner_ranks import Ranks
 from rapo_rllib.models import load_causal_lm
@@ -52,6 +53,7 @@ class ScoresRows:
     _lockstep: Lockstep | None  # None: every learner holds all weights, and passes alone
 
     _reference: CallModel | None = None  # of the reference model, made when the KL term first needs it
+    _reference_fingerprint: str | None = None  # of its weights, where it is a model of its own
 
     @property
     def _ranks(self) -> Ranks:
@@ -95,7 +97,7 @@ class ScoresRows:
 
     def _old_logprobs(self, row: PackedRow, first: bool) -> torch.Tensor | None:
         """Log π_old. The learner's own cost a forward pass, but for the first minibatch: its first pass is one."""
-        if self.config.old_logprobs == "rollout":
+        if self.config.old_policy == "rollout":
             return row.rollout_logprobs
         if first:
             return None
@@ -113,11 +115,17 @@ class ScoresRows:
             return
         with self._ranks.together("loading the reference model"):
             model = load_causal_lm(self.config.model_settings).eval().requires_grad_(False)
+            self._reference_fingerprint = base_fingerprint(model)
             use_attention(model, policy.attention)
             if self._lockstep is None:
                 self._reference = call_model(model.to(device))
         if self._lockstep is not None:
             self._reference = ShardedModel(model, device, self._lockstep)
+
+    def reference_fingerprint(self) -> str | None:
+        """What tells its weights from others; None without one, and with LoRA, where it is the base model."""
+        self._make_reference()
+        return self._reference_fingerprint
 
     def _reference_logprobs(self, row: PackedRow) -> torch.Tensor | None:
         if self._reference is None:

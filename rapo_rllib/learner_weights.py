@@ -5,12 +5,14 @@ Flow: ``weight_sync.py`` and ``algorithm.py`` -> here, on all learners -> ``weig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
 from rapo_rllib.sharding import gathered
+from rapo_rllib.weight_digest import digest
 from rapo_rllib.weight_publisher import Publication, WeightPublisher, WeightSender, this_node
 
 
@@ -38,23 +40,28 @@ class GivesWeights:
             return None
         if self._publisher is None:
             self._publisher = WeightPublisher(self.policy.sent_dtype)
-        return self._publisher.publish(tensors, self._weights_seq_no, shared_memory=shared_memory, object_store=object_store)
+        ways = {"shared_memory": shared_memory, "object_store": object_store}
+        return replace(self._publisher.publish(tensors, self._weights_seq_no, **ways), base=self.policy.base_digests)
 
     def hand_over(self) -> Publication:
         """The current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
         tensors = self.policy.engine_tensors()
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        return Publication(self._weights_seq_no, this_node(), num_bytes, tensors=tensors)
+        digests = {name: digest(tensor) for name, tensor in tensors.items()}
+        base = self.policy.base_digests
+        return Publication(self._weights_seq_no, this_node(), num_bytes, tensors=tensors, digests=digests, base=base)
 
-    def send(self, backend: str, engines: Sequence[Any]) -> Publication:
-        """Send the current weights to engines on GPUs by vLLM's own transfer; ``engines`` are env runners' actor handles."""
+    def send(self, backend: str, engines: Mapping[str, Any]) -> Publication:
+        """Send the current weights to engines on GPUs by vLLM's own transfer; see ``WeightSender`` for ``engines``."""
         workers, policy = self.config.engine_settings.tensor_parallel_size, self.policy
         if self._sender is None or not self._sender.reaches(engines):
             self._sender = WeightSender(
                 backend, engines, workers, policy.engine_tensors, policy.engine_dtype, self._learner_index
             )
-        num_bytes = self._sender.send()
-        return Publication(self._weights_seq_no, this_node(), num_bytes, sent=True)
+        sender, self._sender = self._sender, None  # a connection that breaks off is not used again
+        num_bytes, digests = sender.send()
+        self._sender = sender
+        return Publication(self._weights_seq_no, this_node(), num_bytes, sent=True, digests=digests)
 
     def export(self, folder: str, merged: bool = True) -> None:
         """Write the policy as a Hugging Face folder, or its adapters; the first learner does it for all."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,39 +123,60 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
+    Its passes are the same in training mode as in evaluation: see ``dropout.py``.
+
     Raises:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from rapo_rllib.dropout import silence, zero_randomness
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     if settings.dtype not in dtypes:
         raise ValueError(f"model.dtype must be one of {sorted(dtypes)}, got {settings.dtype!r}")
     path = resolve_model(settings.name_or_path)
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+        dropout = zero_randomness(config)
+        language_model = AutoModelForCausalLM.from_pretrained(
             path,
+            config=config,
             dtype=dtypes[settings.dtype],
             trust_remote_code=settings.trust_remote_code,
         )
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
+    silence(language_model, dropout)
+    return language_model
 
 
 def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
     from transformers.utils import logging
 
+    from rapo_rllib.dropout import configured_dropout
+
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     language_model.config.use_cache = True  # training switched it off
     try:
-        language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        with configured_dropout(language_model):
+            language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     finally:
         language_model.config.use_cache = False
         if shown:
             logging.enable_progress_bar()
+
+
+def untied(language_model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and weights, in the order of the model; tied ones once, under their first name."""
+    seen: set[int] = set()
+    for name, tensor in language_model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor.detach()
 
 
 def model_skeleton(settings: ModelSettings) -> PreTrainedModel:

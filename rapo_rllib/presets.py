@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 # of keys that are in no settings of a lower layer, those that presets set
 UPDATE_DEFAULTS: dict[str, Any] = {
     "dynamic_sampling": False,
-    "old_logprobs": "rollout",
+    "old_logprobs": "auto",
     "off_policy_trajectories": 0,
     "off_policy_source": "expert",
 }

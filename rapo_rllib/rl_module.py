@@ -25,9 +25,10 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.hardware import resolved_dtype
 from rapo_rllib.learner_lora import Adapters
-from rapo_rllib.models import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
+from rapo_rllib.models import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm, untied
 from rapo_rllib.settings import LoraSettings, ModelSettings
 from rapo_rllib.sharding import CallModel, ShardedModel, call_model, gathered, like, rounded
+from rapo_rllib.weight_digest import Digests, base_digests
 from rapo_rllib.weights import PackedWeights, pack_weights, unpack_weights
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ class CausalLMRLModule(TorchRLModule):
         self.settings = ModelSettings(**options)
         self.language_model = load_causal_lm(self.settings)
         self.language_model.config.use_cache = False
-        self.adapters = Adapters(self.language_model, self.settings.lora) if self.settings.lora is not None else None
+        self.adapters: Adapters | None = None
+        self.base_digests: Digests = {}  # with LoRA, of the model that adapters belong to; taken while it is whole
+        if self.settings.lora is not None:
+            self.base_digests = base_digests(untied(self.language_model))
+            self.adapters = Adapters(self.language_model, self.settings.lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
         self._call_model: CallModel = call_model(self.language_model)
 

@@ -22,6 +22,7 @@ class SampleResult:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     stats: list[RolloutStats] = field(default_factory=list)
     logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
+    retrieval_prob: float = 0.0  # that the groups were sampled with; schedules may have gone on since
     groups_dropped: int = 0  # by dynamic sampling
     left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
 
@@ -57,11 +58,13 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
     values = {
         "accuracy": _mean(t.correct for t in trajectories),
         "format_rate": _mean(t.format_ok for t in trajectories),
+        "eos_rate": _mean(t.turn_ended for t in trajectories),
         "episode_return_mean": _mean(t.reward for t in trajectories),
         "episode_len_mean": _mean(len(t.steps) for t in trajectories),
         "entropy": _mean(_step_entropies(trajectories)),
         "groups": float(len(result.groups)),
-        "groups_without_signal": float(sum(not has_signal(group.rewards) for group in result.groups)),
+        "retrieval_prob": result.retrieval_prob,
+        "groups_without_signal": float(sum(not has_signal(group.member_rewards) for group in result.groups)),
         **_reward_metrics(trajectories),
         **_token_metrics(trajectories),
         **_retrieval_metrics(trajectories, result.stats, objective),

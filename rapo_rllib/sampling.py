@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rapo_rllib.envs.cursor import QuestionCursor
@@ -38,4 +39,4 @@ def sample_batch(roll_out: RollOut, cursor: QuestionCursor, config: Any) -> Samp
 
 
 def _with_signal(result: SampleResult) -> SampleResult:
-    return SampleResult([group for group in result.groups if has_signal(group.member_rewards)], result.stats, result.logged)
+    return replace(result, groups=[group for group in result.groups if has_signal(group.member_rewards)])

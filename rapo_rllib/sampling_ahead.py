@@ -19,28 +19,30 @@ class SamplerAhead:
     """Holds at most one batch that was begun and is not trained on yet.
 
     Args:
-        sample: takes questions from the cursor and rolls them out; called in another thread.
         cursor: of the questions.
     """
 
-    def __init__(self, sample: Callable[[], SampleResult], cursor: QuestionCursor) -> None:
-        self._sample, self._cursor = sample, cursor
+    def __init__(self, cursor: QuestionCursor) -> None:
+        self._cursor = cursor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling-ahead")
         self._pending: tuple[Future[SampleResult], dict[str, Any]] | None = None  # and where the cursor stood before
 
-    def take(self) -> SampleResult:
-        """The batch that was begun; the first time, one that is rolled out now."""
+    def take(self, sample: Callable[[], SampleResult]) -> SampleResult:
+        """The batch that was begun; the first time, what ``sample`` rolls out now."""
         if self._pending is None:
-            return self._sample()
+            return sample()
         future, _ = self._pending
         self._pending = None
         return future.result()
 
-    def begin(self) -> None:
-        """Start to roll out the next batch."""
+    def begin(self, sample: Callable[[], SampleResult]) -> None:
+        """Start to roll out the next batch: ``sample`` takes questions from the cursor, in another thread.
+
+        It must hold all that changes from step to step, as values of schedules: those go on beside it.
+        """
         assert self._pending is None, "a batch is waiting to be trained on"
         before = self._cursor.get_state()
-        self._pending = (self._thread.submit(self._sample), before)
+        self._pending = (self._thread.submit(sample), before)
 
     def wait(self) -> None:
         """Wait until the engines are idle; raises what the rollout raised."""

@@ -83,7 +83,7 @@ class RolloutSettings:
     max_tool_calls: int = 3  # what env_config.max_tool_calls is where it is not given
     max_steps: int | None = None  # generated steps of a trajectory, for environments without a limit of their own
     entropy_top_k: int | None = None  # likeliest tokens that a token's entropy is made of; None: all; released code: 10
-    retrieval_noise: float = 0.0  # p: chance that a retrieved trace is replaced by one drawn from the whole buffer
+    retrieval_noise: float = 0.0  # p: chance that a retrieved trace is replaced by a random one, of all that could be found
     tool_workers: int = 4  # threads that wait for tools
     step_timeout_s: float = 120.0  # deadline of one env step (its tool call included)
     branching: BranchingSettings | None = None  # None: all trajectories of a group are sampled from the start
@@ -107,7 +107,7 @@ class BufferSettings:
     """Where the Step-Trace Buffer lives, and how it is read. ALGORITHM section 4."""
 
     uri: str = "./step_traces.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
-    token: str = ""  # of a server; empty: none is sent
+    token_env: str = "MILVUS_TOKEN"  # environment variable with a server's token, on every machine; not set: none is sent
     db_name: str = ""  # database of a server; empty: its default one
     collection: str = "step_traces"  # its name in Milvus
     embedder: str = "all-minilm-l6-v2"  # sentence-transformers id, path, packaged short name; or http(s)://host:port/v1#model
@@ -136,6 +136,7 @@ class ObjectiveSettings:
 
     retrieval_advantage_weight: float = 0.2  # a, eq. 10
     importance_shaping_weight: float = 0.05  # m, eq. 8
+    shaping_order: str = "before_clip"  # eq. 8 before the clip (eq. 11), or after_clip: the clip sees the unshaped ratio
     clip_low: float = 0.2  # epsilon_low, eq. 11
     clip_high: float = 0.28  # epsilon_high, eq. 11
     dual_clip: float | None = None  # lower bound c * A for negative advantages; released code: 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,8 @@ from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, trajectory_retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
+
+_NAME = re.compile(r"iteration_(\d{5,})\.jsonl(\.partial)?")  # the second: of a process that was killed
 
 
 def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveSettings = PAPER) -> dict[str, Any]:
@@ -31,6 +34,8 @@ def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveS
         "format_ok": trajectory.format_ok,
         "end": trajectory.end,
         "error": trajectory.error,
+        "turn_ended": trajectory.turn_ended,
+        "unfitting_tokens": trajectory.unfitting_tokens,
         "hybrid": trajectory.hybrid,
         "segments": [list(segment) for segment in trajectory.segments],
         "policy_version": trajectory.policy_version,
@@ -76,3 +81,31 @@ def write_transcripts(
     with filesystem.open_output_stream(f"{path}.partial") as file:
         file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "backslashreplace"))
     filesystem.move(f"{path}.partial", path)
+
+
+def write_iteration(folder: str, iteration: int, groups: Sequence[TrajectoryGroup], filesystem: Any, config: Any) -> None:
+    """Write the transcripts of an iteration, and keep those of the newest ones, as many as the config says.
+
+    Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
+
+    Args:
+        folder: of all transcripts of the trial.
+        iteration: its number, from 1.
+        groups: what was sampled.
+        filesystem: as of :func:`write_transcripts`.
+        config: a ``RAPOConfig``.
+    """
+    write_transcripts(folder, f"iteration_{iteration:05d}.jsonl", groups, filesystem, config.objective_settings)
+    if config.transcripts_to_keep is not None:
+        delete_transcripts(folder, iteration - config.transcripts_to_keep, filesystem)
+
+
+def delete_transcripts(folder: str, last: int, filesystem: Any = None) -> None:
+    """Delete the transcripts of the iterations up to ``last``; every other file stays."""
+    from pyarrow.fs import FileSelector, FileType, LocalFileSystem
+
+    filesystem = filesystem or LocalFileSystem()
+    for info in filesystem.get_file_info(FileSelector(folder)):
+        match = _NAME.fullmatch(info.base_name)
+        if match and info.type == FileType.File and int(match[1]) <= last:
+            filesystem.delete_file(info.path)

@@ -153,6 +153,8 @@ class Trajectory:
     score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"
     failed_retrievals: int = 0  # the buffer did not answer; it went on without
     end: str = ""  # answer, eos, length (of tokens or steps), tool_limit or error
+    turn_ended: bool = False  # the last token that was sampled is EOS, with nothing but blanks between it and the answer
+    unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
     error: str = ""
     seconds: float = 0.0
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
@@ -246,6 +248,11 @@ class Trajectory:
         return sum(self.num_tokens(kind) for kind in TRAINED_KINDS)
 
     @property
+    def failed(self) -> bool:
+        """Whether its environment, its request or its prompt failed: it is in no statistic of its group and in no loss."""
+        return self.end == "error"
+
+    @property
     def off_policy(self) -> bool:
         """Whether something else than the present policy wrote it."""
         return self.origin != ROLLOUT
@@ -276,14 +283,20 @@ class TrajectoryGroup:
     off_policy: list[Trajectory] = field(default_factory=list)
 
     @property
+    def counted(self) -> list[Trajectory]:
+        """The rollouts that did not fail: those whose outcome says something about the policy."""
+        return [t for t in self.trajectories if not t.failed]
+
+    @property
     def members(self) -> list[Trajectory]:
-        """All that advantages are taken over."""
-        return [*self.trajectories, *self.off_policy]
+        """All that advantages are taken over; none where every rollout failed."""
+        counted = self.counted
+        return [*counted, *self.off_policy] if counted else []
 
     @property
     def rewards(self) -> list[float]:
-        """Outcome rewards of the rollouts, ``[G]``."""
-        return [t.reward for t in self.trajectories]
+        """Outcome rewards of the rollouts that count."""
+        return [t.reward for t in self.counted]
 
     @property
     def member_rewards(self) -> list[float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,6 +19,7 @@ import torch
 
 from rapo_rllib.sharding import gathered
 from rapo_rllib.shared_weights import SharedWeights
+from rapo_rllib.weight_digest import Digests, noted
 from rapo_rllib.weights import pack_weights, unpack_weights
 
 
@@ -33,6 +34,8 @@ class Publication:
     path: str = ""  # a safetensors file in shared memory
     packed: Any = None  # reference to packed weights in Ray's object store
     sent: bool = False  # the engine has received them already (vLLM's own transfer)
+    digests: Mapping[str, int] = field(default_factory=dict)  # of the weights, in the dtype that they were published in
+    base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that adapters belong to, in bfloat16
 
     def give_to(self, engine: Any) -> None:
         """Load them into an engine, by the nearest way.
@@ -69,17 +72,18 @@ class WeightPublisher:
     ) -> Publication:
         """Round the weights to what is sent and put them where they were asked for; shards are gathered for each way."""
         path, packed = "", None
+        digests: Digests = {}
         if shared_memory:
             with gathered(tensors) as named:
                 if self._shared is None:
                     self._shared = SharedWeights(tensors, self._dtype)
-                self._shared.write(named)
+                self._shared.write(noted(named, self._dtype, digests))
             path = self._shared.path
         if object_store:
             with gathered(tensors) as named:
-                packed = ray.put(pack_weights(named, self._dtype))
+                packed = ray.put(pack_weights(noted(named, self._dtype, digests), self._dtype))
         num_bytes = sum(tensor.numel() for tensor in tensors.values()) * self._dtype.itemsize
-        return Publication(version, this_node(), num_bytes, path=path, packed=packed)
+        return Publication(version, this_node(), num_bytes, path=path, packed=packed, digests=digests)
 
 
 class WeightSender:
@@ -87,7 +91,7 @@ class WeightSender:
 
     Args:
         backend: ``nccl`` or ``ipc``.
-        engines: actor handles of the env runners.
+        engines: actor handles of the env runners, by what each calls itself: one that was restarted has the same handle.
         workers: tensor-parallel workers of each engine.
         weights: the policy's tensors, called at every transfer.
         dtype: of the engines.
@@ -97,7 +101,7 @@ class WeightSender:
     def __init__(
         self,
         backend: str,
-        engines: Sequence[Any],
+        engines: Mapping[str, Any],
         workers: int,
         weights: Callable[[], Mapping[str, torch.Tensor]],
         dtype: torch.dtype,
@@ -105,18 +109,20 @@ class WeightSender:
     ) -> None:
         from rapo_rllib.rollout.vllm_transfer import PolicySource, transfer
 
-        self._engines = list(engines)
+        self._engines = dict(engines)
         self._source = PolicySource(weights, dtype)
         self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
 
-    def reaches(self, engines: Sequence[Any]) -> bool:
+    def reaches(self, engines: Mapping[str, Any]) -> bool:
         """Whether these are the connected engines; a restarted one is another."""
-        return self._engines == list(engines)
+        return list(self._engines) == list(engines)
 
-    def send(self) -> int:
-        """Send one version; returns its bytes. Called on all learners."""
+    def send(self) -> tuple[int, Digests]:
+        """Send one version; returns its bytes and digests. Called on all learners."""
         self._transfer.send_weights()
-        return sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
+        num_bytes = sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
+        return num_bytes, dict(self._source.digests)
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
-        ray.get([engine.call_engine.remote(method, own) for engine, own in zip(self._engines, arguments, strict=True)])
+        engines = self._engines.values()
+        ray.get([engine.call_engine.remote(method, own) for engine, own in zip(engines, arguments, strict=True)])

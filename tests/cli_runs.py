@@ -5,6 +5,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rapo_rllib.cli.main import app
 
 COMMAND = [sys.executable, "-m", "rapo_rllib.cli.main"]
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -30,6 +36,18 @@ def rllib(folder: Path, *arguments: str, timeout_s: float = 180) -> subprocess.C
         timeout=timeout_s,
         stdin=subprocess.DEVNULL,
     )
+
+
+def run_here(patch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
+    """The command in this process; what it said. (Typer's own runner closes the streams that vLLM keeps.)"""
+    said: list[str] = []
+    patch.setattr(typer, "echo", lambda text="", **_: said.append(str(text)))
+    patch.setattr(typer, "secho", lambda text="", **_: said.append(str(text)))
+    try:
+        app(list(arguments), standalone_mode=False)
+    except typer.Exit as ended:
+        pytest.fail(f"{ended.exit_code}: {said}")
+    return said
 
 
 def started(folder: Path, out: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -58,3 +76,8 @@ def wait_for_text(file: Path, text: str, process: subprocess.Popen[bytes], timeo
 def checkpoints(folder: Path) -> list[Path]:
     """Every checkpoint below ``folder/results``, oldest first."""
     return sorted((folder / "results").glob("*/*/checkpoint_*"))
+
+
+def ray_was_started(*arguments: Any, **options: Any) -> None:
+    """In the place of ``ray.init``, where a command is to end before. Whether Ray runs says nothing: other tests share it."""
+    raise AssertionError("Ray was started")

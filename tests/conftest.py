@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+pytest_plugins = ["groups", "pure_tests", "time_limit"]
 
 if TYPE_CHECKING:
     from milvus_server import MilvusServer
@@ -34,31 +38,21 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
 for name, value in QUIET.items():
     os.environ.setdefault(name, value)
 
+# A shell has background jobs ignore SIGINT, and what they start inherits that; some tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-# groups in one process each: whole jobs, for the memory they take; what uses the Milvus server, which starts once
-TOGETHER = ("e2e", "milvus")
-SERVING: list[MilvusServer] = []  # servers that fixtures have started
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests one process runs, where there are several: those of a file, and those with a mark of ``TOGETHER``.
-
-    These begin, since the longest group must not be left for the end.
-    """
-    for item in items:
-        marks = [name for name in TOGETHER if item.get_closest_marker(name) is not None]
-        item.add_marker(pytest.mark.xdist_group([*marks, item.location[0]][0]))
-    items.sort(key=lambda item: next((i for i, name in enumerate(TOGETHER) if item.get_closest_marker(name)), len(TOGETHER)))
+def pytest_runtest_setup() -> None:
+    """Ctrl-C means to each test what it means to a program: Tune, run by an earlier one, leaves its own handler behind."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def groups_are_kept(request: pytest.FixtureRequest) -> None:
-    """A pytest that pytest-xdist does not know would run two whole jobs at once, without a word."""
-    if request.config.getoption("dist", "no") == "loadgroup":
-        assert all("@" in item.nodeid for item in request.session.items), "pytest-xdist does not group: see pyproject.toml"
+SERVING: list[MilvusServer] = []  # servers that fixtures have started
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +81,14 @@ def small_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     from small_model import save_small_model
 
     return str(save_small_model(tmp_path_factory.mktemp("small_model"), smollm2))
+
+
+@pytest.fixture(scope="session")
+def speaking_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a small model that calls the python tool, or answers, as often."""
+    from small_model import save_speaking_model
+
+    return str(save_speaking_model(tmp_path_factory.mktemp("speaking_model"), smollm2))
 
 
 @pytest.fixture(scope="session")

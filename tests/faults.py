@@ -1,4 +1,8 @@
-"""Faults on demand, in the processes of env runners: a file ``kill`` or ``engine`` in ``env_config["folder"]`` asks for one."""
+"""Faults on demand, in the processes of env runners: a file in ``env_config["folder"]`` asks for one.
+
+``kill`` ends a process while it samples, in ``engine`` vLLM fails there, ``load`` is an error while new weights are loaded, and
+with ``miss_1`` the first env runner's engine says that it has loaded them, and keeps the old ones.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,11 @@ def now(fault: Path) -> bool:
     """True once, in one process, at its third call since ``fault`` was written: leaves ``fault.done`` with the process id."""
     global _seen
     _seen = _seen + 1 if fault.exists() else 0
-    if _seen != 3:
-        return False
+    return _seen == 3 and taken(fault)
+
+
+def taken(fault: Path) -> bool:
+    """True for the first that asks after ``fault`` was written: leaves ``fault.done`` with the process id."""
     try:
         fault.rename(fault.with_suffix(".done"))
     except FileNotFoundError:  # another process was first
@@ -47,17 +54,26 @@ class FaultyLetters(Letters):
 
 
 class FaultyEngineRunner(RAPOEnvRunner):
-    """A step of its vLLM raises if asked for, in the middle of sampling."""
+    """A step of its vLLM raises if asked for, in the middle of sampling, or loading fails."""
 
     def _make_engine(self) -> Any:
         engine = super()._make_engine()
-        step = engine._engine.step
+        step, load = engine._engine.step, engine.load_weights_file
+        folder = Path(self.config.env_config["folder"])
 
         def faulty_step() -> Any:
-            if now(Path(self.config.env_config["folder"]) / "engine"):
+            if now(folder / "engine"):
                 assert engine.num_unfinished > 0
                 raise RuntimeError("an illegal memory access was encountered")
             return step()
 
-        engine._engine.step = faulty_step
+        def faulty_load(path: str, version: int) -> None:
+            if taken(folder / "load"):
+                raise OSError("no memory left to map")
+            if (folder / f"miss_{self.worker_index}").exists():
+                engine.policy_version = version
+                return
+            load(path, version)
+
+        engine._engine.step, engine.load_weights_file = faulty_step, faulty_load
         return engine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import time
 import traceback
@@ -10,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from processes import CONTEXT
+
 TIMEOUT_S = 90.0
-PRELOADED = ["rapo_rllib.learner", "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2"]
 
 
 class LearnerProcesses:
@@ -23,14 +23,12 @@ class LearnerProcesses:
     """
 
     def __init__(self, count: int, folder: Path) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)  # imported once, for all
         self._folder = folder
         self._jobs = 0
         self._pipes, self._processes = [], []
         for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            ours, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)

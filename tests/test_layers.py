@@ -13,10 +13,20 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # Where a file stands, by its path inside the package; "*" covers sub-folders too. A new module belongs into this table.
 LAYERS = {
-    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "env_config.py", "_version.py"),
+    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "credentials.py", "env_config.py", "_version.py"),
     1: (
         *("objective/*", "protocol/*", "sandbox/*", "tools/*", "rewards/*", "web_search/*", "milvus/*", "trace_formats/*"),
-        *("hardware.py", "models.py", "lora.py", "weights.py", "shared_weights.py", "trace_files.py", "json_service.py"),
+        *(
+            "hardware.py",
+            "models.py",
+            "dropout.py",
+            "lora.py",
+            "weights.py",
+            "shared_weights.py",
+            "weight_digest.py",
+            "trace_files.py",
+            "json_service.py",
+        ),
         *("text_encoder.py", "openvino_forward.py", "endpoint_encoder.py"),
         "text_lines.py",
     ),
@@ -51,7 +61,16 @@ LAYERS = {
             "phase.py",
             "training_warning*.py",
         ),
-        *("training_loop*.py", "weight_sync.py", "weight_publisher.py", "sampling*.py", "registration.py", "__init__.py"),
+        *(
+            "training_loop*.py",
+            "weight_sync.py",
+            "weight_publisher.py",
+            "canary.py",
+            "engine_restarts.py",
+            "sampling*.py",
+            "registration.py",
+            "__init__.py",
+        ),
     ),
     5: ("cli/*", "report/*", "loggers/*", "evaluate.py", "__main__.py"),
 }
@@ -73,7 +92,7 @@ LOWEST_LAYER = {"ray": 4}
 HOMES = {
     "vllm": ("rollout/vllm_*.py",),
     "pymilvus": ("milvus/*",),
-    "milvus_lite": ("milvus/lite_server.py",),
+    "milvus_lite": ("milvus/lite_server.py", "milvus/lite_engine.py"),
     "diskcache": ("web_search/store.py",),
     "mlflow": ("loggers/mlflow_logger.py",),
     "wandb": ("loggers/wandb_logger.py",),
@@ -204,7 +223,7 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
         (
             "buffer/store.py",
             "import milvus_lite",
-            "buffer/store.py:1: milvus_lite may be imported only in milvus/lite_server.py",
+            "buffer/store.py:1: milvus_lite may be imported only in milvus/lite_server.py, milvus/lite_engine.py",
         ),
         ("objective/loss.py", "import numpy", "objective/loss.py:1: objective/* imports numpy: only torch"),
         ("learner.py", "from rapo_rllib.gone.away import x", "learner.py:1: rapo_rllib.gone.away.x: no such module"),

@@ -50,14 +50,48 @@ def test_unreadable_folder_is_a_user_error(tmp_path: Path) -> None:
         load_causal_lm(ModelSettings(name_or_path=str(tmp_path), dtype="int8"))
 
 
-def test_two_processes_convert_once_and_the_model_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TWICE = f"""
+import pathlib, sys, time
+from rapo_rllib import models
+
+def convert(model, gguf, folder):
+    with open("converted", "a") as file:
+        print(gguf, file=file)
+    while len(list(pathlib.Path().glob("here_*"))) < 2:
+        time.sleep(0.01)
+    folder.mkdir()
+
+models._convert_gguf = convert
+pathlib.Path("here_" + sys.argv[1]).touch()
+print(models.resolve_model({SMOLLM2!r}))
+"""
+
+
+def test_two_processes_convert_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion itself takes 20 s of a processor; the fixture ``smollm2`` has it done, for all tests."""
     monkeypatch.setenv("RAPO_CACHE", str(tmp_path))
-    code = f"from rapo_rllib.models import resolve_model; print(resolve_model({SMOLLM2!r}))"
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    command = [sys.executable, "-c", TWICE]
+    processes = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, cwd=tmp_path) for i in range(2)]
     outputs = [process.communicate(timeout=300)[0].strip().splitlines()[-1] for process in processes]
     assert outputs[0] == outputs[1] and all(process.returncode == 0 for process in processes)
     assert [path.name for path in (tmp_path / "models").iterdir() if path.is_dir()] == [Path(outputs[0]).name]
+    (gguf,) = (tmp_path / "converted").read_text().splitlines()
+    assert gguf.endswith(".gguf")
 
+
+@pytest.mark.slow  # 20 s of a processor for what `smollm2` does in a new environment
+def test_a_conversion_is_what_the_cache_holds(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAPO_CACHE", str(tmp_path))
+    folder = Path(resolve_model(SMOLLM2))
+    assert folder != smollm2 and sorted(file.name for file in folder.iterdir()) == sorted(
+        file.name for file in smollm2.iterdir()
+    )
+    for file in folder.iterdir():
+        assert file.read_bytes() == (smollm2 / file.name).read_bytes(), file.name
+
+
+@pytest.mark.usefixtures("smollm2")
+def test_the_packaged_model_speaks() -> None:
     settings = ModelSettings(name_or_path=SMOLLM2)
     tokenizer, model = load_tokenizer(settings), load_causal_lm(settings)
     assert type(model).__name__ == "LlamaForCausalLM" and not hasattr(model.config, "quantization_config")

@@ -50,6 +50,10 @@ class TinyConfig(AlgorithmConfig):
         self.rl_module(rl_module_spec=self.get_default_rl_module_spec())
         self.add_default_connectors_to_learner_pipeline = False
 
+    @property
+    def old_policy(self) -> str:
+        return self.old_logprobs
+
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         config = {**asdict(self.model_settings), "engine_dtype": "bfloat16", "temperature": self.temperature}
         space = self.observation_space

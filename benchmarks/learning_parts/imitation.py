@@ -184,4 +184,4 @@ def example(chat: ChatProtocol, chain: Chain, rng: random.Random, how: Imitation
         tokens = chat.encode(piece.text)
         ids += tokens
         labels += tokens if piece.written else [IGNORED] * len(tokens)
-    return [*ids, *chat.end_ids], [*labels, *chat.end_ids]
+    return [*ids, *chat.end_ids[:1]], [*labels, *chat.end_ids[:1]]

@@ -40,7 +40,7 @@ class ScriptedLengthEngine(VLLMEngine):
         planned = self.plan.tokens(*trajectory_and_step(request.request_id))
         if planned > request.max_tokens:
             raise ValueError(f"{request.request_id}: {planned} tokens planned, room for {request.max_tokens}")
-        params = _sampling_params(replace(request, max_tokens=planned, stop=NEVER_WRITTEN))
+        params = _sampling_params(replace(request, max_tokens=planned, stop=NEVER_WRITTEN, end_ids=()))
         params.ignore_eos = True
         self._engine.add_request(request.request_id, {"prompt_token_ids": list(request.token_ids)}, params)
 

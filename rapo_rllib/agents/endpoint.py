@@ -14,11 +14,11 @@ Two ways to go on after a tool's result, because endpoints differ:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rapo_rllib.credentials import check_address, check_variable, secret_of
 from rapo_rllib.errors import AgentError, ServiceError
 from rapo_rllib.json_service import JsonService
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -46,6 +46,9 @@ class EndpointOptions:
     def __post_init__(self) -> None:
         if self.api not in APIS:
             raise ValueError(f"--agent-api must be one of {', '.join(APIS)}, got {self.api!r}")
+        if self.key_variable:
+            check_variable(self.key_variable, "--agent-key-env", "AGENT_API_KEY")
+        check_address(self.address, self.named_by, "put a key into the environment variable that --agent-key-env names")
         if not self.model:
             raise ValueError(f"--agent-model is missing: how does the endpoint {self.address} call the model?")
 
@@ -121,7 +124,7 @@ class AgentEndpoint:
         return {"messages": messages}
 
     def _asked(self, url: str, body: Mapping[str, Any]) -> Any:
-        key = os.environ.get(self._options.key_variable, "")  # read anew for every request: it is kept nowhere
+        key = secret_of(self._options.key_variable)  # read anew for every request: it is kept nowhere
         try:
             return self._service.request("POST", url, json=body, headers={"authorization": f"Bearer {key}"} if key else {})
         except ServiceError as error:

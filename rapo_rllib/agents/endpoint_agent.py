@@ -13,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +24,7 @@ from rapo_rllib.errors import EnvError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
-from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, reset_env, step_text
+from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, judge_env, reset_env, step_text
 from rapo_rllib.settings import RolloutSettings
 from rapo_rllib.types import Question
 
@@ -53,6 +53,12 @@ class Episode:
     correct: bool = False
     format_ok: bool = False
     score_failure: str = ""
+
+    def take_outcome(self, info: Mapping[str, Any]) -> None:
+        """What the environment says at the end."""
+        self.correct = bool(info.get("correct", self.reward > 0))
+        self.format_ok = bool(info.get("format_ok", True))
+        self.score_failure = str(info.get("score_failure", ""))
 
     def attempt(self, end: str, error: str = "", agent_failed: bool = False) -> Attempt:
         """What came of it."""
@@ -176,15 +182,16 @@ class EndpointAgent:
             episode.num_tool_calls += "tool" in result.info
             if result.terminated or result.truncated:
                 episode.steps.append((written.text, ""))
-                episode.correct = bool(result.info.get("correct", episode.reward > 0))
-                episode.format_ok = bool(result.info.get("format_ok", True))
-                episode.score_failure = str(result.info.get("score_failure", ""))
+                episode.take_outcome(result.info)
                 return episode.attempt(self._end(written, result))
             shown = render_observation(result.observation, self._chat.settings)
             episode.steps.append((written.text, shown))
             episode.used += self._count(written.text) + self._count(shown)
             if written.finish == "length" or (settings.max_steps is not None and len(episode.steps) >= settings.max_steps):
                 break
+        judged = judge_env(episode)
+        episode.reward += judged.reward
+        episode.take_outcome(judged.info)
         return episode.attempt("length")
 
     def _write(self, episode: Episode, max_tokens: int) -> WrittenStep:

@@ -111,11 +111,11 @@ class OffPolicyMixing:
         return [self._mixed(group) for group in groups]
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        alive = [t for t in group.trajectories if t.end != "error"]
-        if not alive:
+        counted = group.counted
+        if not counted:
             return group
         rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
-        return replace(group, off_policy=self.source.draw(group, alive[0].prompt_ids, self._count, rng))
+        return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """What was mixed into these groups: ``off_policy/...``."""

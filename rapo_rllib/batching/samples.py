@@ -97,8 +97,7 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
     Raises:
         ValueError: the trajectories of a group have different prompts.
     """
-    alive = [replace(group, trajectories=[t for t in group.trajectories if t.end != "error"]) for group in groups]
-    alive = [group for group in alive if group.trajectories]
+    alive = [group for group in groups if group.members]
     trained_tokens = sum(_num_trained(t, objective) for group in alive for t in group.members)
     samples, without_signal = [], 0
     for group in alive:
@@ -112,7 +111,7 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
 
 def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> BatchStatistics:
     trajectories = [t for group in groups for t in group.trajectories]
-    alive = [t for t in trajectories if t.end != "error"]
+    alive = [t for t in trajectories if not t.failed]
     punishments = [_punishment(t, objective) for t in alive]
     return BatchStatistics(
         num_groups=len(groups),
@@ -127,7 +126,7 @@ def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings)
 
 
 def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_groups: int, total_tokens: int) -> SampleGroup:
-    prompt = list(group.trajectories[0].prompt_ids)
+    prompt = list(group.members[0].prompt_ids)
     if any(list(t.prompt_ids) != prompt for t in group.members):
         raise ValueError(f"the trajectories of question {group.question.id!r} have different prompts")
     samples = []
@@ -147,7 +146,7 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
         prompt_ids=np.array(prompt, dtype=np.int32),
         samples=tuple(samples),
         question_id=group.question.id,
-        num_env_steps=sum(len(t.steps) for t in group.trajectories),
+        num_env_steps=sum(len(t.steps) for t in group.counted),
     )
 
 
@@ -165,7 +164,7 @@ def _punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> float:
     if trajectory.off_policy:
         return 0.0
     limit = objective.max_response_tokens
-    length = len(trajectory.token_ids)
+    length = len(trajectory.token_ids) + trajectory.unfitting_tokens
     return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 

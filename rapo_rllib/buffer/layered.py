@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from rapo_rllib.buffer.drawing import random_traces
 from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.usage import TraceUsage
@@ -61,6 +62,11 @@ class LayeredBuffer:
         found = zip(*(buffer.nearest(vectors, queries, wanted, without) for buffer in layers), strict=True)
         return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
 
-    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
-        """Of the off-policy agents' alone: chance must not depend on how the buffer grew."""
-        return self._base.random_traces(rngs)
+    def random_traces(
+        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str] = NOBODY
+    ) -> list[StepTrace | None]:
+        """For each query one of those that :meth:`retrieve` could find, of both alike; see ``StepTraceBuffer``'s."""
+        if self._grown is None or not queries:
+            return self._base.random_traces(queries, rngs, without)
+        layers = [buffer.drawable() for buffer in (self._base, self._grown)]
+        return random_traces(layers, queries, rngs, without, self._base.embedder.dim)

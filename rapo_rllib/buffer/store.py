@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import URI_KEY, check_settings
+from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.ledger import Ledger
@@ -19,7 +20,7 @@ from rapo_rllib.buffer.maker import check_maker, maker_of
 from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import COUNT, PartRows
 from rapo_rllib.buffer.reading import BufferReader
-from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
+from rapo_rllib.buffer.rows import FIELDS, check_columns, retrieved_of
 from rapo_rllib.buffer.stored import lasting_name
 from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
@@ -48,17 +49,17 @@ class StepTraceBuffer:
         check_settings(settings)
         self.settings = settings
         self.collection = settings.collection
-        self.milvus = MilvusHandle(settings.uri, settings.token, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        self.milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
         self.embedder = Embedder.of(settings)
         self._checked = self._found_whole = False
-        self._ids: list[str] = []  # of all traces, once somebody has drawn from them
         self._nearest = NearestRows(self.milvus, settings)
         self._notes = Notes(self.milvus, self.collection)
         self._parts = PartRows(self.milvus, self.collection)
+        self._drawable = Drawable(self.milvus, settings, self._nearest, self._parts)
         self._ledger = Ledger(self.milvus, self.collection)
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_checked": False, "_found_whole": False, "_ids": []}
+        return {**self.__dict__, "_checked": False, "_found_whole": False}
 
     @property
     def uri(self) -> str:
@@ -106,7 +107,7 @@ class StepTraceBuffer:
 
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self._open()
-        self._ids = []
+        self._drawable.forget()
         keys = self._nearest.live_keys
         writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, keys, self.embedder)
         return writer.write(traces, update, progress)
@@ -118,6 +119,7 @@ class StepTraceBuffer:
     def delete(self, ids: Sequence[str]) -> None:
         """Delete step traces; those that are not there are none the less gone."""
         if ids:
+            self._drawable.forget()
             self.mark_changed()
             rows = self.milvus.get(self.collection, ids, ["id", COUNT])
             self._ledger.lower(len(rows))
@@ -132,6 +134,7 @@ class StepTraceBuffer:
     def refresh(self) -> None:
         """See at the next retrieval what others have written meanwhile (otherwise seen within seconds)."""
         self._nearest.live_keys.refresh()
+        self._drawable.forget()
 
     @property
     def usage(self) -> Usage:
@@ -181,26 +184,19 @@ class StepTraceBuffer:
         whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
         return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
 
-    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
-        """One step trace per generator, drawn with it uniformly from the whole buffer; repeats are possible.
+    def random_traces(
+        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str] = NOBODY
+    ) -> list[StepTrace | None]:
+        """One step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
 
-        What a generator draws depends on it and on what the buffer holds, not on the other generators. The ids are listed once
-        (some seconds for 170,000 on Lite), the drawn traces are read by one request.
-
-        Raises:
-            RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist or is empty, or was made with another embedder or at another level.
+        See ``drawing.random_traces``; raises as :meth:`retrieve`. Where a server searches, ids are listed once a version.
         """
-        if not rngs:
-            return []
+        return random_traces([self.drawable()], queries, rngs, without, self.embedder.dim) if queries else []
+
+    def drawable(self) -> Drawable:
+        """What can be drawn of it. Raises as :meth:`random_traces`."""
         self._open_whole()
-        if not self._ids:
-            self._ids = sorted(row["id"] for page in self.milvus.pages(self.collection, ["id"]) for row in page)
-        if not self._ids:
-            raise ValueError(f"step_trace_buffer: collection {self.collection!r} at {self.uri} is empty; nothing can be drawn")
-        ids = [rng.choice(self._ids) for rng in rngs]
-        rows = {row["id"]: row for row in self._parts.whole(self.milvus.get(self.collection, sorted(set(ids)), NAMES))}
-        return [trace_of(rows[key]) for key in ids]
+        return self._drawable
 
     def all_traces(self) -> Iterator[StepTrace]:
         """Every step trace, in no particular order.
@@ -239,7 +235,8 @@ class StepTraceBuffer:
 
     def drop(self) -> None:
         """Delete the step traces and the notes about them. After a kill halfway, drop or create goes on."""
-        self._checked, self._found_whole, self._ids = False, False, []
+        self._checked = self._found_whole = False
+        self._drawable.forget()
         self.milvus.drop(self.collection)
         self._ledger.forget()
         self._nearest.live_keys.delete_files()
@@ -253,6 +250,7 @@ class StepTraceBuffer:
     def close(self) -> None:
         """Disconnect. The next call connects again."""
         self._checked = self._found_whole = False
+        self._drawable.forget()
         self._nearest.live_keys.forget()
         self.milvus.close()
 

@@ -21,7 +21,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         ValueError: ``settings.uri`` is wrong.
         RetrievalError: Milvus does not answer.
     """
-    milvus = MilvusHandle(settings.uri, settings.token, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+    milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
     try:
         made_by = Notes(milvus, settings.collection).get("embedder") if milvus.exists(settings.collection) else None
     finally:

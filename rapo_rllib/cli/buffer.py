@@ -16,13 +16,14 @@ from rapo_rllib.cli.buffer_options import (
     Collection,
     DbName,
     StoredEmbedder,
-    Token,
+    TokenEnv,
     Uri,
     buffer_app,
     opened,
     opened_as_stored,
     opened_to_read,
 )
+from rapo_rllib.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.types import HistoryQuery, RetrievedTrace
@@ -40,14 +41,14 @@ def search(
     min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a step trace.")] = False,
     embedder: StoredEmbedder = None,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
     from rapo_rllib.settings import TraceFilter
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
-    where = {"uri": uri, "collection": collection, "token": token, "db_name": db_name}
+    where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
     with opened_as_stored(embedder, filter=chosen, **where) as buffer:
         (hits,) = buffer.retrieve([_query(text, question, history)], top_k)
         for number, hit in enumerate(hits, start=1):
@@ -63,13 +64,13 @@ def export(
     collection: Collection = DEFAULT_COLLECTION,
     overwrite: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
     embedder: StoredEmbedder = None,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     from rapo_rllib.cli.build_display import counted
 
-    with opened_to_read(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    with opened_to_read(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
         with counted("step traces") as tell:
@@ -82,11 +83,11 @@ def drop(
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Delete a buffer: its step traces, and what is noted about them."""
-    with opened(uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    with opened(uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
         if buffer.note("embedder") is None:  # what stays until everything else is gone
             if buffer.exists():
                 raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")

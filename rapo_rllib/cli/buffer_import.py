@@ -13,11 +13,12 @@ from rapo_rllib.cli.buffer_options import (
     DEFAULT_URI,
     Collection,
     DbName,
-    Token,
+    TokenEnv,
     Uri,
     buffer_app,
     opened_as_stored,
 )
+from rapo_rllib.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.importing import ImportPlan, ImportReport
@@ -44,12 +45,12 @@ def import_(
     max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared by the sources' weights.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not get in; .jsonl[.gz], ….")] = None,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
     weights = _weights(weight or [])
-    where = {"uri": uri, "collection": collection, "token": token, "db_name": db_name}
+    where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
     with opened_as_stored(embedder, pooling, key_recipe, **where) as buffer:
         from rapo_rllib.buffer.importing import ImportPlan, survey
         from rapo_rllib.cli.question_files import evaluation_guard

@@ -20,7 +20,7 @@ Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
 EmbedderName = Annotated[
     str, typer.Option(help="sentence-transformers folder, id, all-minilm-l6-v2, or http(s)://.../v1#model.")
 ]
-Token = Annotated[str, typer.Option(envvar="MILVUS_TOKEN", help="Token of a server.")]
+TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds a server's token.")]
 DbName = Annotated[str, typer.Option(help="Database of a server.")]
 StoredEmbedder = Annotated[
     str | None, typer.Option("--embedder", help="The one that the buffer must have been made with (default: whichever it was).")

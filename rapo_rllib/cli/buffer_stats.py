@@ -15,12 +15,13 @@ from rapo_rllib.cli.buffer_options import (
     Collection,
     DbName,
     StoredEmbedder,
-    Token,
+    TokenEnv,
     Uri,
     buffer_app,
     opened_as_stored,
     opened_to_read,
 )
+from rapo_rllib.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,12 +39,12 @@ def stats(
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage, use."""
     opening = opened_as_stored if questions else opened_to_read  # questions are embedded
-    with opening(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    with opening(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
         from rapo_rllib.cli.build_display import counted
         from rapo_rllib.cli.question_files import question_texts

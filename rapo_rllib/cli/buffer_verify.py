@@ -15,11 +15,12 @@ from rapo_rllib.cli.buffer_options import (
     Collection,
     DbName,
     StoredEmbedder,
-    Token,
+    TokenEnv,
     Uri,
     buffer_app,
     opened_as_stored,
 )
+from rapo_rllib.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.verifying import Verdict
@@ -32,11 +33,11 @@ def verify(
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not be in it; .jsonl[.gz], ….")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Check every row of a buffer; exit status 1 if anything is wrong."""
-    with opened_as_stored(embedder, uri=uri, collection=collection, token=token, db_name=db_name) as buffer:
+    with opened_as_stored(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
         from rapo_rllib.buffer.verifying import verify as verified
         from rapo_rllib.cli.build_display import counted
         from rapo_rllib.cli.question_files import evaluation_guard

@@ -29,6 +29,9 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
     from rapo_rllib.loggers.choice import made_loggers
 
     try:
+        for key in ("checkpoint_frequency", "num_to_keep"):
+            if not isinstance(value := spec.checkpoint_config.get(key), int | None):
+                raise ValueError(f"checkpoint_config.{key} = {value!r}: must be a whole number")
         settings_from(CheckpointConfig, spec.checkpoint_config, "checkpoint_config")
         if spec.restore is not None and not (Path(spec.restore).expanduser() / "rllib_checkpoint.json").is_file():
             raise ValueError(f"restore = {str(spec.restore)!r}: no checkpoint folder of RLlib on this machine")

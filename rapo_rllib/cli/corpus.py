@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rapo_rllib.credentials import TOKEN_VARIABLE
+
 if TYPE_CHECKING:
     from rapo_rllib.corpus.collection import Hit, PassageCollection
 
@@ -17,7 +19,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Passages for the search too
 
 Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
 Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
-Token = Annotated[str, typer.Option(envvar="MILVUS_TOKEN", help="Token of a server.")]
+TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds a server's token.")]
 DbName = Annotated[str, typer.Option(help="Database of a server.")]
 
 
@@ -38,11 +40,11 @@ def build(
         str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Delete what the collection holds first.")] = False,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
-    with _opened(uri, collection, token, db_name, embedder, device) as passages:
+    with _opened(uri, collection, token_env, db_name, embedder, device) as passages:
         from rapo_rllib.cli.build_display import BuildDisplay
         from rapo_rllib.corpus.build import build_corpus
         from rapo_rllib.corpus.passages import PassageFields
@@ -68,11 +70,11 @@ def search(
     top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
     mode: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
-    token: Token = "",
+    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Show the passages that are found for QUERY."""
-    with _opened(uri, collection, token, db_name) as passages:
+    with _opened(uri, collection, token_env, db_name) as passages:
         (hits,) = passages.search([query], top_k, mode)
         for number, hit in enumerate(hits, start=1):
             typer.echo(json.dumps(_record(hit), ensure_ascii=False) if as_json else _shown(number, hit))
@@ -81,9 +83,14 @@ def search(
 
 
 @corpus_app.command("stats")
-def stats(uri: Uri = "./corpus.db", collection: Collection = "passages", token: Token = "", db_name: DbName = "") -> None:
+def stats(
+    uri: Uri = "./corpus.db",
+    collection: Collection = "passages",
+    token_env: TokenEnv = TOKEN_VARIABLE,
+    db_name: DbName = "",
+) -> None:
     """Say what a collection holds and what it was made with."""
-    with _opened(uri, collection, token, db_name) as passages:
+    with _opened(uri, collection, token_env, db_name) as passages:
         facts = passages.facts()
         typer.echo(f"{passages.where}: {passages.count():,} passages")
         typer.echo(f"embedder: {facts['embedder']}")
@@ -95,14 +102,14 @@ def stats(uri: Uri = "./corpus.db", collection: Collection = "passages", token: 
 
 @contextmanager
 def _opened(
-    uri: str, collection: str, token: str, db_name: str, embedder: str | None = None, device: str = "cpu"
+    uri: str, collection: str, token_env: str, db_name: str, embedder: str | None = None, device: str = "cpu"
 ) -> Iterator[PassageCollection]:
     """The collection, closed afterwards; a mistake or a missing service is one line and exit status 1."""
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
     from rapo_rllib.errors import RetrievalError
 
     try:
-        passages = PassageCollection(CorpusPlace(uri, collection, token, db_name, prefix="--"), embedder, device)
+        passages = PassageCollection(CorpusPlace(uri, collection, token_env, db_name, prefix="--"), embedder, device)
         try:
             yield passages
         finally:

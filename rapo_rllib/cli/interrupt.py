@@ -27,9 +27,16 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT from Tune, which would end trials without a checkpoint. Ray blocks it in its own processes."""
+        """Take over SIGINT from Tune, which would end trials without a checkpoint. Ray blocks it in its own processes.
+
+        Where it is ignored it stays ignored: a shell starts background jobs of a script so, and Ctrl-C is not for them.
+        """
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-        before = signal.signal(signal.SIGINT, self._on_sigint)
+        before = signal.getsignal(signal.SIGINT)
+        if before == signal.SIG_IGN:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._on_sigint)
         try:
             yield
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from rapo_rllib.cli.other_lines import mark_others
+
 # logger -> what its needless lines contain
 _NEEDLESS = {
     "ray._common.deprecation": "RLModule(config=[RLModuleConfig object])",  # RLlib's own use
@@ -16,11 +18,17 @@ _NEEDLESS = {
 
 
 def quiet() -> None:
-    """Filter the loggers of this process; Ray also calls it in every worker that it starts."""
+    """Filter the loggers of this process."""
     for name, text in _NEEDLESS.items():
         logger = logging.getLogger(name)
         if not any(isinstance(known, _Without) for known in logger.filters):
             logger.addFilter(_Without(text))
+
+
+def quiet_worker() -> None:
+    """What Ray calls in every worker that it starts."""
+    quiet()
+    mark_others()
 
 
 class _Without(logging.Filter):

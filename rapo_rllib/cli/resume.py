@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from ray import cloudpickle
 from ray.tune import Checkpoint, ResumeConfig
 from ray.tune.experiment import Trial
 
-from rapo_rllib.checkpoint_folder import MANIFEST, RESULT, whole_checkpoints
+from rapo_rllib.checkpoint_folder import MANIFEST, RESULT, strangers, whole_checkpoints
 from rapo_rllib.cli.interrupt import reaches
 
 # of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
 # about results that are not in a checkpoint
 _OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
+
+_NAME = re.compile(r"checkpoint_(\d{6,})")
 
 
 def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) -> ResumeConfig | None:
@@ -76,14 +79,12 @@ def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
 def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
     """Point a trial to its newest complete checkpoint, and let it run unless that is its end."""
     folder = Path(str(trial.path))
-    taken = [int(path.name.rpartition("_")[2]) for path in folder.glob("checkpoint_*")]
-    trial.storage.current_checkpoint_index = max(taken, default=-1)  # a new one goes where there never was one
+    checkpoints = _checkpoints(folder)
+    trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # a new one goes where there never was one
     _cut_last_line(folder / "result.json")
-    if any(folder.glob(f"checkpoint_*/{MANIFEST}")):  # else of another algorithm, or none yet: as Tune has it
-        kept = _register(trial, folder)
-        for path in folder.glob("checkpoint_*"):
-            if path not in kept:
-                shutil.rmtree(path)  # cut short
+    if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: as Tune has it
+        kept = _register(trial, [path for path in whole_checkpoints(folder) if path in checkpoints])
+        _delete_cut_short([path for path in checkpoints if path not in kept], checkpoints)
     newest = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
     if newest is not None and (newest.metrics.get("done") or any(reaches(newest.metrics, end) for end in ends)):
         typer.echo(f"[{trial}] has ended with {newest.checkpoint.path}")
@@ -95,14 +96,29 @@ def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
     trial.set_status(Trial.PENDING)
 
 
-def _register(trial: Any, folder: Path) -> list[Path]:
-    """Make Tune's list of checkpoints anew: the complete ones, the furthest last, each with the result it was written after.
+def _checkpoints(folder: Path) -> dict[Path, int]:
+    """The folders with exactly the name that Tune gives a checkpoint, each with its number; others are not ours."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in sorted(folder.glob("checkpoint_*"))]
+    return {path: int(match[1]) for path, match in named if match and path.is_dir() and not path.is_symlink()}
+
+
+def _delete_cut_short(unfinished: Iterable[Path], checkpoints: Collection[Path]) -> None:
+    """Delete checkpoints that were cut short, but no folder that holds anything that a checkpoint does not."""
+    for path in unfinished:
+        if strange := strangers(path, checkpoints):
+            typer.echo(f"{path} is no complete checkpoint; it stays, because it holds {strange[0]}, which is not of one")
+        else:
+            shutil.rmtree(path)
+
+
+def _register(trial: Any, kept: list[Path]) -> list[Path]:
+    """Make Tune's list of checkpoints anew: of ``kept``, the furthest last, each with the result it was written after.
 
     Results that Tune had not copied to the trial's folder yet are in the checkpoints, and added to its file.
     """
     from ray.train._internal.checkpoint_manager import _CheckpointManager, _TrainingResult
 
-    file, kept = folder / "result.json", whole_checkpoints(folder)
+    file = Path(str(trial.path)) / "result.json"
     lines = file.read_text().splitlines() if file.exists() else []
     noted = {json.loads(line)["training_iteration"] for line in lines}
     manager = _CheckpointManager(trial.run_metadata.checkpoint_manager.checkpoint_config)

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import typer
 
 from rapo_rllib.cli.checks import check_resources
 from rapo_rllib.cli.experiments import ExperimentSpec
+from rapo_rllib.cli.log_file import NAME, LogFile, logged
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.quiet import quiet
 from rapo_rllib.cli.schedulers import make_scheduler, trained_at_most
@@ -61,9 +62,12 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
     from rapo_rllib.cli.interrupt import Interruption
     from rapo_rllib.cli.summary import close_run
 
-    interruption = Interruption()
+    interruption, log = Interruption(), LogFile(_log_path(specs[0]), shows_all=options.verbose > 0)
+    ended = ExitStack()  # what is undone last: lines come until Ray has ended
+    ended.enter_context(logged(log))
+    ended.callback(ray.shutdown)
     try:
-        with interruption.listening():
+        with ended, interruption.listening():
             _start_ray(options)
             if not _joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
@@ -71,15 +75,13 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
             warnings: dict[str, list[TrainingWarning]] = {}
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
-                    trained, reporter = _train(spec, interruption, options)
+                    trained, reporter = _train(spec, interruption, options, log)
                     trials += trained
                     warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trained}
             close_run(described, trials, warnings, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
-    finally:
-        ray.shutdown()
     failed = [trial for trial in trials if trial.status == "ERROR"]
     for trial in failed:
         typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
@@ -103,7 +105,7 @@ def _start_ray(options: RunOptions) -> None:
         _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
         given["address"] = options.ray_address
     else:
-        hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet"}
+        hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet_worker"}
         given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
     try:
         ray.init(logging_level=logging.WARNING, **given)
@@ -126,7 +128,9 @@ def _joins_cluster(options: RunOptions) -> bool:
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
-def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions) -> tuple[list[Any], TrainingReporter]:
+def _train(
+    spec: ExperimentSpec, interruption: Interruption, options: RunOptions, log: LogFile
+) -> tuple[list[Any], TrainingReporter]:
     """The trials of one experiment, when all have ended, and who reported on them."""
     from ray import tune
     from ray.tune.experiment import Experiment
@@ -150,7 +154,9 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         max_failures=spec.max_failures,
     )
     resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
-    with only_if_reported(), _reporting(spec, stopper, interruption, options) as reporter:
+    log.path = _log_path(spec)
+    log.watch()
+    with only_if_reported(), _reporting(spec, stopper, interruption, options, log) as reporter:
         try:
             trials: list[Any] = tune.run_experiments(
                 experiment,
@@ -175,16 +181,24 @@ def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
 
 
 def _reporting(
-    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions
+    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions, log: LogFile
 ) -> AbstractContextManager[TrainingReporter]:
     """A live display where there is a terminal for it; Tune's own tables (``-v``) and ``--plain`` leave it out."""
     from rapo_rllib.cli.live import LiveReporter, suits
     from rapo_rllib.cli.progress import TrainingReporter
 
     typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    typer.echo(f"What Ray and other libraries say goes to {log.path}")
     if options.plain or options.verbose or not suits():
         return nullcontext(TrainingReporter())
     return LiveReporter(f"{spec.name}: {spec.algorithm_name}", stopper, interruption)
+
+
+def _log_path(spec: ExperimentSpec) -> Path:
+    """In the experiment's folder; of a remote storage, where Ray would have it without one."""
+    storage = _local(spec.storage_path)
+    on_this_machine = storage is not None and "://" not in storage
+    return Path(storage if on_this_machine else "~/ray_results").expanduser() / spec.name / NAME  # type: ignore[arg-type]
 
 
 def _local(path: str | None) -> str | None:
@@ -196,5 +210,7 @@ def _last_lines(trial: Any, count: int = 3) -> str:
     file = Path(trial.path) / "error.txt"
     if not file.exists():
         return "no error file"
+    log = file.parents[1] / NAME
+    beside = [f"(what its processes said: {log})"] if log.exists() else []
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])
+    return "\n  ".join(["", *lines[-count:], f"(all of it: {file})", *beside])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
 from rapo_rllib.corpus.ranking import FUSION_DEPTH, chosen_mode, fused
+from rapo_rllib.credentials import TOKEN_VARIABLE
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.live_keys import LiveKeys
@@ -40,7 +41,7 @@ class CorpusPlace:
 
     uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
     collection: str = "passages"
-    token: str = ""
+    token_env: str = TOKEN_VARIABLE  # environment variable that holds a server's token
     db_name: str = ""
     timeout_s: float = 10.0  # of one request
     prefix: str = ""
@@ -70,7 +71,7 @@ class PassageCollection:
         if not place.collection.isidentifier():
             raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
         self.place, self._device = place, device
-        self.milvus = MilvusHandle(place.uri, place.token, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
+        self.milvus = MilvusHandle(place.uri, place.token_env, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
         self._notes = Notes(self.milvus, place.collection)
         self._live_keys = LiveKeys(self.milvus, place.collection)
         self._encoder = None if embedder is None else self._make_encoder(embedder)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from rapo_rllib.corpus.batched import Batched
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.ranking import chosen_mode
+from rapo_rllib.credentials import TOKEN_VARIABLE
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.connection import LITE_RESTART_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
@@ -35,7 +36,7 @@ class CorpusSearch:
         mode: ``dense``, ``bm25``, ``hybrid``, or ``auto``: hybrid where the collection has BM25, else dense.
         max_chars: of a passage's text; the rest is cut.
         embedder: None: the one that the collection was made with.
-        token: of a server.
+        token_env: environment variable that holds a server's token; not set: none is sent.
         db_name: database of a server.
         timeout_s: of one request to Milvus.
 
@@ -55,7 +56,7 @@ class CorpusSearch:
         mode: str = "auto",
         max_chars: int = 1000,
         embedder: str | None = None,
-        token: str = "",
+        token_env: str = TOKEN_VARIABLE,
         db_name: str = "",
         timeout_s: float = 10.0,
     ) -> None:
@@ -64,7 +65,7 @@ class CorpusSearch:
                 raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or timeout_s <= 0:
             raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number")
-        place = CorpusPlace(uri, collection, token, db_name, timeout_s, prefix=PREFIX)
+        place = CorpusPlace(uri, collection, token_env, db_name, timeout_s, prefix=PREFIX)
         self.collection = PassageCollection(place, embedder)
         self._top_k, self._max_chars = top_k, max_chars
         self._mode = self._checked_mode(mode)

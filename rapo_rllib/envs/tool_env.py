@@ -34,6 +34,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     """
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
+    turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         self.options = read_options(self.options_class, {**(env_config or {}), **kwargs})
@@ -84,11 +85,11 @@ class ToolEnv(gymnasium.Env[str, str]):
         parsed = parse_step(action, self.options.protocol, self.tool_tags)
         if parsed.tool_tag is None:
             predicted = None if parsed.answer is None else boxed_answer(parsed.answer)
-            reward, info = self._outcome(predicted, action)
+            reward, info = self._outcome(predicted, EpisodeStep(action))
             return "", reward, True, False, info
         self._num_calls += 1
         if self._num_calls > self.options.max_tool_calls:
-            reward, info = self._outcome(None, action)
+            reward, info = self._outcome(None, EpisodeStep(action))
             return "", reward, False, True, {**info, "end": "tool_limit"}
         tool = self._tools[parsed.tool_tag]
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session())
@@ -96,6 +97,16 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._steps.append(EpisodeStep(action, tool.tag, result.text, result.error))
         info = {"tool": tool.name, "tool_error": result.error, "tool_seconds": result.seconds}
         return result.text, 0.0, False, False, info
+
+    def truncate(self) -> tuple[float, dict[str, Any]]:
+        """Judge an episode that a budget of the rollout ends behind a tool call: as one without an answer, by all its terms.
+
+        Returns:
+            Reward and info, as the last ``step`` returns them.
+        """
+        if self._question is None:
+            raise gymnasium.error.ResetNeeded("truncate() before reset(), or after the end of an episode")
+        return self._outcome(None)
 
     def end_sessions(self) -> None:
         """Let go of what tools keep for the present episode; also for an episode that is given up half-way."""
@@ -107,12 +118,13 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Let go of everything."""
         self.end_sessions()
 
-    def _outcome(self, predicted: str | None, text: str) -> tuple[float, dict[str, Any]]:
-        """Score the end of an episode; ``predicted`` is None if there was no answer."""
+    def _outcome(self, predicted: str | None, *last: EpisodeStep) -> tuple[float, dict[str, Any]]:
+        """Score the end of an episode; ``predicted`` is None if there was no answer, ``last`` the step that ended it."""
         assert self._question is not None
-        options, episode = self.options, Episode((*self._steps, EpisodeStep(text)), self.options.protocol)
+        options, episode = self.options, Episode((*self._steps, *last), self.options.protocol, self.turn_ended)
         check = options.reward.format_check
         format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
+        format_ok = format_ok and (self.turn_ended or not options.reward.require_eos)
         score = self._scorer(predicted, self._question, episode)
         all_tools = {step.tool for step in self._steps} == set(self._tools) != set()
         terms = reward_terms(score, options.reward, format_ok=format_ok, all_tools=all_tools, tool_errors=episode.tool_errors)

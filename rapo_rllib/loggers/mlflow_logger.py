@@ -7,7 +7,8 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 from ray.air.integrations.mlflow import MLflowLoggerCallback
 
-from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder
+from rapo_rllib.credentials import check_address
+from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder, still_there
 
 
 class MLflowLogger(MLflowLoggerCallback):
@@ -19,6 +20,7 @@ class MLflowLogger(MLflowLoggerCallback):
     """
 
     def __init__(self, transcripts: bool = True, **kwargs: Any) -> None:
+        check_address(kwargs.get("tracking_uri"), "tracking_uri", "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
         super().__init__(**kwargs)
         self._new = NewTranscripts() if transcripts else None
 
@@ -44,5 +46,5 @@ class MLflowLogger(MLflowLoggerCallback):
             return
         client, run_id = self.mlflow_util._get_client(), self._trial_runs[trial]
         folder = local_folder(trial, names)
-        for name in names:
+        for name in still_there(folder, names):
             client.log_artifact(run_id, str(folder / name), artifact_path=FOLDER)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,5 +41,11 @@ def local_folder(trial: Any, names: Sequence[str]) -> Path:
     copies = Path(trial.local_path) / FOLDER
     copies.mkdir(exist_ok=True)
     for name in names:
-        copy_files(f"{source}/{name}", str(copies / name), source_filesystem=storage)
+        with suppress(FileNotFoundError):  # transcripts_to_keep has deleted it
+            copy_files(f"{source}/{name}", str(copies / name), source_filesystem=storage)
     return copies
+
+
+def still_there(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    """Those of ``names`` that ``transcripts_to_keep`` has not deleted meanwhile, each looked at when it is asked for."""
+    return (name for name in names if (folder / name).is_file())

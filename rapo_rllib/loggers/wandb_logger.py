@@ -11,7 +11,7 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 from ray.air.integrations.wandb import WandbLoggerCallback, _QueueItem, _WandbLoggingActor
 
-from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder
+from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder, still_there
 
 _WITHOUT_KEY = ("offline", "disabled")
 
@@ -75,8 +75,10 @@ class _LogsTranscripts(_WandbLoggingActor):
             super()._handle_checkpoint(checkpoint_path)
             return
         artifact = self._wandb.Artifact(name=f"{FOLDER}_{self._trial_name}", type=FOLDER)
-        for file in sorted(folder.glob("*.jsonl")):
-            artifact.add_file(str(file), policy="immutable")  # nobody changes them: no copy is needed
+        kept = (self.kwargs.get("config") or {}).get("transcripts_to_keep") is None
+        policy = "immutable" if kept else "mutable"  # without a copy of W&B's own, or with one, for the file may be deleted
+        for name in still_there(folder, sorted(file.name for file in folder.glob("*.jsonl"))):
+            artifact.add_file(str(folder / name), policy=policy)
         self._wandb.log_artifact(artifact)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from rapo_rllib.credentials import TOKEN_VARIABLE, check_address, check_variable, secret_of
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.faults import Fault, Kind, fault_of
 from rapo_rllib.milvus.library import pymilvus_module
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy, and one given up is looked at briefly
 LITE_RESTART_S = 30.0
 LONG_S = 3600.0  # building an index of many rows, the longest call there is
+OPEN_FOLDER = re.compile(r"/proc/self/fd/\d+")  # what a Lite server calls its folder
 GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
@@ -36,8 +39,9 @@ def checked_uri(uri: str, uri_key: str) -> str:
     """The URI as it is used: ``http(s)://…`` unchanged, a Lite path made absolute.
 
     Raises:
-        ValueError: neither of both, naming ``uri_key``.
+        ValueError: neither of both, or a server's with a password in it; naming ``uri_key``.
     """
+    check_address(uri, uri_key, f"put user:password into the environment variable {TOKEN_VARIABLE}")
     if uri.startswith(("http://", "https://")) and len(uri.split("://", 1)[1]) > 0:
         return uri
     if is_lite_path(uri):
@@ -58,7 +62,7 @@ class MilvusConnection:
 
     Args:
         uri: a Milvus Lite path ending in .db, or a server.
-        token: of a server.
+        token_env: environment variable that holds a server's token, read at every connection; not set: none is sent.
         db_name: database of a server.
         timeout_s: of one call; also how long a lost server is waited for.
         uri_key: what the user calls ``uri``, for messages.
@@ -67,9 +71,12 @@ class MilvusConnection:
         ValueError: ``uri`` is neither a Lite path nor a server.
     """
 
-    def __init__(self, uri: str, token: str = "", db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> None:
+    def __init__(
+        self, uri: str, token_env: str = TOKEN_VARIABLE, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str
+    ) -> None:
         self.uri = checked_uri(uri, uri_key)
-        self._uri_key, self._token, self._db_name, self._timeout_s = uri_key, token, db_name, timeout_s
+        check_variable(token_env, f"{uri_key.removesuffix('uri')}token_env", TOKEN_VARIABLE)
+        self._uri_key, self._token_env, self._db_name, self._timeout_s = uri_key, token_env, db_name, timeout_s
         self._forget_process_state()
 
     def _forget_process_state(self) -> None:
@@ -81,7 +88,7 @@ class MilvusConnection:
         self._is_there = self.is_lite  # a Lite's server was just started, and may be slow
 
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_token", "_db_name", "_timeout_s")}
+        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_token_env", "_db_name", "_timeout_s")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -102,7 +109,7 @@ class MilvusConnection:
                 self._lease.release()
 
     def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """One idempotent call about a collection, repeated with backoff while the server is away.
+        """One idempotent call about a collection, or about none (``""``), repeated with backoff while the server is away.
 
         Raises:
             RetrievalError: Milvus does not answer, or refuses.
@@ -110,10 +117,13 @@ class MilvusConnection:
         start, wait_s, load, client = time.monotonic(), 0.1, False, None
         while True:
             try:
+                asked = time.monotonic()
                 client = self.client()
+                start += time.monotonic() - asked  # a server that opens large collections takes as long as it takes
                 if load:
                     client.load_collection(collection, timeout=self._timeout_s)
-                result = getattr(client, method)(collection, timeout=timeout_s or self._timeout_s, **arguments)
+                about = (collection,) if collection else ()
+                result = getattr(client, method)(*about, timeout=timeout_s or self._timeout_s, **arguments)
                 self._is_there = True
                 return result
             except Exception as error:
@@ -135,7 +145,8 @@ class MilvusConnection:
             if self._client is None:
                 self._close_dropped(LONG_S)
                 address = self.uri if self._lease is None else self._lease.address()
-                self._client = _new_client(address, self._token, self._db_name, self._timeout_s)
+                token = "" if self.is_lite else secret_of(self._token_env)
+                self._client = _new_client(address, token, self._db_name, self._timeout_s)
             return self._client
 
     def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
@@ -145,17 +156,19 @@ class MilvusConnection:
     def _message(self, method: str, collection: str, fault: Fault) -> str:
         where, prefix = f"Milvus at {self.uri}", self._uri_key.removesuffix("uri")
         if fault.kind is Kind.TOKEN:
-            given = "the one given is not known there" if self._token else "none is given"
-            return f"{where} asks for a token, and {given}: correct {prefix}token or {self._uri_key}. {fault.reason}"
+            variable = f"the environment variable {self._token_env} ({prefix}token_env)"
+            given = f"that in {variable} is not known there" if secret_of(self._token_env) else f"{variable} is not set"
+            return f"{where} asks for a token, and {given}: set it on every machine, or correct {self._uri_key}. {fault.reason}"
         if fault.kind is Kind.DATABASE:
             return f"{where} has no database {self._db_name!r}: make it there, or correct {prefix}db_name. {fault.reason}"
         if fault.kind is Kind.LOST:
             advice = (
-                f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key}, token or db_name"
+                f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key}, token_env or db_name"
             )
             return f"{where} does not answer ({method}): {advice}. {fault.reason}"
         advice = f" {_lite_advice(fault.reason)}" if self.is_lite else ""
-        return f"{where} refused {method} on collection {collection!r}: {fault.reason}.{advice}"
+        reason = OPEN_FOLDER.sub(self.uri, fault.reason)
+        return f"{where} refused {method} on collection {collection!r}: {reason}.{advice}"
 
     def _patience_s(self) -> float:
         if not self._is_there:

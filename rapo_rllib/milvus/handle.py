@@ -38,15 +38,8 @@ class MilvusHandle(MilvusConnection):
             return False  # without a folder there is nothing a server could be asked
         found = bool(self.call("has_collection", collection))
         if not found:
-            self._see_database()
+            self.call("list_collections", "")  # fails if there is no such database, of which a server says the same
         return found
-
-    def _see_database(self) -> None:
-        """Whether the database exists: a server says of a collection in one that does not that it is not there."""
-        try:
-            self.client().list_collections(timeout=self._timeout_s)
-        except Exception as error:
-            raise self.retrieval_error("list_collections", "", error) from error
 
     def makes_terms(self) -> bool:
         """Whether this Milvus can search by words (BM25): Lite, and servers since 2.5.

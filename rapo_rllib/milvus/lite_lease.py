@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import select
 import signal
@@ -19,7 +20,11 @@ from typing import IO
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.lite_server import HOST, Endpoint, beside, folder_id, read_endpoint, try_lock
 
-START_TIMEOUT_S = 60.0  # a killed server's log is replayed first: 5.5 s were seen
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 600.0  # every collection is opened first, and a killed server's log read again
+SAY_S = 10.0  # between messages about a start that takes long
+STARTS = 3  # of a server that is killed before it serves
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -71,10 +76,7 @@ class LiteLease:
             users = beside(self.path, "users").open("a")
             _wait_for_lock(users, fcntl.LOCK_SH, START_TIMEOUT_S)  # taken at once, unless a server is just leaving
             self._users = users
-        endpoint = self._running()
-        if endpoint is None:
-            with exclusive_lock(beside(self.path, "lock"), START_TIMEOUT_S):
-                endpoint = self._running() or _start_server(self.path, self._uri_key)
+        endpoint = self._running() or self._started()
         return f"http://{HOST}:{endpoint.port}"
 
     def release(self) -> None:
@@ -82,6 +84,23 @@ class LiteLease:
         if self._users is not None:
             self._users.close()
             self._users = None
+
+    def _started(self) -> Endpoint:
+        with exclusive_lock(beside(self.path, "lock"), START_TIMEOUT_S):
+            for _ in range(STARTS):
+                endpoint = self._running()
+                if endpoint is not None:
+                    return endpoint
+                refusal = _start_server(self.path)
+                if refusal and not refusal.startswith("FileNotFoundError"):  # that: the folder was deleted meanwhile
+                    break
+            endpoint = self._running()
+        if endpoint is None:
+            raise RetrievalError(
+                f"{self._uri_key}: the Milvus Lite server of {self.path} did not start ({refusal or 'it was killed'}). "
+                f"See {beside(self.path, 'log')}; if another program has the folder open, end it."
+            )
+        return endpoint
 
     def _running(self) -> Endpoint | None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -104,17 +123,21 @@ class LiteLease:
 
 
 def _wait_for_lock(file: IO, operation: int, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    start = said = time.monotonic()
     while not try_lock(file, operation):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - start > timeout_s:
             raise RetrievalError(
                 f"{file.name} stayed locked for {timeout_s:.0f} s; a process that holds it may hang (see `lsof`)"
             )
+        if now - said > SAY_S:
+            said = now
+            logger.warning("waiting for another process to unlock %s (for %.0f s now)", file.name, now - start)
         time.sleep(0.05)
 
 
-def _start_server(path: str, uri_key: str) -> Endpoint:
-    """Start the detached server process and wait until it serves."""
+def _start_server(path: str) -> str:
+    """Start the detached server process and wait until it serves, or is killed. Returns what it said if it refused, or ""."""
     environment = dict(os.environ, PYTHON_DOTENV_DISABLED="1")  # pymilvus would read any .env file into the environment
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     with beside(path, "log").open("ab") as log:
@@ -128,16 +151,21 @@ def _start_server(path: str, uri_key: str) -> Endpoint:
         )
     assert process.stdout is not None
     with process.stdout as pipe:
-        ready, _, _ = select.select([pipe], [], [], START_TIMEOUT_S)
-        line = pipe.readline() if ready else b""
-    if not ready:
+        line = _first_line(pipe, path)
+    if line is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    answer = json.loads(line) if line.endswith(b"\n") else {"error": "no answer"}
-    endpoint = read_endpoint(path)
-    if "error" in answer or endpoint is None:
-        raise RetrievalError(
-            f"{uri_key}: the Milvus Lite server of {path} did not start ({answer.get('error', 'it ended')}). "
-            f"See {beside(path, 'log')}; if another program has the folder open, end it."
-        )
-    return endpoint
+    if line is None:
+        return f"no answer in {START_TIMEOUT_S:.0f} s"
+    return str(json.loads(line).get("error", "")) if line.endswith(b"\n") else ""
+
+
+def _first_line(pipe: IO[bytes], path: str) -> bytes | None:
+    """The first line, empty if the server ended without one; None: it took too long. Says now and then what is waited for."""
+    start = time.monotonic()
+    while not select.select([pipe], [], [], SAY_S)[0]:
+        waited = time.monotonic() - start
+        if waited > START_TIMEOUT_S:
+            return None
+        logger.warning("the Milvus Lite server of %s is opening its collections (for %.0f s now)", path, waited)
+    return pipe.readline()

@@ -26,6 +26,7 @@ from rapo_rllib.objective.importance import (
     sequence_ratio,
     sequence_token_ratio,
     shaped_ratio,
+    shaping_factor,
     trajectory_mean,
     truncated_importance_weight,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "sequence_ratio",
     "sequence_token_ratio",
     "shaped_ratio",
+    "shaping_factor",
     "shared_token_advantages",
     "step_entropy",
     "token_entropy",

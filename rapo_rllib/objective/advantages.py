@@ -121,12 +121,14 @@ def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> li
 def has_signal(rewards: Values) -> bool:
     """Whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
 
-    False for equal rewards. A group of one has its reward as advantage, so it has signal where that is not 0.
+    False for equal rewards, and for none. A group of one has its reward as advantage, so it has signal where that is not 0.
 
     Args:
-        rewards: R, ``[G]`` outcome rewards.
+        rewards: R, ``[G]`` outcome rewards, of ``TrajectoryGroup.member_rewards``: those that advantages are taken over.
     """
     values = _doubles(rewards)
+    if len(values) == 0:
+        return False
     if len(values) == 1:
         return bool(values[0] != 0)
     return not _all_equal(values)

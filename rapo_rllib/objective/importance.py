@@ -1,6 +1,6 @@
 """Importance ratios (ALGORITHM sections 8, 11), and the correction for an engine that is not the trainer.
 
-    logprobs, old_logprobs --ratio_at_level--> r --shaped_ratio--> r̂ --> clipping
+    logprobs, old_logprobs --ratio_at_level--> r --shaping_factor--> r̂ --> clipping    (or: r --> clipping --shaping_factor-->)
 
 Shapes: ``N`` trained tokens of any number of trajectories. Logprobs in nats, of the distribution that was sampled from.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 IMPORTANCE_LEVELS = ("token", "sequence", "sequence_token")
+SHAPING_ORDERS = ("before_clip", "after_clip")
 
 
 def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
@@ -127,6 +128,21 @@ def ratio_at_level(
     return of_sequences(logprobs, old_logprobs, trajectory_ids, counted)
 
 
+def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:
+    """What eq. 8 raises the importance ratio by.
+
+        1 + m · F_ret
+
+    Args:
+        retrieved_share: F_ret, ``[N]`` or one number: retrieved tokens / response tokens of the trajectory, in [0, 1].
+        weight: m; the paper's is 0.05.
+
+    Returns:
+        ``[N]`` or one number; 1 where nothing was retrieved.
+    """
+    return 1 + weight * retrieved_share
+
+
 def shaped_ratio(ratio: torch.Tensor, retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor:
     """Importance ratio, raised by the share of retrieved tokens in the token's trajectory (eq. 8).
 
@@ -134,13 +150,13 @@ def shaped_ratio(ratio: torch.Tensor, retrieved_share: torch.Tensor | float, wei
 
     Args:
         ratio: r, ``[N]``, of any level.
-        retrieved_share: F_ret, ``[N]`` or one number: retrieved tokens / response tokens of the trajectory, in [0, 1].
-        weight: m; the paper's is 0.05.
+        retrieved_share: F_ret; see :func:`shaping_factor`.
+        weight: m.
 
     Returns:
         r̂, ``[N]``; equal to r where nothing was retrieved.
     """
-    return (1 + weight * retrieved_share) * ratio
+    return shaping_factor(retrieved_share, weight) * ratio
 
 
 def truncated_importance_weight(

@@ -30,7 +30,13 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from rapo_rllib.objective.clipping import CLIP_MODES, clipped_objective
-from rapo_rllib.objective.importance import ratio_at_level, shaped_ratio, truncated_importance_weight
+from rapo_rllib.objective.importance import (
+    SHAPING_ORDERS,
+    ratio_at_level,
+    shaped_ratio,
+    shaping_factor,
+    truncated_importance_weight,
+)
 from rapo_rllib.objective.loss_metrics import LossMetrics, TokenTerms, loss_metrics
 from rapo_rllib.objective.off_policy import policy_shaping
 from rapo_rllib.settings import ObjectiveSettings
@@ -93,14 +99,19 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
     """The loss, the negative of eq. 11, of one micro-batch.
 
         L = -Σₜ wₜ [ min(π_old / π_engine, C)ₜ · clipped(r̂ₜ, Aₜ) - β · k₃ₜ ]
+        shaping after the clip:              (1 + m · F_ret) · clipped(rₜ, Aₜ) in place of clipped(r̂ₜ, Aₜ)
         an off-policy token's term, with γ:  f(r̂ₜ) · Aₜ
+
+    Eq. 11 clips the shaped ratio, which is above 1 before the policy has moved. Where ``1 + m · F_ret`` alone passes
+    ``1 + ε_high``, as with GSPO's clip of 4e-4, that would leave a hybrid trajectory with A > 0 without gradient. Shaping after
+    the clip raises value and gradient by the same factor, and the clip bounds how far the policy moves, alone.
 
     Tokens of weight 0 get a gradient of exactly 0, whatever their numbers are, NaN included.
 
     Args:
         inputs: wₜ is ``weights``, r̂ₜ (eq. 8) from ``logprobs``, ``old_logprobs``, ``retrieved_share``; Aₜ is ``advantages``.
         settings: C is ``importance_cap``, m ``importance_shaping_weight``, β ``kl_coeff``, γ ``off_policy_shaping``; clips,
-            ``importance_level`` and ``clip_mode`` by their names.
+            ``importance_level``, ``shaping_order`` and ``clip_mode`` by their names.
 
     Returns:
         The loss, a sum, since weights are shares of the whole batch; and its metrics.
@@ -115,7 +126,10 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
     ratio = ratio_at_level(settings.importance_level, tokens.logprobs, tokens.old_logprobs, tokens.trajectory_ids, counted)
     shaped = shaped_ratio(ratio, tokens.retrieved_share, settings.importance_shaping_weight)
     truncation = _truncation(tokens, settings, counted)
-    objective = truncation * _bounded(shaped, tokens.advantages, settings)
+    clip_ratio = _ratio_before_clip(ratio, shaped, settings)
+    objective = truncation * _bounded(clip_ratio, tokens.advantages, settings)
+    if clip_ratio is not shaped:
+        objective = shaping_factor(tokens.retrieved_share, settings.importance_shaping_weight) * objective
     kl = torch.zeros_like(tokens.logprobs)
     if tokens.reference_logprobs is not None:
         kl = kl_estimate(tokens.logprobs, tokens.reference_logprobs.detach())
@@ -131,7 +145,7 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
         trajectory_ids=tokens.trajectory_ids,
         off_policy=tokens.off_policy,
         ratio=ratio,
-        shaped=shaped,
+        clip_ratio=clip_ratio,
         truncation=truncation,
         kl=kl,
     )
@@ -151,12 +165,19 @@ def _truncation(tokens: LossInputs, settings: ObjectiveSettings, counted: torch.
     return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, settings.importance_cap, whole, counted)
 
 
-def _bounded(shaped: torch.Tensor, advantages: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
+def _ratio_before_clip(ratio: torch.Tensor, shaped: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
+    """What the clip bounds, by ``shaping_order``."""
+    if settings.shaping_order not in SHAPING_ORDERS:
+        raise ValueError(f"shaping_order must be one of {', '.join(SHAPING_ORDERS)}; got {settings.shaping_order!r}")
+    return shaped if settings.shaping_order == "before_clip" else ratio
+
+
+def _bounded(ratio: torch.Tensor, advantages: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
     if settings.clip_mode not in CLIP_MODES:
         raise ValueError(f"clip_mode must be one of {', '.join(CLIP_MODES)}; got {settings.clip_mode!r}")
     if settings.dual_clip is not None:
-        return clipped_objective(shaped, advantages, settings.clip_low, settings.clip_high, settings.dual_clip)
-    return CLIP_MODES[settings.clip_mode](shaped, advantages, settings.clip_low, settings.clip_high)
+        return clipped_objective(ratio, advantages, settings.clip_low, settings.clip_high, settings.dual_clip)
+    return CLIP_MODES[settings.clip_mode](ratio, advantages, settings.clip_low, settings.clip_high)
 
 
 def _with_off_policy(

@@ -86,7 +86,7 @@ class TokenTerms:
     trajectory_ids: torch.Tensor | None
     off_policy: torch.Tensor | None
     ratio: torch.Tensor
-    shaped: torch.Tensor
+    clip_ratio: torch.Tensor  # what the clip saw: r̂, or r where shaping comes after it
     truncation: torch.Tensor
     kl: torch.Tensor
 
@@ -131,8 +131,8 @@ def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
 def _clipped(terms: TokenTerms, settings: ObjectiveSettings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     negative, positive = terms.advantages < 0, terms.advantages > 0
     dual_clip = math.inf if settings.dual_clip is None else settings.dual_clip
-    low = negative & (terms.shaped < 1 - settings.clip_low)
-    return low, positive & (terms.shaped > 1 + settings.clip_high), negative & (terms.shaped > dual_clip)
+    low = negative & (terms.clip_ratio < 1 - settings.clip_low)
+    return low, positive & (terms.clip_ratio > 1 + settings.clip_high), negative & (terms.clip_ratio > dual_clip)
 
 
 def _truncated(terms: TokenTerms, settings: ObjectiveSettings) -> torch.Tensor:

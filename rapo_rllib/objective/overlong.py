@@ -16,7 +16,8 @@ def overlong_punishment(length: int, limit: float, buffer: float) -> float:
         R(y) = -1                             above
 
     Args:
-        length: |y|, response tokens. Here those of observations and step traces count, since they use up the same budget.
+        length: |y|, response tokens. Here those of observations and step traces count, since they use up the same budget, and
+            those of a tool's result that no longer fitted and ended the trajectory.
         limit: L_max, tokens.
         buffer: L_cache, tokens, at most ``limit``; 0: no punishment at all.
 

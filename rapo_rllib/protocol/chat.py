@@ -15,6 +15,8 @@ _TOOL_LINES = {
     "search": "<search>query</search> searches for passages.",
 }
 
+_MARK = "rapo-answer"
+
 _SYSTEM_PROMPT = (
     "Solve the question step by step. You may think inside <{think}>...</{think}>. You can call tools:\n{tools}\n"
     "The output of a call comes back inside <{result}>...</{result}>. Sometimes a step of another solver is shown inside "
@@ -66,17 +68,12 @@ class ChatProtocol:
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags)
+        self.end_ids = _end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
 
     @property
     def vocabulary_size(self) -> int:
         """Number of tokens the tokenizer knows."""
         return len(self.tokenizer)
-
-    @property
-    def end_ids(self) -> list[int]:
-        """The token by which the policy ends its turn; none for a tokenizer that has none."""
-        token = getattr(self.tokenizer, "eos_token_id", None)
-        return [] if token is None else [int(token)]
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """The turns before the policy's: system prompt, worked examples, the question."""
@@ -117,6 +114,22 @@ class ChatProtocol:
         """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
         tag = self.settings.retrieve_tag
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
+
+
+def _end_ids(tokenizer: Any) -> list[int]:
+    """Tokens that end a turn: the one that the chat template writes, where it writes one, and the tokenizer's EOS.
+
+    They differ for base models: Qwen2.5's EOS is ``<|endoftext|>``, and its template ends a turn with ``<|im_end|>``.
+    """
+    eos = getattr(tokenizer, "eos_token_id", None)
+    found = [] if eos is None else [int(eos)]
+    if not getattr(tokenizer, "chat_template", None):
+        return found
+    turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]
+    _, shown, behind = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(_MARK)
+    first = tokenizer.encode(behind, add_special_tokens=False)[:1] if shown else []
+    special = [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]
+    return list(dict.fromkeys([*special, *found]))
 
 
 def _plain_prompt(messages: list[dict[str, Any]]) -> str:

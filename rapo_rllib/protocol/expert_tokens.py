@@ -3,7 +3,7 @@ r"""What another agent wrote, as a trajectory to train on: tokens of its steps, 
 ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
 
 Pieces are encoded as in a rollout: each alone, what was written up to the closing tag, then the observation; the last step ends
-with the token of the end of a turn, so that it is learned too.
+where the policy's would: with its answer, and the token that ends a turn, so that this is learned too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def expert_tokens(
         list(prompt_ids),
         policy_version=policy_version,
         origin=EXPERT,
-        text="".join(expert.steps),
         reward=expert.reward,
         correct=expert.reward > 0,
         format_ok=True,
@@ -60,7 +59,16 @@ def expert_tokens(
     for index, text in enumerate(expert.steps):
         written, observation = split_observation(text, chat.settings)
         last = index == len(expert.steps) - 1 and not observation
-        step = result.append_expert([*chat.encode(written), *(chat.end_ids if last else [])], written)
+        if last:
+            written = _up_to_the_answer(written, chat.settings)
+        step = result.append_expert([*chat.encode(written), *(chat.end_ids[:1] if last else [])], written)
         step.observation = observation
         result.append_observation(chat.encode(observation))
+        result.text += written + observation
     return result
+
+
+def _up_to_the_answer(text: str, settings: ProtocolSettings) -> str:
+    """Without what stands behind the answer, a last newline say: there the policy is asked for the end of its turn."""
+    head, closing, _ = text.partition(f"</{settings.answer_tag}>")
+    return head + closing

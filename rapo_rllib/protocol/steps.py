@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rapo_rllib.settings import ProtocolSettings
 
 _BOXED = re.compile(r"\\boxed\s*\{")
+_BRACES = re.compile(r"(?P<box>\\{1,2}boxed\s*\{)|\\.|(?P<brace>[{}])", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,29 @@ def parse_step(text: str, settings: ProtocolSettings, tool_tags: Sequence[str]) 
 
 
 def _last_element(text: str, tag: str) -> tuple[int, int] | None:
-    """Start and end of the content of the last ``<tag>...</tag>``; None if there is none."""
-    opening, closing = f"<{tag}>", f"</{tag}>"
-    end = text.rfind(closing)
-    while end >= 0:
-        start = text.rfind(opening, 0, end)
-        # between the two there must be no other closing tag, or this one closes nothing
-        if start >= 0 and text.find(closing, start) == end:
-            return start + len(opening), end
-        end = text.rfind(closing, 0, end)
-    return None
+    """Start and end of the content of the last ``<tag>...</tag>``; None if there is none. One pass over the text.
+
+    Between the two there is no other closing tag, or this one closes nothing.
+    """
+    begin = found = None
+    for match in re.finditer(f"<(/?){re.escape(tag)}>", text):
+        if not match[1]:
+            begin = match.end()
+        elif begin is not None:
+            found, begin = (begin, match.start()), None
+    return found
 
 
 def _contents(text: str, tag: str) -> list[str]:
-    return re.findall(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)
+    """What stands between each opening tag and the next closing one. One pass over the text."""
+    contents, begin = [], None
+    for match in re.finditer(f"<(/?){re.escape(tag)}>", text):
+        if not match[1]:
+            begin = match.end() if begin is None else begin
+        elif begin is not None:
+            contents.append(text[begin : match.start()])
+            begin = None
+    return contents
 
 
 def boxed_answer(text: str) -> str:
@@ -78,12 +89,37 @@ def boxed_answer(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""Stripped content of the last ``\boxed{...}`` whose braces balance; None where there is none."""
-    for match in reversed(list(_BOXED.finditer(text))):
-        content = _balanced(text, match.end())
-        if content is not None:
-            return content.strip()
-    return None
+    r"""Stripped content of the last ``\boxed{...}`` whose braces balance; None where there is none. One pass over the text.
+
+    Of boxes within boxes the outermost counts, unless it holds nothing but the inner one.
+
+    >>> last_box(r"\boxed{not \boxed{5}}"), last_box(r"\boxed{\boxed{5}}")
+    ('not \\boxed{5}', '5')
+    """
+    opened: list[re.Match[str]] = []  # boxes and braces that are not closed yet
+    last: _Box | None = None
+    for match in _BRACES.finditer(text):
+        if match["box"] or match["brace"] == "{":
+            opened.append(match)
+        elif match["brace"] == "}" and opened:
+            box = opened.pop()
+            if box["box"]:
+                content = (box.end(), match.start())
+                if last is not None and last.start >= box.end() and not _around(text, content, last).strip():
+                    content = last.content
+                last = _Box(box.start(), match.end(), content)
+    return None if last is None else text[slice(*last.content)].strip()
+
+
+class _Box(NamedTuple):
+    start: int
+    end: int
+    content: tuple[int, int]  # start and end of what stands in it, or in the innermost of boxes that hold nothing else
+
+
+def _around(text: str, content: tuple[int, int], box: _Box) -> str:
+    """What stands around a box in the content of another."""
+    return text[content[0] : box.start] + text[box.end : content[1]]
 
 
 def _balanced(text: str, start: int) -> str | None:

@@ -21,13 +21,14 @@ _LEARNER = "learners/default_policy/"
 HELD_OUT = "evaluation/env_runners/accuracy"
 REWARD, ACCURACY = _ROLLOUT + "episode_return_mean", _ROLLOUT + "accuracy"
 GENERATED, POLICY_TOKENS = _ROLLOUT + "tokens/generated", _ROLLOUT + "tokens/policy"
+_EVALUATION_S = "timers/evaluation_iteration"
 _PHASES = {
     "rollout": ("timers/rollout",),
     "wait for rollout": ("timers/wait_for_rollout",),
     "update": ("timers/update",),
     "sync": ("timers/sync",),
     "buffer": ("timers/buffer",),
-    "evaluation": ("timers/evaluation_iteration", "evaluation/env_runners/rollout_s"),
+    "evaluation": (_EVALUATION_S, "evaluation/env_runners/rollout_s"),
 }
 _TOTAL_S = "time_this_iter_s"
 
@@ -113,6 +114,8 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
 def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
     """All numbers of one result by their key, with the seconds of each phase."""
     values = {key: number(value) for key, value in flattened(row).items() if isinstance(value, (int, float))}
+    if (row.get("training_iteration") or 0) > 1 and not any(key.startswith("evaluation/") for key in values):
+        values.pop(_EVALUATION_S, None)  # earlier versions repeat that of the last evaluation
     seconds = {name: next((values[key] for key in keys if key in values), None) for name, keys in _PHASES.items()}
     total = values.get(_TOTAL_S)
     if total is not None:

@@ -66,7 +66,7 @@ def group_advantages(rows: Sequence[Mapping[str, Any]], objective: ObjectiveSett
 
 
 def _punishment(row: Mapping[str, Any], objective: ObjectiveSettings) -> float:
-    limit, length = objective.max_response_tokens, len(row.get("token_ids", ()))
+    limit, length = objective.max_response_tokens, len(row.get("token_ids", ())) + int(row.get("unfitting_tokens", 0))
     return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 
@@ -98,6 +98,8 @@ def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     for index, (step, start) in enumerate(zip(steps, _starts(text, steps), strict=True)):
         parts += _between(text, end, start, before, retrievals.get(index - 1))
         end, before = max(start + len(str(step.get("text", ""))), start), step
+        if step.get("stop") == len(row.get("token_ids") or ()):  # nothing follows: what its last tokens wrote is its own
+            end = len(text)
         parts.append(_policy_part(text[start:end], step, row.get("entropies") or ()))
     parts += _between(text, end, len(text), before, retrievals.get(len(steps) - 1))
     return [part for part in parts if part["text"]]

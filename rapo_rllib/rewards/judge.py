@@ -5,13 +5,13 @@ answer -> equal as text to an accepted one? -> verdict known? -> prompt -> ``Jso
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rapo_rllib.credentials import check_address, check_variable, secret_of
 from rapo_rllib.env_config import is_int, is_number
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.json_service import JsonService
@@ -19,6 +19,8 @@ from rapo_rllib.rewards.once import Once
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, golds
 from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
 from rapo_rllib.types import Question
+
+_WHERE = "env_config.scorer.options."
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class JudgeOptions:
         for key in ("base_url", "model"):
             value = getattr(self, key)
             _require(isinstance(value, str) and bool(value), key, value, "must be given")
+        check_address(self.base_url, f"{_WHERE}base_url", "put a key into the environment variable that api_key_env names")
         _require(self.base_url.startswith(("http://", "https://")), "base_url", self.base_url, "must begin with http(s)://")
         _require(isinstance(self.prompt, str) and "{answer}" in self.prompt, "prompt", self.prompt, "must contain {answer}")
         _require(is_number(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be 0 or more")
@@ -49,13 +52,14 @@ class JudgeOptions:
             _require(is_int(getattr(self, key), 1), key, getattr(self, key), "must be a whole number, 1 or more")
         _require(isinstance(self.extra, Mapping), "extra", self.extra, "must be a mapping")
         if self.api_key_env is not None:
-            known = isinstance(self.api_key_env, str) and bool(os.environ.get(self.api_key_env))
+            check_variable(self.api_key_env, f"{_WHERE}api_key_env")
+            known = bool(secret_of(self.api_key_env))
             _require(known, "api_key_env", self.api_key_env, "there is no such environment variable, or it is empty")
 
 
 def _require(condition: bool, key: str, value: object, rule: str) -> None:
     if not condition:
-        raise ValueError(f"env_config.scorer.options.{key} = {value!r}: {rule}")
+        raise ValueError(f"{_WHERE}{key} = {value!r}: {rule}")
 
 
 class LLMJudge:
@@ -115,7 +119,7 @@ class _Endpoint:
             **options.extra,
         }
         # read anew for every request: the key is kept nowhere
-        key = os.environ.get(options.api_key_env, "") if options.api_key_env else ""
+        key = secret_of(options.api_key_env)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         url = options.base_url.rstrip("/") + "/chat/completions"
         with self._slots:

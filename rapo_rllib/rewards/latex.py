@@ -8,9 +8,11 @@ _REPLACED = {
     **dict.fromkeys(("\\left.", "\\right.", "\\left", "\\right", "\\displaystyle", "{}"), ""),
     **dict.fromkeys(("\\,", "\\;", "\\:", "\\ ", "~", "\\quad", "\\qquad", "\u00a0"), " "),
     **dict.fromkeys(("\\dfrac", "\\tfrac", "\\cfrac"), "\\frac"),
-    **dict.fromkeys(("\\mbox", "\\textrm", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\operatorname"), "\\text"),
-    **dict.fromkeys(("\\leqslant", "\\leq", "≤", "⩽"), "\\le"),
-    **dict.fromkeys(("\\geqslant", "\\geq", "≥", "⩾"), "\\ge"),
+    **dict.fromkeys(
+        ("\\mbox", "\\textrm", "\\textnormal", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\operatorname"), "\\text"
+    ),
+    **dict.fromkeys(("\\leqslant", "\\leq"), "\\le"),
+    **dict.fromkeys(("\\geqslant", "\\geq"), "\\ge"),
     **dict.fromkeys(("bmatrix", "Bmatrix"), "pmatrix"),
     "\\\\": "\\\\",  # a new row, no escaped blank
     "\\lbrace": "\\{",
@@ -23,12 +25,16 @@ _REPLACED = {
     "，": ",",
     "−": "-",
     "–": "-",
-    "π": "\\pi",
-    "∞": "\\infty",
-    "∪": "\\cup",
-    "±": "\\pm",
-    "×": "\\times",
-    "÷": "\\div",
+    # a blank ends the command: πr is not \pir
+    **dict.fromkeys("≤⩽", "\\le "),
+    **dict.fromkeys("≥⩾", "\\ge "),
+    "π": "\\pi ",
+    "∞": "\\infty ",
+    "∪": "\\cup ",
+    "±": "\\pm ",
+    "×": "\\times ",
+    "÷": "\\div ",
+    "**": "^",
 }
 # longest first, and a command only where its name ends
 _REPLACE = re.compile(
@@ -38,10 +44,14 @@ _REPLACE = re.compile(
     )
 )
 _ROOT = re.compile(r"√\s*(?:(\d+(?:\.\d+)?|[a-zA-Z])|\(([^()]*)\))")
+_PLAIN_ROOT = re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)")
+_PLAIN_PI = re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])")
+_BLANK = re.compile(r"(?<![\d.])\s+|\s+(?![\d.])")
 _WRAPPED = tuple((re.escape(a), re.escape(b)) for a, b in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")))
 _MONEY = "\ue000"  # stands for an escaped dollar sign
 _ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
 _GROUP = r"\s*(\{[^{}]*\})"
+_END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
 _EMPTY_TEXT = re.compile(r"\\text\{\s*\}")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
@@ -55,17 +65,18 @@ def tidied(text: str) -> str:
     >>> tidied("$\\left( 3,\\ \\dfrac12 \\right)$.")
     '( 3, \\frac{1}{2} )'
     """
-    text = _unwrapped(re.sub(r"\\!\s*", "", text).strip().rstrip(".,;").strip())
+    text = _unwrapped(_END.sub("", re.sub(r"\\!\s*", "", text)).strip())
     text = _REPLACE.sub(lambda match: _REPLACED[match[0]], text)
     text = _EMPTY_TEXT.sub("", text)
     text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text)
+    text = _PLAIN_PI.sub(r"\\pi ", _PLAIN_ROOT.sub(r"\\sqrt{\1}", text))
     text = re.sub(rf"\\sqrt{_ONE}", r"\\sqrt{\1}", text)
     text = re.sub(rf"\\frac{_ONE}(?=\s*[\\{{\da-zA-Z])", r"\\frac{\1}", text)
     text = re.sub(rf"\\frac{_GROUP}{_ONE}", r"\\frac\1{\2}", text)
     text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
     text = _SCALE.sub(_scaled, text)
     text = _SET_BUILDER.sub(r"\2", text)
-    return re.sub(r"\s+", " ", text).strip().rstrip(".,;").strip()
+    return _END.sub("", re.sub(r"\s+", " ", text)).strip()
 
 
 def _scaled(match: re.Match[str]) -> str:
@@ -82,8 +93,8 @@ def one_list(text: str) -> str:
 
 
 def without_blanks(text: str) -> str:
-    """For comparison as text."""
-    return re.sub(r"\s", "", text)
+    """For comparison as text. A blank between digits and points stays: ``2 1/4`` is not ``21/4``."""
+    return _BLANK.sub("", text)
 
 
 def _unwrapped(text: str) -> str:

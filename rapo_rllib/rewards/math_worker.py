@@ -1,26 +1,159 @@
 """Compares mathematical expressions with math-verify; started by ``symbolic.py`` as ``python math_worker.py``.
 
-One JSON list ``[predicted, gold]`` a line over stdin, one ``true`` or ``false`` a line over stdout. It is a process of its own
-because a model can write an expression whose evaluation never ends (9^{9^{9^9}}), and that can only be stopped from outside.
+A JSON list ``[predicted, gold, seconds]`` a line over stdin; ``true``, ``false`` or ``null`` (out of memory) over stdout.
+It is a process of its own because a model can write an expression whose evaluation never ends (9^{9^{9^9}}), and that can
+only be stopped from outside: by the system after so many seconds of computing, or by the parent.
 """
+
+from __future__ import annotations
 
 import json
 import logging
+import re
 import resource
 import signal
 import sys
+from fractions import Fraction
+from typing import Any
 
-_MEMORY_BYTES = 2 * 2**30  # of addresses; sympy's own are a quarter of it
+_MEMORY_BYTES = 2**30  # of addresses; sympy's own are a tenth of it
 LAST_RESORT_S = 60  # after so long the system ends a worker that nobody is left to kill
+_DECIMAL = re.compile(r"-?\s*\d*\.(\d+)")
+_MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
+_FLOAT_DIGITS = 15  # a floating point number that shows noise is written with so many digits, or more
+_SURE_DIGITS = 12  # of them are no noise
 
 
 def equal(predicted: str, gold: str) -> bool:
-    r"""Whether math-verify finds the two equal. An inequality may stand for an interval: ``x > 3`` for ``(3, \infty)``."""
-    from math_verify import parse, verify
+    r"""Whether math-verify finds the two equal, and ``predicted`` holds no calculation that ``gold`` does not.
 
-    # None: no timeouts by signals, the caller kills this process
-    sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (gold, predicted)]
-    return bool(verify(*sides, timeout_seconds=None, allow_set_relation_comp=True))
+    An inequality may stand for an interval: ``x > 3`` for ``(3, \infty)``.
+    """
+    from math_verify import verify
+    from sympy import Eq, Expr
+
+    right, left = parsed(gold), parsed(predicted)
+    if left is None or right is None or isinstance(left, Expr) != isinstance(right, Expr):
+        return False
+    if _DECIMAL.fullmatch(predicted.strip()) and not right.free_symbols:
+        return _rounded(predicted, right)
+    if not unfinished(left) <= unfinished(right):
+        return False
+    left, right = _complex(left), _complex(right)
+    if isinstance(left, Eq) and isinstance(right, Eq):
+        return _same_equation(left, right)
+    # None: no timeouts by signals, the system or the caller ends this process
+    return bool(verify(right, left, timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def parsed(latex: str) -> Any:
+    """The sympy tree of a formula as it is written, nothing worked out; None if it cannot be read."""
+    from math_verify import LatexExtractionConfig, parse
+    from sympy import Basic, MatrixBase, nan, zoo
+
+    found = parse(f"\\boxed{{{latex}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
+    tree = found[0] if found else None
+    if not isinstance(tree, (Basic, MatrixBase)) or tree.has(nan, zoo):
+        return None
+    return tree
+
+
+def _complex(tree: Any) -> Any:
+    """With the imaginary unit for the letter i, which math-verify takes for a variable, real or not by the text around it."""
+    from sympy import I
+
+    units = {symbol: I for symbol in tree.free_symbols if symbol.name == "i"}
+    return tree.xreplace(units) if units else tree
+
+
+def _same_equation(left: Any, right: Any) -> bool:
+    """Whether one is a multiple of the other. Math-verify compares real solutions, and all that have none would be the same."""
+    from sympy import simplify
+
+    ratio = simplify((left.lhs - left.rhs) / (right.lhs - right.rhs))
+    return not ratio.free_symbols and ratio.is_finite is True and ratio.is_zero is False
+
+
+def _rounded(predicted: str, gold: Any) -> bool:
+    """Whether a decimal of enough digits is the gold answer's value, rounded or cut; or a float with its noise."""
+    text = predicted.replace(" ", "")
+    places, digits = len(text.partition(".")[2]), len(text.replace(".", "").lstrip("-0"))
+    written, value = Fraction(text), Fraction(str(gold.evalf(_FLOAT_DIGITS + 30, chop=True)))
+    missing = (value - written) * (-1 if written < 0 else 1)
+    if digits >= _FLOAT_DIGITS:
+        return abs(missing) < Fraction(10) ** (digits - places - _SURE_DIGITS)
+    unit = Fraction(10) ** -places
+    return digits >= _MIN_DIGITS and -unit / 2 <= missing < unit
+
+
+def unfinished(tree: Any) -> set[str]:
+    r"""Which kinds of calculation a tree still holds: plain numbers that are added, multiplied, raised to powers.
+
+    ``2 + 3 + x`` holds a sum, ``2 * 3 x`` a product, ``10^2 - \sqrt{4}`` a power and a root; ``3 \sqrt{5}``, ``x/2`` nothing.
+    """
+    from sympy import Add, Mul, Pow, preorder_traversal
+
+    found = set()
+    for node in preorder_traversal(tree):
+        if isinstance(node, Add) and _like_terms(node):
+            found.add("sum")
+        elif isinstance(node, Mul) and _several_numbers(node):
+            found.add("product")
+        elif isinstance(node, Pow) and (kind := _open_power(node)):
+            found.add(kind)
+    return found
+
+
+def _like_terms(node: Any) -> bool:
+    """Two terms that differ by a number only: 2 + 3, x + x, or 2 + 2^3."""
+    from sympy import Integer, Mul
+
+    kinds = []
+    for term in node.args:
+        others = [factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)]
+        kinds.append(Mul(*others) if others else Integer(1))
+    return len(set(kinds)) < len(kinds)
+
+
+def _whole_power(tree: Any) -> bool:
+    """2^3, or 10^{-3}."""
+    return tree.is_Pow and _number(tree.base) is not None and tree.exp.is_Integer
+
+
+def _several_numbers(node: Any) -> bool:
+    """More than one number above a fraction's line, or below it; signs and ones do not count."""
+    numbers = [value for factor in _factors(node) if (value := _number(factor)) is not None and abs(value) != 1]
+    above = sum(value.p not in (1, -1) for value in numbers)
+    below = sum(value.q != 1 for value in numbers)
+    return above > 1 or below > 1
+
+
+def _open_power(node: Any) -> str | None:
+    r"""``power``: 2^3, or ``root``: \sqrt{4}; None where that is the value's form: \sqrt{2}, x^2, 1/3."""
+    base, exponent = _number(node.base), _number(node.exp)
+    if base is None or exponent is None or exponent == -1:
+        return None
+    if exponent.is_Integer:
+        return "power"
+    return "root" if abs(exponent) < 1 and (base**exponent).is_Rational else None
+
+
+def _factors(term: Any) -> list[Any]:
+    """The factors of products in products."""
+    return [factor for part in term.args for factor in _factors(part)] if term.is_Mul else [term]
+
+
+def _number(tree: Any) -> Any:
+    """The rational number that is written, as 5, 2/3 or 1/5; None for anything else."""
+    from sympy import Rational
+
+    if tree.is_Rational:
+        return tree
+    if tree.is_Float:
+        return Rational(str(tree))
+    if tree.is_Pow and tree.exp == -1 and tree.base.is_Rational and tree.base != 0:
+        return 1 / tree.base
+    return None
 
 
 def main() -> None:
@@ -28,15 +161,22 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
     equal("[1,x]", "x^2")  # loads what sympy loads late; that takes seconds, which are no part of a comparison
+    equal("x+1", "1+x")
     replies, sys.stdout = sys.stdout, sys.stderr
     replies.write("ready\n")
     replies.flush()
     for line in sys.stdin:
+        *sides, seconds = json.loads(line)
         signal.alarm(LAST_RESORT_S)
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # of computing, so that a busy machine judges like an idle one
+        verdict: bool | None
         try:
-            verdict = equal(*json.loads(line))
-        except (Exception, RecursionError, MemoryError):  # sympy raises whatever its inputs suggest; it is then not equal
+            verdict = equal(*sides)
+        except (MemoryError, RecursionError):
+            verdict = None
+        except Exception:  # sympy raises whatever its inputs suggest; it is then not equal
             verdict = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         replies.write(json.dumps(verdict) + "\n")
         replies.flush()

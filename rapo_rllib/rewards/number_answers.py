@@ -10,17 +10,15 @@ _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s*(?:"
     rf"(?:(?P<mixed>\d+)\s*)?\\frac\{{\s*(?P<above>[+-]?\d+)\s*\}}\{{\s*(?P<below>[+-]?\d+)\s*\}}"
-    rf"|(?:(?P<mixed2>\d+)\s+)?(?P<above2>\d+)\s*/\s*(?P<below2>[+-]?\d+)"
+    rf"|(?:(?P<mixed2>\d+)\s+)?(?P<above2>\d+)\s*[/:]\s*(?P<below2>[+-]?\d+)"
     rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?\d{{1,3}})|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power2>[+-]?\d{{1,3}})\s*\}}?)?"
-    rf")\s*(?P<percent>%|percent|\\text\{{\s*percent\s*\}})?"
+    rf")\s*(?P<percent>%|percent|\\text\{{\s*percent\s*\}})?",
+    re.ASCII,
 )
-_UNEVALUATED = re.compile(r"[\d)]\s*(?:[-+*/]|\\times|\\cdot|\\div)\s*[\d(]")
-_LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
-_WORD = re.compile(r"[a-zA-Z]{2,}")
-_ANY_NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?%?")
-_FRACTION = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*\}|(?<=\d)\s*/\s*(?=\d)")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![,\d])")
 _MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
-_MAX_DIGITS = 12  # of floating point numbers, before their noise
+_FLOAT_DIGITS = 15  # a floating point number that shows noise is written with so many digits, or more
+_SURE_DIGITS = 12  # of them are no noise
 
 
 @dataclass(frozen=True)
@@ -50,32 +48,23 @@ def parsed_number(text: str) -> Number | None:
         digits = len(match["decimal"].replace(".", "").lstrip("0")) if "." in match["decimal"] else None
         return Number(sign * Fraction(match["decimal"]) * Fraction(10) ** power, percent, digits=digits)
     below = int(match["below"] or match["below2"])
-    if below == 0:
-        return None
     whole, above = int(match["mixed"] or match["mixed2"] or 0), int(match["above"] or match["above2"])
+    if below == 0 or (whole and not 0 < above < below):  # 1 4/4 is a sum
+        return None
     return Number(sign * (whole + Fraction(above, below)), percent, is_ratio=True)
 
 
 def same_number(predicted: str, gold: str) -> bool | None:
     """Whether ``predicted`` is the number ``gold`` (both tidied, without units); None if it takes more than arithmetic to say.
 
-    A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. A calculation that
-    was not carried out ("12 + 5" for 17, "8/2" for 4) is not the answer; a sentence is, if it holds one number only.
+    A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. Whatever is not
+    written as a number ("12 + 5" for 17, "8/2" or "2^2" for 4) is not carried out, and not the answer.
     """
     right = parsed_number(gold)
     if right is None:
         return None
     left = parsed_number(predicted)
-    if left is not None:
-        return not left.unevaluated and _agree(left, right)
-    shown = predicted if right.value.denominator == 1 else _FRACTION.sub("", predicted)
-    if _UNEVALUATED.search(shown):
-        return False
-    if not _WORD.search(_LATEX_COMMAND.sub(" ", predicted)):
-        return None
-    found = _ANY_NUMBER.findall(predicted)
-    only = parsed_number(found[0].rstrip(",")) if len(found) == 1 else None
-    return only is not None and _agree(only, right)
+    return left is not None and not left.unevaluated and _agree(left, right)
 
 
 def _agree(left: Number, right: Number) -> bool:
@@ -87,7 +76,7 @@ def _agree(left: Number, right: Number) -> bool:
 
 
 def _close(written: Number, value: Fraction) -> bool:
-    """Equal; or a decimal within one unit of its last place.
+    """Equal; or a decimal that is rounded or cut.
 
     That is for values of endless length (0.333333 for 1/3), and for the noise of floating point (0.30000000000000004).
     """
@@ -95,11 +84,17 @@ def _close(written: Number, value: Fraction) -> bool:
         return True
     if written.digits is None or written.value == 0:
         return False
+    missing = abs(value) - abs(written.value) if (value < 0) == (written.value < 0) else abs(value - written.value)
+    if written.digits >= _FLOAT_DIGITS:
+        return abs(missing) < _unit(written.value, _SURE_DIGITS)
     endless = _without_twos_and_fives(value.denominator) > 1
-    if written.digits < (_MIN_DIGITS if endless else _MAX_DIGITS):
-        return False
-    digits = min(written.digits, _MAX_DIGITS)
-    return abs(written.value - value) < Fraction(10) ** (_magnitude(written.value) - digits + 1)
+    unit = _unit(written.value, written.digits)
+    return endless and written.digits >= _MIN_DIGITS and -unit / 2 <= missing < unit
+
+
+def _unit(value: Fraction, digits: int) -> Fraction:
+    """What one more at the last of so many significant digits makes."""
+    return Fraction(10) ** (_magnitude(value) - digits + 1)
 
 
 def _magnitude(value: Fraction) -> int:
@@ -116,4 +111,4 @@ def _without_twos_and_fives(number: int) -> int:
 
 
 def _without_thousands(text: str) -> str:
-    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text, count=1)

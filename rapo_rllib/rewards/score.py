@@ -43,6 +43,7 @@ class Episode:
 
     steps: tuple[EpisodeStep, ...]
     settings: ProtocolSettings = field(default_factory=ProtocolSettings)
+    turn_ended: bool = True  # the policy ended its turn with the last step: EOS follows it, at once or after blanks
 
     @property
     def text(self) -> str:

@@ -27,6 +27,7 @@ class RewardOptions:
     all_tools_for: str = "correct"  # which answers that is for: correct ones, or partial: with a score above 0
     tool_error: float = 0.0  # added for every tool call that failed
     strict_format: bool = False  # an answer in bad format earns nothing but bad_format (and tool_error)
+    require_eos: bool = False  # a good format also ends the turn: EOS follows the answer
     format_check: str = "final_step"  # what is checked: the final_step, or the whole_text (see ``formats.py``)
 
     def __post_init__(self) -> None:
@@ -34,7 +35,8 @@ class RewardOptions:
             value = getattr(self, f.name)
             if f.type == "float":
                 require(is_number(value), f"reward.{f.name}", value, "must be a number")
-        require(isinstance(self.strict_format, bool), "reward.strict_format", self.strict_format, "must be true or false")
+        for key in ("strict_format", "require_eos"):
+            require(isinstance(getattr(self, key), bool), f"reward.{key}", getattr(self, key), "must be true or false")
         for key, known in (("all_tools_for", BONUS_CASES), ("format_check", FORMATS)):
             value = getattr(self, key)
             require(value in known, f"reward.{key}", value, f"must be one of {', '.join(known)}")

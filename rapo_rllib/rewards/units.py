@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from rapo_rllib.rewards.words import hedged
+
 # Every spelling of a unit, in lower case and singular; abbreviations that differ by case are not here.
 _SPELLINGS = {
     "mm": "millimeter millimetre",
@@ -40,12 +42,14 @@ _SPELLINGS = {
     "m/s": "",
     "am": "",
     "pm": "",
+    "acre": "",
+    "unit": "",
     "newton": "",
     "joule": "",
     "watt": "",
 }
 _KNOWN = {spelling: name for name, others in _SPELLINGS.items() for spelling in (name, *others.split())}
-_BEFORE = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
+_BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound"}
 _MONEY = re.compile(r"(-?)\s*([$€£])\s*(.*)", re.DOTALL)
 _MATHS = {"pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "inf", "infinity", "or", "and", "mod", "to", "percent"}
@@ -55,14 +59,15 @@ _TEXT_TAIL = re.compile(r"(?P<value>.*\S)\s*\\text\{(?P<unit>[^{}\d]*)\}" + _POW
 _WORD_TAIL = re.compile(r"(?P<value>.*[\d})])(?P<gap>\s*)(?P<unit>[a-zA-Z](?:[a-zA-Z. /]*[a-zA-Z.])?)" + _POWER, re.DOTALL)
 _DEGREES = re.compile(r"(?P<value>.*[^\s^])\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)", re.DOTALL)
 
-Unit = tuple[str, int]  # name and power
+Unit = tuple[str, int]  # name and power; 0: no unit, but the word for what is counted
+CLOCK = ("am", "pm")
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    r"""Value and known unit of a tidied answer. Unknown words after a value (``18 apples``) go, and are no unit.
+    r"""Value and unit of a tidied answer. Of unknown words after a value (``18 red apples``) the last one counts.
 
-    >>> split_unit(r"15\text{ cm}^2")
-    ('15', ('cm', 2))
+    >>> split_unit(r"15\text{ cm}^2"), split_unit("18 red apples")
+    (('15', ('cm', 2)), ('18', ('apple', 0)))
     """
     money = _MONEY.fullmatch(text)
     if money is not None:
@@ -81,7 +86,7 @@ def _without_tail(text: str) -> tuple[str, Unit | None]:
         return match["value"], ("degree", 1)
     match = _TEXT_TAIL.fullmatch(text)
     if match is not None:
-        return match["value"], _known(match["unit"], match)
+        return (text, None) if hedged(match["unit"]) else (match["value"], _known(match["unit"], match))
     match = _WORD_TAIL.fullmatch(text)
     if match is None or not _is_unit(match["unit"], attached=not match["gap"]):
         return text, None
@@ -96,13 +101,15 @@ def _known(words: str, match: re.Match[str]) -> Unit | None:
             power = _BEFORE[word]
         else:
             found = found or _KNOWN.get(word) or _KNOWN.get(word.removesuffix("s"))
-    return None if found is None else (found, power)
+    if found is not None:
+        return found, power
+    return (_words(words)[-1].removesuffix("s"), 0) if _words(words) else None
 
 
 def _is_unit(words: str, attached: bool) -> bool:
     """``18 apples`` and ``5cm``, but not ``5x``, ``2mn`` or ``3 sin x``, whose letters are variables and functions."""
     listed = _words(words)
-    if not 0 < len(listed) <= _MAX_WORDS or _MATHS & set(listed):
+    if not 0 < len(listed) <= _MAX_WORDS or _MATHS & set(listed) or hedged(words):
         return False
     known = [word in _KNOWN or word.removesuffix("s") in _KNOWN for word in listed]
     if attached and (len(listed[0]) == 1 or not (known[0] or len(listed[0]) > 3)):

@@ -37,7 +37,7 @@ fact, if it is missing or hedges between several answers, or if it only repeats 
 End your reply with one line that holds a single word: CORRECT or INCORRECT."""
 
 _FIELD = re.compile(r"\{(question|accepted|answer|fence)\}")
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _LINE = re.compile(
     r"\W*(?:(?:final\s+|my\s+)?(?:verdict|judge?ment|grade|answer|result)\W+(?:is\W+)?)?(correct|incorrect)\W*", re.IGNORECASE
 )
@@ -59,8 +59,17 @@ def verdict(reply: str) -> bool | None:
     >>> verdict("They name the same city.\n**Verdict: CORRECT**")
     True
     """
-    lines = [line for line in _THOUGHT.sub("", reply).splitlines() if line.strip()]
+    lines = [line for line in _without_thoughts(reply).splitlines() if line.strip()]
     if not lines:
         return None
     match = _LINE.fullmatch(lines[-1]) or _LINE.fullmatch(lines[0]) or _FIRST.match(lines[0])
     return None if match is None else match[1].lower() == "correct"
+
+
+def _without_thoughts(reply: str) -> str:
+    """Without all that stands between the tags of thoughts. One pass over the text."""
+    said, position = [], 0
+    while (start := reply.find(_THOUGHT, position)) >= 0 and (end := reply.find(_THOUGHT_END, start)) >= 0:
+        said.append(reply[position:start])
+        position = end + len(_THOUGHT_END)
+    return "".join([*said, reply[position:]])

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+from rapo_rllib.rewards.latex import without_blanks
+from rapo_rllib.rewards.words import hedged
+
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _LETTER = re.compile(r"(?:\\text\{\s*)?\(?\s*(?:\\text\{\s*)?([A-Ja-j])(?:\s*\})?\s*\)?(?:\s*\})?")
 _ALONE = re.compile(r"\\text\{\s*\(?\s*([A-J])\s*\)?\s*\}|\(\s*(?:\\text\{)?\s*([A-J])\s*\}?\s*\)")
 _OPTION = re.compile(r"\(?(?:\\text\{\s*)?\(?([A-J])\s*\)?\s*\}?\s*(?:[.:)]|(?<=[)}]))\s*([^\s)}].*)", re.DOTALL)
+_OTHER = re.compile(r"(?<![A-Za-z\\])[A-Ja-j]\s*[.)?]|\(\s*[A-J]|\b[A-J]\b|^\s*(?:[,;/&]|\\text\{\s*(?:and|or))")
+_LETTERS_APART = re.compile(r"[\s,]|\\text|[{}()]|\band\b")
 _SEVERAL = re.compile(r"[A-J]{2,}")
 _BASED = re.compile(r"(-?[0-9A-Za-z]+)_\{?(?:\\text\{)?\s*(\w+)\s*\}?\}?")
 _WORDS = re.compile(r"[^\W\d_]{2}[^\d_\\^{}=+*/<>]*")
@@ -16,9 +21,14 @@ _MIN_WORD = 4  # letters without blanks: shorter ones may be a product of variab
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Letter and content of a multiple-choice answer that has both. Example: ``C. 7`` gives ``("C", "7")``."""
+    """Letter and content of a multiple-choice answer that has both. Example: ``C. 7`` gives ``("C", "7")``.
+
+    Content that names another choice, or takes this one back, is none.
+    """
     match = _OPTION.fullmatch(text)
-    return None if match is None else (match[1], match[2])
+    if match is None or _OTHER.search(match[2]) or hedged(match[2]):
+        return None
+    return match[1], match[2]
 
 
 def same_words(predicted: str, gold: str) -> bool | None:
@@ -42,19 +52,20 @@ def _same_letter(predicted: str, gold: str) -> bool | None:
 
 def _same_letters(predicted: str, gold: str) -> bool | None:
     """Several choices, named in the order of the alphabet."""
-    if _SEVERAL.fullmatch(gold) is None or list(gold) != sorted(set(gold)):
+    wanted = _LETTERS_APART.sub("", gold)
+    if _SEVERAL.fullmatch(wanted) is None or list(wanted) != sorted(set(wanted)):
         return None
-    return sorted(re.sub(r"[\s,]|\\text|[{}()]", "", predicted)) == list(gold)
+    return sorted(_LETTERS_APART.sub("", predicted)) == list(wanted)
 
 
 def _same_digits(predicted: str, gold: str) -> bool | None:
     """The base may be left out, since the question names it; another base is another number."""
-    wanted = _BASED.fullmatch(re.sub(r"\s", "", gold))
+    wanted = _BASED.fullmatch(without_blanks(gold))
     if wanted is None or not wanted[1].lstrip("-")[0].isdigit():
         return None
-    given = _BASED.fullmatch(re.sub(r"\s", "", predicted))
+    given = _BASED.fullmatch(without_blanks(predicted))
     if given is None:
-        return re.sub(r"\s", "", predicted) == wanted[1]
+        return without_blanks(predicted) == wanted[1]
     return given[1] == wanted[1] and _base(given[2]) == _base(wanted[2])
 
 

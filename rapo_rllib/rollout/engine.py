@@ -12,12 +12,17 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Continue ``token_ids`` by one step: up to a stop string (kept), EOS (kept) or ``max_tokens``."""
+    """Continue ``token_ids`` by one step: up to a stop string (kept), EOS (kept) or ``max_tokens``.
+
+    Behind ``final_stop`` one more token is sampled, if ``max_tokens`` leaves one: EOS, unless the policy would ramble on.
+    """
 
     request_id: str
     token_ids: Sequence[int]
     max_tokens: int
     stop: tuple[str, ...] = ()
+    final_stop: str | None = None  # one of them
+    end_ids: tuple[int, ...] = ()  # tokens that end a turn, beside the tokenizer's EOS
     temperature: float = 1.0  # 0: greedy, without entropies
     seed: int | None = None  # of this request's own sampling: what else runs in the batch does not change what is drawn
     entropy_top_k: int | None = None  # likeliest tokens that an entropy is made of; None: the full vocabulary
@@ -27,8 +32,8 @@ class GenerationRequest:
 class Completion:
     """One generated step.
 
-    ``text`` ends with the stop string; ``spill`` holds the characters that the last token carries beyond it (a token may
-    contain the end of a tag and the start of something else).
+    ``text`` ends with the stop string; ``spill`` holds the characters that the tokens carry beyond it (a token may contain the
+    end of a tag and the start of something else, and behind ``final_stop`` stands a whole one). EOS is no text.
     """
 
     request_id: str
@@ -37,7 +42,7 @@ class Completion:
     entropies: Sequence[float]  # [N] full vocabulary (or the top k asked for), nats; zeros when greedy
     text: str
     spill: str
-    finish: str  # stop (a stop string), eos or length
+    finish: str  # stop (a stop string), eos (or another token of end_ids) or length
     policy_version: int
     cached_tokens: int = 0  # of the request's tokens, found in the prefix cache
 

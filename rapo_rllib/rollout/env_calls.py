@@ -101,6 +101,9 @@ def reset_env(envs: EnvPool, session: Borrower) -> str:
 def step_env(session: Session) -> EnvResult:
     """Hand the text of a generated step to the environment."""
     assert session.completion is not None
+    env = session.env.unwrapped
+    if hasattr(env, "turn_ended"):
+        env.turn_ended = session.trajectory.turn_ended
     return step_text(session, session.completion.text)
 
 
@@ -114,6 +117,26 @@ def step_text(session: Borrower, text: str) -> EnvResult:
         raise EnvError(f"env.step failed for question {session.question.id}: {error!r}") from error
     finally:
         session.env_started = None
+
+
+def judge_env(session: Borrower) -> EnvResult:
+    """Tell the environment that a budget of the rollout has ended its episode; returns its judgement of what there is.
+
+    ``truncate()`` of an environment returns reward and info as its step does at an end. Without it the rewards so far are all.
+    """
+    session.env_started = time.monotonic()
+    try:
+        reward, info = getattr(session.env.unwrapped, "truncate", _no_judgement)()
+        return EnvResult("", float(reward), False, True, {"correct": False, "format_ok": False, **info})
+    except _FAILURES as error:
+        raise EnvError(f"env.truncate failed for question {session.question.id}: {error!r}") from error
+    finally:
+        session.env_started = None
+
+
+def _no_judgement() -> tuple[float, dict[str, Any]]:
+    """For environments that judge only what they end themselves."""
+    return 0.0, {}
 
 
 def _readable(observation: Any) -> str:

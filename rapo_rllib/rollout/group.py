@@ -2,7 +2,8 @@
 
     open -> N sessions -> fork after uncertain tool results (ARPO) -> refill when all have ended early -> TrajectoryGroup
 
-Without ``branching`` all G sessions start at once and none is added. ALGORITHM sections 3 and 10.
+Without ``branching`` all G sessions start at once and none is added. Either way exactly ``num_hybrid`` of them are hybrid: a
+branch is what its origin is, and each kind forks within its own part of the budget. ALGORITHM sections 3 and 10.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class GroupPlan:
     chat: ChatProtocol
     settings: RolloutSettings
     size: int  # G, or ARPO's budget M
-    num_hybrid: int  # N_hybrid
+    num_hybrid: int  # N_hybrid, at most ``size``
     retrieval_prob: float
     policy_version: int
     seed: int
@@ -83,7 +84,7 @@ class RolloutGroup:
             return []
         if not session.trajectory.own_steps:
             return []  # it branched off at this very tool result
-        room = min(branching.branches - 1, self.plan.size - len(self.sessions))
+        room = min(branching.branches - 1, self._room_for(session.trajectory.hybrid))
         if room <= 0 or session.opening_entropy is None or not self._wants_fork(session, now):
             return []
         return [forked for branch in range(room) if (forked := self._forked(session, branch)) is not None]
@@ -117,9 +118,17 @@ class RolloutGroup:
         self.num_refilled += missing
         return self._start(missing)
 
+    def _room_for(self, hybrid: bool) -> int:
+        """How many more hybrid, or on-policy, sessions belong into the group."""
+        wanted = self.plan.num_hybrid if hybrid else self.plan.size - self.plan.num_hybrid
+        return wanted - sum(session.trajectory.hybrid == hybrid for session in self.sessions)
+
     def _start(self, count: int) -> list[Session]:
-        """``count`` fresh sessions, of which the last ones may retrieve."""
-        num_hybrid = round(min(self.plan.num_hybrid, self.plan.size) / self.plan.size * count)
+        """``count`` fresh sessions, of which the last ones may retrieve: as many as are due, both kinds where two can be."""
+        hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
+        num_hybrid = round(hybrid_room / room * count)
+        if count > 1:
+            num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
         started = []
         for index in range(count):
             member = len(self.sessions)

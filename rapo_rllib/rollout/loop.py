@@ -19,7 +19,7 @@ from rapo_rllib.errors import EngineError, EnvError, RequestError, RetrievalErro
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.engine import Completion, Engine
-from rapo_rllib.rollout.env_calls import EnvPool, called_tool, reset_env, step_env
+from rapo_rllib.rollout.env_calls import EnvPool, called_tool, judge_env, reset_env, step_env
 from rapo_rllib.rollout.group import GroupPlan, RolloutGroup, open_groups
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.session import EnvResult, Next, Session
@@ -95,12 +95,13 @@ class RolloutLoop:
             EngineError: the engine broke; nothing of this run is usable, and nothing of it is left for the next one.
         """
         self.stats, self._num_ended, started = RolloutStats(), 0, time.monotonic()
+        size = group_size or self.settings.group_size
         self._temperature = 0.0 if greedy else self.settings.temperature
         plan = GroupPlan(
             chat=self.chat,
             settings=self.settings,
-            size=group_size or self.settings.group_size,
-            num_hybrid=0 if greedy or self.retriever is None else self.settings.num_hybrid,
+            size=size,
+            num_hybrid=0 if greedy or self.retriever is None else min(self.settings.num_hybrid, size),
             retrieval_prob=retrieval_prob,
             policy_version=self.engine.policy_version,
             seed=self._seed,
@@ -223,6 +224,7 @@ class RolloutLoop:
                     del calls[future]
                     self._threads.write_off(future)
                     session.env = None  # still in use by a thread that may never return
+                    name = "truncate" if session.cut else name
                     self._fail(session, EnvError(f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {limit})"))
 
     def _start_search(self) -> None:
@@ -267,8 +269,8 @@ class RolloutLoop:
             self.envs.give_back(session)
             group = self._groups.pop(session.name)
             self._begin(group, group.refill())
-        elif session.room <= 0:
-            self._follow(session, session.end("length"))
+        elif what is Next.JUDGE:
+            self._steps[self._threads.submit(judge_env, session)] = session
         elif self._lockstep:
             self._held.append(session)
         else:

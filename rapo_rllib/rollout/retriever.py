@@ -3,7 +3,7 @@
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
 above a share of failures training stops (``retrieval_failures.py``). Weights of sources and what earlier uses of a trace have
 brought may order its candidates. Where nothing suitable is found, ``fallback_text`` may be shown instead (released code), and
-``noise`` puts random traces in the place of found ones (an ablation of the paper).
+``noise`` puts random traces in the place of found ones (an ablation of the paper), of those that a search could have found.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class TraceSource(Protocol):
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
         """For every query its nearest step traces, best first; none of the sources ``without``."""
 
-    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
-        """One step trace per generator, drawn with it from all that there are."""
+    def random_traces(
+        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
+    ) -> list[StepTrace | None]:
+        """For every query a step trace drawn with its generator from all that ``retrieve`` could find; None: there is none."""
 
 
 class Retriever:
@@ -91,9 +93,13 @@ class Retriever:
         wanted = [query for query, is_noisy in zip(queries, noisy, strict=True) if not is_noisy]
         without = frozenset(source for source, weight in self.source_weights.items() if weight == 0)
         found = iter(self._source.retrieve(wanted, self._top_k, without) if wanted else [])
-        drawing = [rng for rng, is_noisy in zip(rngs, noisy, strict=True) if is_noisy]
-        drawn = iter(self._source.random_traces(drawing) if drawing else [])
-        return [RetrievedTrace(next(drawn), 0.0, noisy=True) if is_noisy else self._chosen(next(found)) for is_noisy in noisy]
+        drawing = [(query, rng) for query, rng, is_noisy in zip(queries, rngs, noisy, strict=True) if is_noisy]
+        asking, drawing_rngs = [query for query, _ in drawing], [rng for _, rng in drawing]
+        drawn = iter(self._source.random_traces(asking, drawing_rngs, without) if drawing else [])
+        return [self._shown(next(drawn)) if is_noisy else self._chosen(next(found)) for is_noisy in noisy]
+
+    def _shown(self, drawn: StepTrace | None) -> RetrievedTrace | None:
+        return self._fallback if drawn is None else RetrievedTrace(drawn, 0.0, noisy=True)
 
     def _chosen(self, hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
         candidates = ranked(hits, self.source_weights, self.usage, self._usage_weight)

@@ -1,6 +1,8 @@
 """One trajectory while it grows: what may happen next, budgets, and how it ends. ALGORITHM section 3.
 
 reset -> generate -> env step -> (observation, maybe a step trace) -> generate -> ... -> end
+
+What a budget of the rollout ends is judged by its environment, too (``Next.JUDGE``): running over must not pay.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ class Next(Enum):
 
     GENERATE = "generate"
     RETRIEVE = "retrieve"
+    JUDGE = "judge"  # what there is, by the environment: a budget has ended the trajectory
     END = "end"
 
 
 @dataclass(frozen=True)
 class EnvResult:
-    """What ``env.step`` returned."""
+    """What ``env.step`` returned, or ``env.truncate``."""
 
     observation: str
     reward: float
@@ -57,7 +60,8 @@ class Session:
     history: str = ""  # generated steps and observations, without retrieved traces: what keys look like
     completion: Completion | None = None
     started: float = field(default_factory=time.monotonic)
-    env_started: float | None = None  # when the env step that is running began; None: none runs
+    env_started: float | None = None  # when the call of its env that is running began; None: none runs
+    cut: bool = False  # by a budget: what the env answers next is its judgement
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
     retrieval_asked: float | None = None  # when it began to wait for a step trace
     retrieval_wait_s: float = 0.0
@@ -112,10 +116,16 @@ class Session:
             token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
             max_tokens=limit,
             stop=self.stop,
+            final_stop=self._closing_tag,
+            end_ids=tuple(self.chat.end_ids),
             temperature=temperature,
             entropy_top_k=self.settings.entropy_top_k,
             seed=self.rng.getrandbits(31) if seeded and temperature > 0 else None,
         )
+
+    @property
+    def _closing_tag(self) -> str:
+        return f"</{self.chat.settings.answer_tag}>"
 
     def query(self) -> HistoryQuery:
         """What this trajectory asks the Step-Trace Buffer now."""
@@ -129,10 +139,17 @@ class Session:
         self.trajectory.text += completion.text + completion.spill
         self.history += completion.text
         self.completion = completion
+        ids, finish = completion.token_ids, completion.finish
+        # what its last token wrote behind the answer's tag is part of the turn
+        self.trajectory.turn_ended = finish == "eos" or (
+            finish == "stop" and bool(ids) and ids[-1] in self.chat.end_ids and not completion.spill.strip()
+        )
 
     def take_env_result(self, result: EnvResult) -> Next:
         """Account for what the environment made of the step; append its observation; decide what comes next."""
         assert self.completion is not None
+        if self.cut:
+            return self._take_judgement(result)
         step = self.trajectory.steps[-1]
         step.tool, step.tool_error = result.info.get("tool"), result.info.get("tool_error")
         step.tool_seconds, step.observation = result.info.get("tool_seconds", 0.0), result.observation
@@ -142,8 +159,17 @@ class Session:
             return self.end(result.info.get("end") or self._natural_end())
         out_of_steps = self.settings.max_steps is not None and len(self.trajectory.steps) >= self.settings.max_steps
         if self.completion.finish == "length" or out_of_steps:
-            return self.end("length")
+            return self._cut_short()
         return self._append_observation(result.observation)
+
+    def _cut_short(self) -> Next:
+        self.cut = True
+        return Next.JUDGE
+
+    def _take_judgement(self, result: EnvResult) -> Next:
+        self.trajectory.reward += float(result.reward)
+        self._take_outcome(result.info)
+        return self.end("length")
 
     def _take_outcome(self, info: dict[str, Any]) -> None:
         self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
@@ -153,8 +179,7 @@ class Session:
 
     def _natural_end(self) -> str:
         assert self.completion is not None
-        closing = f"</{self.chat.settings.answer_tag}>"
-        if closing in self.completion.text:
+        if self._closing_tag in self.completion.text:
             return "answer"
         return "length" if self.completion.finish == "length" else "eos"
 
@@ -165,7 +190,8 @@ class Session:
         token_ids = self.chat.encode(text)
         self.history += rendered
         if len(token_ids) >= self.room:
-            return self.end("length")
+            self.trajectory.unfitting_tokens = len(token_ids)
+            return self._cut_short()
         self.trajectory.append_observation(token_ids)
         self.trajectory.text += text
         return self._next(self.settings.retrieval_level == "step")

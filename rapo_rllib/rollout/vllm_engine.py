@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.errors import EngineError, RequestError, WeightSyncError
+from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.vllm_last_token import lacking, sample_one_more
+from rapo_rllib.rollout.vllm_weights import TakesWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
-from rapo_rllib.shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -42,7 +43,7 @@ def _set_environment(settings: EngineSettings) -> None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # also after an engine of this process that had none
 
 
-class VLLMEngine:
+class VLLMEngine(TakesWeights):
     """``Engine`` on vLLM's ``LLMEngine``: continuous batching, prefix cache, exact entropies, confirmed weights."""
 
     def __init__(
@@ -91,14 +92,14 @@ class VLLMEngine:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._in_process = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0" and settings.tensor_parallel_size == 1
+        self._steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+        self._in_process = not self._steps_itself and settings.tensor_parallel_size == 1
         self._tokenizer = self._engine.get_tokenizer()
-        self.policy_version = 0
-        self._asleep = False
         self._scored = 0
+        self._running: set[str] = set()
 
     def _start_recording(self) -> None:
-        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "")
+        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
         if missing:
             self.close()
             raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
@@ -112,9 +113,13 @@ class VLLMEngine:
         """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
         from vllm.exceptions import VLLMClientError
 
+        self._check_weights()
         prompt = {"prompt_token_ids": list(request.token_ids)}
         try:
-            self._engine.add_request(request.request_id, prompt, _sampling_params(request))
+            internal_id = self._engine.add_request(request.request_id, prompt, _sampling_params(request))
+            self._running.add(request.request_id)
+            if request.final_stop is not None:
+                sample_one_more(self._engine, internal_id, request.final_stop, request.max_tokens)
         except (VLLMClientError, ValueError) as error:
             raise RequestError(f"vLLM refused a request of {len(request.token_ids)} tokens: {error}") from error
         except Exception as error:
@@ -124,6 +129,7 @@ class VLLMEngine:
         """One engine step; returns the requests that finished in it."""
         try:
             finished = [output for output in self._engine.step() if output.finished]
+            self._running.difference_update(output.request_id for output in finished)
             return [self._completion(output, record) for output, record in self._with_records(finished)]
         except Exception as error:
             raise EngineError(f"vLLM failed in a step with {self.num_unfinished} requests: {error}") from error
@@ -143,7 +149,7 @@ class VLLMEngine:
             logprobs = [step[token].logprob for token, step in zip(token_ids, generated.logprobs, strict=True)]
             entropies = [0.0] * len(token_ids)
         finish = str(generated.finish_reason)
-        if finish == "stop" and generated.stop_reason is None:
+        if finish == "stop" and not isinstance(generated.stop_reason, str):
             finish = "eos"
         whole = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         spill = whole[len(generated.text) :] if finish == "stop" and whole.startswith(generated.text) else ""
@@ -162,58 +168,14 @@ class VLLMEngine:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
         self._engine.abort_request(list(request_ids))
+        self._running.difference_update(request_ids)
         self._engine.collective_rpc("take_records", args=(list(request_ids),))
-
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace the policy's weights (checkpoint name -> tensor), or adapters, and forget every cached prefix."""
-        if self._in_process:
-            self._confirm(self._engine.collective_rpc("load_policy_weights", args=(dict(weights),)), version)
-            return
-        unshared = _unshared(weights)
-        shared = SharedWeights(unshared)
-        shared.write(unshared.items())
-        self.load_weights_file(shared.path, version)
-        shared.close()
-
-    def load_weights_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file, which every worker maps."""
-        self._confirm(self._engine.collective_rpc("load_policy_weights_file", args=(path,)), version)
-
-    def _confirm(self, missing_by_worker: list[list[str]], version: int) -> None:
-        for missing in missing_by_worker:
-            if missing:
-                shown = ", ".join(missing[:3])
-                raise WeightSyncError(
-                    f"weight version {version}: {len(missing)} parameters of the engine received nothing ({shown}, ...)"
-                )
-        self.confirm_weights(version)
-
-    def sleep(self) -> None:
-        """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
-        if not self._asleep:
-            self._engine.sleep(level=2)  # weights are not kept: new ones come before the next request
-            self._asleep = True
-
-    def wake(self) -> None:
-        """Take the memory again. The weights are undefined until they are loaded."""
-        if self._asleep:
-            self._engine.wake_up()
-            self._asleep = False
-
-    def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Call one of vLLM's own methods on every worker, as its weight transfer needs (``vllm_transfer.py``)."""
-        self._engine.collective_rpc(method, kwargs=dict(arguments))
-
-    def confirm_weights(self, version: int) -> None:
-        """Say that the weights the workers hold are ``version``: every cached prefix is one of the version before."""
-        self._engine.collective_rpc("settle_weights")
-        self._engine.reset_prefix_cache()
-        self.policy_version = version
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1."""
         from vllm import SamplingParams
 
+        self._check_weights()
         if self.num_unfinished:
             raise EngineError(f"score() needs an idle engine, but {self.num_unfinished} requests are running")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
@@ -221,25 +183,19 @@ class VLLMEngine:
         for sequence in sequences:
             self._scored += 1
             names.append(f"score-{self._scored}")
+            self._running.add(names[-1])
             self._engine.add_request(names[-1], {"prompt_token_ids": list(sequence)}, params)
         results: dict[str, list[float]] = {}
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
                 if output.finished:
                     results[output.request_id] = _prompt_logprobs(output)
+        self._running.difference_update(names)
         return [results[name] for name in names]
 
     def close(self) -> None:
         """Free the engine's memory and processes."""
         self._engine.engine_core.shutdown()
-
-
-def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Tied tensors named once: the engine ties them itself."""
-    seen: dict[int, str] = {}
-    for name, tensor in weights.items():
-        seen.setdefault(tensor.data_ptr(), name)
-    return {name: weights[name] for name in seen.values()}
 
 
 def _sampling_params(request: GenerationRequest) -> SamplingParams:
@@ -253,6 +209,7 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         stop=list(request.stop),
+        stop_token_ids=list(request.end_ids),
         include_stop_str_in_output=True,
         logprobs=None if sampled else 0,  # 0: the chosen token's only; of sampled ones the recorder's
         output_kind=RequestOutputKind.FINAL_ONLY,  # nobody reads a step before it is whole

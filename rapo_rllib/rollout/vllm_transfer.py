@@ -13,23 +13,30 @@ import torch
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource, materialize_full_tensor
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
+from rapo_rllib.weight_digest import Digests, noted
+
 Weights = Callable[[], Mapping[str, torch.Tensor]]
 Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # method of every engine's workers, arguments for each engine
 
 
 class PolicySource(WeightSource):
-    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered."""
+    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered.
+
+    ``digests`` are those of what was sent last.
+    """
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._weights, self._dtype = weights, dtype
+        self.digests: Digests = {}
 
     def metadata(self) -> list[ParamMeta]:
         """Names, dtypes and whole shapes, in the order of iteration."""
         return [ParamMeta(name, self._kind(tensor), tuple(tensor.shape)) for name, tensor in self._weights().items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in self._weights().items():
-            yield name, materialize_full_tensor(tensor.detach()).to(self._kind(tensor)).contiguous()
+        whole = ((name, materialize_full_tensor(tensor.detach())) for name, tensor in self._weights().items())
+        for name, tensor in noted(whole, self._dtype, self.digests):
+            yield name, tensor.contiguous()
 
     def _kind(self, tensor: torch.Tensor) -> torch.dtype:
         return self._dtype if tensor.is_floating_point() else tensor.dtype

@@ -14,6 +14,8 @@ import torch
 
 from rapo_rllib.lora import merged_weights
 from rapo_rllib.rollout.vllm_recorder import TokenRecord, TokenRecorder
+from rapo_rllib.rollout.vllm_watch import LoadWatch
+from rapo_rllib.weight_digest import Digests, base_digests, cast, noted
 
 SAMPLING_MODULE = "topk_topp_sampler"
 
@@ -33,61 +35,78 @@ class PolicyWorker:
     model_runner: Any
     vllm_config: Any
     _recorder: TokenRecorder
+    _watch: LoadWatch | None = None
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
+    _adapters: Digests | None = None  # of the adapters that came last
+    _base: Digests | None = None  # of the model on this machine's disk that they are added to; read once
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
         """What is loaded from now on are LoRA adapters: they are added to the model's weights on disk."""
         self._merge = scaling, getattr(torch, base_dtype)
 
     def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is."""
+        """The model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is. Nothing without one (dummy)."""
         from vllm.model_executor.model_loader import get_model_loader
 
         loader = get_model_loader(replace(self.vllm_config.load_config, use_tqdm_on_load=False))
-        weights: Iterator[tuple[str, torch.Tensor]] = loader.get_all_weights(
-            self.vllm_config.model_config, self.model_runner.get_model()
-        )
-        return weights
+        if hasattr(loader, "get_all_weights"):
+            yield from loader.get_all_weights(self.vllm_config.model_config, self.model_runner.get_model())
 
-    def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> list[str]:
-        """Load checkpoint-named weights, or adapters, in place; returns the names of parameters that did NOT receive any.
+    def begin_load(self) -> None:
+        """Note what the model is given from now on."""
+        self._loads().begin()
 
-        vLLM only warns when a parameter is left out. A tied LM head may be: see ``_repack_tied_head``.
-        """
+    def _loads(self) -> LoadWatch:
+        """What notes it; before the first load it finds out what can be compared."""
+        if self._watch is None:
+            self._watch = LoadWatch(self.model_runner.get_model())
+            self._watch.calibrate(self._base_weights())
+        return self._watch
+
+    def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Load checkpoint-named weights, or adapters, in place; ``settle_weights`` tells what became of them."""
         from vllm.config import set_current_vllm_config
 
         # it warns of modules that have no weights
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-        model = self.model_runner.get_model()
-        received: set[str] = set()
-        original = model.load_weights
-
-        def load_and_note(stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-            names = original(stream)
-            received.update(names)
-            return names
-
+        self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
         if self._merge is not None:
-            stream = merged_weights(self._base_weights(), weights, *self._merge, next(model.parameters()).device)
-        model.load_weights = load_and_note
-        try:
-            with set_current_vllm_config(self.vllm_config):
-                self.model_runner.reload_weights(weights_iterator=iter(stream))
-        finally:
-            del model.load_weights
-        expected = {name for name, _ in model.named_parameters()}
-        return sorted(expected - received - _tied_names(model))
+            stream = self._merged(weights, *self._merge)
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.reload_weights(weights_iterator=iter(stream))
 
-    def settle_weights(self) -> None:
-        """Make anew what is derived from weights, however those came."""
-        _repack_tied_head(self.model_runner.get_model())
+    def _merged(
+        self, adapters: Mapping[str, torch.Tensor], scaling: float, dtype: torch.dtype
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        self._adapters = {}
+        received = dict(noted(adapters.items(), None, self._adapters))
+        if self._base is None:
+            self._base = base_digests((name, cast(weight, dtype)) for name, weight in self._base_weights())
+        device = next(self.model_runner.get_model().parameters()).device
+        return merged_weights(self._base_weights(), received, scaling, dtype, device)
 
-    def load_policy_weights_file(self, path: str) -> list[str]:
+    def settle_weights(self) -> tuple[list[str], list[str], Digests, Digests, float]:
+        """Make anew what is derived from weights, however those came.
+
+        Returns:
+            Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
+            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came, and of the base model
+            that adapters were added to; the share of the parameters that could be compared.
+        """
+        model, watch = self.model_runner.get_model(), self._loads()
+        _repack_tied_head(model)
+        missing = {name for name, _ in model.named_parameters()} - watch.loaded - _tied_names(model)
+        received = watch.received if self._merge is None else self._adapters
+        report = (sorted(missing), watch.stale(), received or {}, self._base or {}, watch.compared_share())
+        watch.begin()
+        return report
+
+    def load_policy_weights_file(self, path: str) -> None:
         """The same for weights in a safetensors file, which is mapped, not read."""
         from safetensors.torch import load_file
 
-        return self.load_policy_weights(load_file(path))
+        self.load_policy_weights(load_file(path))
 
     def start_recording(self) -> str:
         """Attach the recorder to what samples; returns what this version of vLLM lacks for that, "" if nothing."""

@@ -19,19 +19,22 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox import inside
 from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.exchange import Pipes, exchange, make_pipes
-from rapo_rllib.sandbox.files import package_folders, readable_paths
-from rapo_rllib.sandbox.inside.jail import Limits
+from rapo_rllib.sandbox.files import visible_files
+from rapo_rllib.sandbox.inside.child import LOCKED
+from rapo_rllib.sandbox.inside.jail import NAMESPACES, Limits
+from rapo_rllib.sandbox.inside.namespaces import SCRATCH, WORK
 from rapo_rllib.sandbox.inside.runner import STATUSES
-from rapo_rllib.sandbox.inside.zygote import LOCKED
 from rapo_rllib.sandbox.programs import command, start
 
 _START_S = 30.0
 _OPTIONS = ["--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+_SCRATCH = ["--cap-add", "CAP_SYS_ADMIN", "--dir", WORK, "--chdir", SCRATCH]  # for bwrap's folders have no limit of files
 _INSIDE = "/sandbox"  # where the process finds this package's part that runs inside
 
 
@@ -40,13 +43,14 @@ class BwrapSandbox:
 
     Args:
         layers: what processes lock themselves into.
-        packages: distributions that code can read; None: all that are installed.
+        preload: modules that code can import.
+        packages: distributions that code can read besides those.
 
     Raises:
-        ValueError: bwrap is not installed, or cannot make its namespaces here.
+        ValueError: bwrap is not installed, or cannot make its namespaces here; or packages are as in :func:`visible_files`.
     """
 
-    def __init__(self, layers: Sequence[str], packages: Sequence[str] | None = None) -> None:
+    def __init__(self, layers: Sequence[str], preload: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
         found = shutil.which("bwrap")
         if found is None:
             raise ValueError(
@@ -55,7 +59,7 @@ class BwrapSandbox:
             )
         self._bwrap, self._inner_layers = found, tuple(layers)
         self.layers = (*layers, "bwrap")
-        self._readable = readable_paths(packages)
+        self._files = visible_files(preload, packages)
         try:
             self.run("1", SandboxLimits(timeout_s=_START_S))
         except ToolError as error:
@@ -87,10 +91,15 @@ class BwrapSandbox:
         info_in, info_out = os.pipe()
         alive_in, alive_out = os.pipe()
         given = (*theirs, status_out, info_out)
-        told = {"alive": alive_in, "fds": given, "command": self._command(limits.told(one_call), seed, given)}
+        told = {
+            "alive": alive_in,
+            "fds": given,
+            "command": self._command(info_out),
+            "settings": self._settings(limits.told(one_call), seed, theirs, status_out),
+        }
         with tempfile.TemporaryFile() as errors:
             try:
-                process = start(command("guard", told), (*given, alive_in), subprocess.DEVNULL, errors)
+                process = start("guard", told, (*given, alive_in), subprocess.DEVNULL, errors)
             except OSError as error:
                 pipes.close()
                 for fd in (status_in, info_in, alive_out):
@@ -102,7 +111,7 @@ class BwrapSandbox:
             with open(info_in, encoding="utf-8") as info:
                 said = info.read()
             pid = json.loads(said)["child-pid"] if said else 0
-            started = BwrapProcess(process, pid, pipes, (status_in, alive_out), limits, one_call)
+            started = BwrapProcess(process, _pidfd(pid), pipes, (status_in, alive_out), limits, one_call)
             problem = started.wait_until_locked()
             if problem is not None:
                 started.close()
@@ -111,23 +120,31 @@ class BwrapSandbox:
                 raise ToolError(f"python tool: bwrap did not start: {said or problem}")
         return started
 
-    def _command(self, limits: Limits, seed: int, fds: Sequence[int]) -> list[str]:
-        settings = {
-            "layers": self._inner_layers,
-            "readable": self._readable,
-            "packages": package_folders(),
-            "limits": limits,
-            "seed": seed,
-            "fds": list(fds[:3]),
-        }
-        python, *arguments = command("single", settings, _INSIDE)
+    def _settings(self, limits: Limits, seed: int, pipes: tuple[int, int], status: int) -> dict[str, Any]:
+        """What the process inside is told; in its namespaces it makes its scratch folder as a child of the zygote does."""
+        layers = (*self._inner_layers, NAMESPACES)
+        return {"layers": layers, "files": self._files._asdict(), "limits": limits, "seed": seed, "fds": (*pipes, status)}
+
+    def _command(self, info: int) -> list[str]:
+        python, *arguments = command("single", _INSIDE)
         python = os.path.realpath(python)
-        shown = []
-        for path in [*self._readable, python]:
-            shown += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
+        shown: list[str] = []
+        covered = set(self._files.hidden)
+        for path in sorted({*self._files.shown, *covered, python}, key=lambda path: os.path.realpath(path).split("/")):
+            shown += ["--tmpfs", path] if path in covered else _show(path)
+        for path in self._files.hidden:
+            shown += ["--remount-ro", path]
         folder = str(Path(inside.__file__).parent)
-        shown += ["--ro-bind", folder, f"{_INSIDE}/inside", "--size", str(limits.scratch_bytes), "--tmpfs", "/scratch"]
-        return [self._bwrap, *_OPTIONS, *shown, "--chdir", "/scratch", "--info-fd", str(fds[3]), "--", python, *arguments]
+        shown += ["--ro-bind", folder, f"{_INSIDE}/inside"]
+        return [self._bwrap, *_OPTIONS, *shown, *_SCRATCH, "--info-fd", str(info), "--", python, *arguments]
+
+
+def _show(path: str) -> list[str]:
+    """A file or folder at its real place; where its path goes through links, a link to it."""
+    real = os.path.realpath(path)
+    if real != path:
+        return [*_show(real), "--symlink", real, path]
+    return ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
 
 
 class BwrapProcess:
@@ -135,7 +152,7 @@ class BwrapProcess:
 
     Args:
         process: bwrap's guard; what it started dies with it.
-        pid: of the process inside, as it is seen from here.
+        pidfd: of the process inside, as it is seen from here; None: it never started.
         pipes: to it.
         fds: where it says that it is locked in, and how each call went; and what tells the guard that this side lives.
         limits: of each call.
@@ -145,15 +162,16 @@ class BwrapProcess:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        pid: int,
+        pidfd: int | None,
         pipes: Pipes,
         fds: tuple[int, int],
         limits: SandboxLimits,
         one_call: bool,
     ) -> None:
-        self._process, self._pid, self._pipes, self._status = process, pid, pipes, fds[0]
+        self._process, self._pidfd, self._pipes, self._status = process, pidfd, pipes, fds[0]
         self._limits, self._one_call = limits, one_call
-        self._closer = weakref.finalize(self, _close, process, pipes, fds)
+        held = fds if pidfd is None else (*fds, pidfd)
+        self._closer = weakref.finalize(self, _close, process, pipes, held)
 
     def wait_until_locked(self) -> str | None:
         """What it says instead of being locked in."""
@@ -187,16 +205,24 @@ class BwrapProcess:
         return "timeout" if code == 128 + signal.SIGXCPU else "killed" if code > 128 or code < 0 else "exit"
 
     def _signal(self, number: int) -> None:
-        if self._pid and self._process.poll() is None:
+        if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
         """Kill it."""
         self._closer()
 
 
-def _close(process: subprocess.Popen[bytes], pipes: Pipes, fds: tuple[int, int]) -> None:
+def _pidfd(pid: int) -> int | None:
+    """What signals go to, whatever process has the number later."""
+    try:
+        return os.pidfd_open(pid) if pid else None
+    except ProcessLookupError:
+        return None
+
+
+def _close(process: subprocess.Popen[bytes], pipes: Pipes, fds: tuple[int, ...]) -> None:
     pipes.close()
     for fd in fds:
         os.close(fd)  # of which the guard sees one

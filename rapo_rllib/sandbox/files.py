@@ -1,64 +1,106 @@
-"""Which files sandboxed code can read: the interpreter, installed packages, shared libraries. Nobody's data."""
+"""Which files sandboxed code can read: the standard library, shared libraries, and the packages that it may import.
+
+This is a list of what is allowed, exact to the file or package: what is ours, or the job's, or another package's may lie in the
+same folders. Code finds modules in a folder of links (:attr:`Files.modules`), so that it need not list those where they lie.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+from rapo_rllib.sandbox.packages import module_paths
+
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_TABLES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
+_OURS = Path(__file__).resolve().parents[1]
 
 
-def package_folders() -> list[str]:
-    """Where installed packages lie, as this process finds them."""
-    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages")) and Path(path).is_dir()]
+class Files(NamedTuple):
+    """What code sees; all paths are absolute."""
+
+    readable: list[str]  # files and folders that it can open, none inside another
+    shown: list[str]  # what a root of its own is made of: coarser, less what is hidden
+    hidden: list[str]  # folders beneath those that are covered with empty ones, in which some of ``shown`` may lie again
+    modules: dict[str, str]  # names in the folder that modules are found in, and where they lead
+    path: list[str]  # further entries of ``sys.path``
 
 
-def readable_paths(packages: Sequence[str] | None) -> list[str]:
-    """Files and folders that sandboxed code may read, none inside another.
+def visible_files(preload: Sequence[str] = (), packages: Sequence[str] = ()) -> Files:
+    """What code can read that may import some packages.
 
     Args:
-        packages: names of distributions, which bring what they require; None: all that are installed.
+        preload: modules that are loaded already; with the distributions that they are of.
+        packages: names of distributions. They, too, bring what they require.
+
+    Raises:
+        ValueError: one of ``packages`` is not installed, or this package would be readable.
     """
-    own = {os.path.join(prefix, "lib") for prefix in (sys.base_prefix, sys.base_exec_prefix)}  # the standard library is there
-    found = [*own, os.path.join(sys.base_exec_prefix, sys.platlibdir), *_LIBRARIES, *_DEVICES]
-    found += package_folders() if packages is None else distribution_paths(packages)
-    return _outermost(path for path in found if os.path.exists(path))
+    modules = module_paths(preload, packages)
+    _refuse_ours(modules)
+    folder = os.path.realpath(os.path.dirname(os.__file__))
+    stdlib = {name: os.path.join(folder, name) for name in os.listdir(folder) if _is_standard(name)}
+    zipped = os.path.join(os.path.dirname(folder), f"python{sys.version_info.major}{sys.version_info.minor}.zip")
+    others = _existing((zipped, sysconfig.get_config_var("DESTSHARED") or "", os.path.join(folder, "lib-dynload")))
+    fixed = [*others, *_libraries(), *filter(os.path.exists, (*_DEVICES, *_TABLES))]
+    hidden = [entry.path for entry in os.scandir(folder) if entry.is_dir() and not _is_standard(entry.name)]
+    return Files(
+        readable=_outermost([*stdlib.values(), *fixed, *modules.values()]),
+        shown=sorted({folder, *fixed, *modules.values()}),
+        hidden=sorted(hidden),
+        modules={**modules, **stdlib},
+        path=others,
+    )
+
+
+def _is_standard(name: str) -> bool:
+    """Whether an entry of the standard library's folder is of it. Packages may be installed there, too."""
+    stem = name.partition(".")[0]
+    return stem in sys.stdlib_module_names or name in ("__pycache__", "lib-dynload") or stem.startswith("_sysconfigdata")
+
+
+def _libraries() -> list[str]:
+    """Shared libraries: files in the usual folders and the interpreter's, and the folders that Debian has for each machine."""
+    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+    folders = {*_LIBRARIES, *(os.path.join(prefix, name) for prefix in prefixes for name in ("lib", sys.platlibdir))}
+    found = []
+    for folder in filter(os.path.isdir, folders):
+        for entry in os.scandir(folder):
+            is_library = ".so" in entry.name and entry.is_file()
+            if is_library or ("-linux-" in entry.name and folder in _LIBRARIES and entry.is_dir()):
+                found.append(entry.path)
+    return found
+
+
+def _refuse_ours(modules: dict[str, str]) -> None:
+    """Nothing that can be read may hold this package: its questions carry their answers.
+
+    Raises:
+        ValueError: something does.
+    """
+    for name, path in modules.items():
+        real = Path(path).resolve()
+        if _OURS.is_relative_to(real) or real.is_relative_to(_OURS):
+            raise ValueError(
+                f"env_config.tools: python option packages or preload: {name!r} ({path}) would let code read rapo_rllib, whose "
+                "questions carry their answers; leave it out"
+            )
+
+
+def _existing(paths: Iterable[str]) -> list[str]:
+    """Those that are there, by their real paths, each once."""
+    return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Sorted, without those that lie beneath another."""
+    """Real paths, sorted, without those that lie beneath another."""
     kept: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(Path(path).is_relative_to(other) for other in kept):
+    for path in sorted(map(os.path.realpath, paths), key=lambda path: path.split("/")):
+        if not kept or (path != kept[-1] and not path.startswith(f"{kept[-1]}/")):
             kept.append(path)
     return kept
-
-
-def distribution_paths(names: Sequence[str]) -> list[str]:
-    """The top-level files and folders of distributions and of those that they require (extras aside).
-
-    Raises:
-        ValueError: one of ``names`` is not installed.
-    """
-    waiting, seen, paths = list(names), set[str](), set[str]()
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            found = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            if name in {re.sub(r"[-_.]+", "-", given).lower() for given in names}:
-                raise ValueError(f"env_config.tools: python option packages: {name!r} is not installed") from None
-            continue  # needed on other machines only
-        root = found.locate_file("")
-        tops = {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}
-        paths |= {str(Path(str(root), top)) for top in tops}
-        waiting += [re.split(r"[^\w.-]", need)[0] for need in found.requires or [] if "extra" not in need.partition(";")[2]]
-    return sorted(paths)

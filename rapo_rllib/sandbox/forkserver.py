@@ -20,7 +20,7 @@ from typing import Any
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.exchange import exchange, make_pipes
-from rapo_rllib.sandbox.files import readable_paths
+from rapo_rllib.sandbox.files import visible_files
 from rapo_rllib.sandbox.inside.runner import STATUSES
 from rapo_rllib.sandbox.zygote_process import ZygoteProcess
 
@@ -35,15 +35,15 @@ class ForkserverSandbox:
     Args:
         layers: what children are locked into, as ``machine.layers_in_force`` found it.
         preload: packages that are loaded once, in the zygote.
-        packages: distributions that code can read; None: all that are installed.
+        packages: distributions that code can read besides those.
 
     Raises:
-        ValueError: one of ``packages`` is not installed.
+        ValueError: one of ``packages`` is not installed, or brings what code must not read.
     """
 
-    def __init__(self, layers: Sequence[str], preload: Sequence[str] = (), packages: Sequence[str] | None = None) -> None:
+    def __init__(self, layers: Sequence[str], preload: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
         self.layers = tuple(layers)
-        self._preload, self._readable = tuple(preload), readable_paths(packages)
+        self._preload, self._files = tuple(preload), visible_files(preload, packages)
         self._running: list[ZygoteProcess] = []  # one or none
         self._lock = threading.Lock()
         weakref.finalize(self, _stop, self._running)
@@ -81,7 +81,7 @@ class ForkserverSandbox:
     def _zygote(self) -> ZygoteProcess:
         with self._lock:
             if not self._running:
-                self._running.append(ZygoteProcess(self.layers, self._preload, self._readable))
+                self._running.append(ZygoteProcess(self.layers, self._preload, self._files))
             return self._running[0]
 
     def _drop(self, zygote: ZygoteProcess) -> None:
@@ -132,10 +132,12 @@ class ForkedProcess:
         """Run code after the earlier calls.
 
         Raises:
-            LostProcess: the zygote, and so this process, is gone.
+            LostProcess: the zygote, and so this process, is gone; or it was closed.
             ToolError: the child could not be forked or locked.
         """
         started, limits = time.monotonic(), self._limits
+        if self._lifeline.fileno() < 0:
+            raise LostProcess
         self._tell({"timeout_s": limits.timeout_s})
         output, event = exchange(
             self._pipes,
@@ -160,19 +162,28 @@ class ForkedProcess:
             return  # it ended; why is waiting to be read
 
     def _heard(self) -> dict[str, Any]:
-        try:
-            message = self._lifeline.recv(4096)
-        except ConnectionResetError:
-            message = b""
-        if not message:
-            raise LostProcess
-        found: dict[str, Any] = json.loads(message)
-        return found
+        return hear(self._lifeline)
 
     def close(self) -> None:
         """Kill the child, if it still runs."""
         self._lifeline.close()
         self._pipes.close()
+
+
+def hear(lifeline: socket.socket) -> dict[str, Any]:
+    """What the zygote says next of a child.
+
+    Raises:
+        LostProcess: nothing more will come.
+    """
+    try:
+        message = lifeline.recv(4096)
+    except ConnectionResetError:  # it closed its end before it read all of ours; what it said last is still here
+        message = lifeline.recv(4096)
+    if not message:
+        raise LostProcess
+    found: dict[str, Any] = json.loads(message)
+    return found
 
 
 def _outcome(event: dict[str, Any]) -> str:

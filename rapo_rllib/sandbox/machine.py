@@ -6,9 +6,9 @@ import functools
 import json
 import subprocess
 
-from rapo_rllib.sandbox.files import readable_paths
+from rapo_rllib.sandbox.files import visible_files
 from rapo_rllib.sandbox.inside.jail import NAMESPACES, REQUIRED
-from rapo_rllib.sandbox.programs import command, start
+from rapo_rllib.sandbox.programs import start
 
 _PROBE_S = 30.0
 _FIXES = {
@@ -28,7 +28,7 @@ def probe() -> dict[str, str | None]:
     Raises:
         ValueError: the interpreter cannot even be started with an empty environment.
     """
-    process = start(command("probe", readable_paths(None)), (), subprocess.PIPE, subprocess.PIPE)
+    process = start("probe", visible_files()._asdict(), (), subprocess.PIPE, subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=_PROBE_S)
         found: dict[str, str | None] = json.loads(output)

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rapo_rllib.sandbox.inside import settings
+
 _FOLDER = str(Path(__file__).parent)
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside import {name}; del sys.path[0]; {name}.main()"
 
 
-def command(name: str, settings: Any, folder: str = _FOLDER) -> list[str]:
+def command(name: str, folder: str = _FOLDER) -> list[str]:
     """The command line that runs ``inside/{name}.py``; ``folder`` is where it finds ``inside``."""
-    return [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(name=name), folder, json.dumps(settings)]
+    return [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(name=name), folder]
 
 
-def start(arguments: Sequence[str], fds: Sequence[int], stdout: Any, stderr: Any) -> subprocess.Popen[bytes]:
-    """Start it with nothing from here but ``fds``: no variables, no terminal, no signals of this process group.
+def start(name: str, told: Any, fds: Sequence[int], stdout: Any, stderr: Any) -> subprocess.Popen[bytes]:
+    """Start a program with nothing from here but its settings and ``fds``: no variables, no terminal, no signals of this group.
 
     Raises:
         OSError: it cannot be started.
     """
-    return subprocess.Popen(
-        arguments,
-        env={},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=tuple(fds),
-        start_new_session=True,
-    )
+    stdin = settings.give(told)
+    try:
+        return subprocess.Popen(
+            command(name),
+            env={},
+            cwd="/",
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=tuple(fds),
+            start_new_session=True,
+        )
+    finally:
+        os.close(stdin)

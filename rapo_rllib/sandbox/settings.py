@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rapo_rllib.credentials import check_address, check_variable
+
 BACKENDS = ("forkserver", "bwrap", "remote")
 NAMESPACES = ("auto", "required", "off")
+_WHERE = "env_config.tools: python option "
 FORMATS = ("rapo", "sandbox_fusion")
 
 
@@ -22,8 +25,8 @@ class SandboxSettings:
     backend: str = "forkserver"
     allow_weak_sandbox: bool = False  # do without layers that this machine does not give
     namespaces: str = "auto"
-    preload: tuple[str, ...] = ("numpy", "sympy")  # loaded once; forkserver only
-    packages: tuple[str, ...] | None = None  # distributions that code can import; None: all that are installed
+    preload: tuple[str, ...] = ("numpy", "sympy")  # can be imported; the forkserver loads them once
+    packages: tuple[str, ...] = ()  # distributions that code can import besides those of ``preload``
     remote_url: str | None = None
     remote_token_env: str | None = None  # name of the environment variable that holds the bearer token
     remote_format: str = "rapo"
@@ -40,6 +43,9 @@ class SandboxSettings:
             require(value is None or isinstance(value, str), key, value, "must be a text")
             require(value is None or remote, key, value, "needs backend: remote")
         require(not remote or bool(self.remote_url), "backend", self.backend, "needs remote_url, the address of the service")
+        check_address(self.remote_url, f"{_WHERE}remote_url", "put a token into the variable that remote_token_env names")
+        if self.remote_token_env is not None:
+            check_variable(self.remote_token_env, f"{_WHERE}remote_token_env")
         starts = ("http://", "https://")
         require(
             not remote or str(self.remote_url).startswith(starts), "remote_url", self.remote_url, "must begin with http(s)://"
@@ -60,4 +66,4 @@ def names(key: str, value: Any) -> tuple[str, ...]:
 def require(holds: bool, key: str, value: Any, rule: str) -> None:
     """Raise the error of a wrong option."""
     if not holds:
-        raise ValueError(f"env_config.tools: python option {key} = {value!r}: {rule}")
+        raise ValueError(f"{_WHERE}{key} = {value!r}: {rule}")

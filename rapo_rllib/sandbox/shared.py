@@ -39,7 +39,7 @@ def _make(settings: SandboxSettings) -> Sandbox:
         from rapo_rllib.sandbox.bwrap import BwrapSandbox
 
         layers = layers_in_force("bwrap", "off", settings.allow_weak_sandbox, ("rlimits", "seccomp"))
-        return BwrapSandbox(layers, settings.packages)
+        return BwrapSandbox(layers, settings.preload, settings.packages)
     from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 
     layers = layers_in_force("forkserver", settings.namespaces, settings.allow_weak_sandbox)

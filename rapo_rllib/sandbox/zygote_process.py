@@ -7,13 +7,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import weakref
 from collections.abc import Sequence
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox.files import package_folders
+from rapo_rllib.sandbox.files import Files
 from rapo_rllib.sandbox.inside.jail import NAMESPACES
-from rapo_rllib.sandbox.programs import command, start
+from rapo_rllib.sandbox.programs import start
 
 START_S = 60.0  # of a zygote that reads its packages from a cold disk
 SEND_S = 15.0  # for a request to be taken
@@ -26,21 +27,20 @@ class ZygoteProcess:
     Args:
         layers: what its children are locked into.
         preload: packages to load.
-        readable: files and folders that code can read.
+        files: what code can read.
 
     Raises:
         ToolError: it does not start, or a package cannot be loaded.
     """
 
-    def __init__(self, layers: Sequence[str], preload: Sequence[str], readable: Sequence[str]) -> None:
-        self.owner = os.getpid()
+    def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
+        self.owner, self._stopping = os.getpid(), threading.Lock()
         self.folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive_in, self._alive = os.pipe()
         settings = {
             "layers": list(layers),
-            "readable": list(readable),
-            "packages": package_folders(),
+            "files": files._asdict(),
             "preload": list(preload),
             "folder": self.folder,
             "control": theirs.fileno(),
@@ -49,7 +49,7 @@ class ZygoteProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as it runs
         try:
             fds = (theirs.fileno(), alive_in)
-            self.process = start(command("start", settings), fds, subprocess.DEVNULL, self._errors)
+            self.process = start("start", settings, fds, subprocess.DEVNULL, self._errors)
         except OSError as error:
             self.release()
             raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
@@ -76,19 +76,22 @@ class ZygoteProcess:
         Returns:
             What it wrote to stderr: why it ended, if it did so by itself.
         """
-        if os.getpid() != self.owner or self._errors.closed:
+        if os.getpid() != self.owner:
             return ""
-        self._close_ends()
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)  # the monitor did, unless it was killed
-        with self._errors:
-            self._errors.seek(0)
-            return self._errors.read().decode("utf-8", "replace").strip()
+        with self._stopping:  # callers that wait for one zygote that hangs give it up at the same time
+            if self._errors.closed:
+                return ""
+            self._close_ends()
+            try:
+                self.process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            if self.folder:
+                shutil.rmtree(self.folder, ignore_errors=True)  # the monitor did, unless it was killed
+            with self._errors:
+                self._errors.seek(0)
+                return self._errors.read().decode("utf-8", "replace").strip()
 
     def release(self) -> None:
         """Close all that this side holds: the other side ends by itself."""
@@ -97,9 +100,9 @@ class ZygoteProcess:
 
     def _close_ends(self) -> None:
         self.control.close()
-        if self._alive >= 0:
-            os.close(self._alive)
-            self._alive = -1
+        alive, self._alive = self._alive, -1
+        if alive >= 0:
+            os.close(alive)
 
 
 _running: weakref.WeakSet[ZygoteProcess] = weakref.WeakSet()

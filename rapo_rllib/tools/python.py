@@ -36,8 +36,8 @@ class PythonTool:
         allow_weak_sandbox: run without those layers that this machine does not give, instead of refusing to.
         namespaces: ``auto`` uses user namespaces where the machine allows them, ``required`` refuses to run without them,
             ``off`` does without (forkserver).
-        preload: packages that are loaded once, so that importing them costs a call nothing (forkserver).
-        packages: names of installed distributions that the code can import, with what they require; None: all.
+        preload: packages that the code can import; they are loaded once, so that this costs a call nothing (forkserver).
+        packages: names of installed distributions that the code can import as well, with what they require.
         remote_url: address of the service, for ``backend: remote``.
         remote_token_env: environment variable that holds the service's bearer token.
         remote_format: ``rapo`` or ``sandbox_fusion`` (see ``sandbox/remote.py``).
@@ -59,7 +59,7 @@ class PythonTool:
         allow_weak_sandbox: bool = False,
         namespaces: str = "auto",
         preload: Sequence[str] = ("numpy", "sympy"),
-        packages: Sequence[str] | None = None,
+        packages: Sequence[str] = (),
         remote_url: str | None = None,
         remote_token_env: str | None = None,
         remote_format: str = "rapo",
@@ -76,7 +76,7 @@ class PythonTool:
             allow_weak_sandbox,
             namespaces,
             names("preload", preload),
-            None if packages is None else names("packages", packages),
+            names("packages", packages),
             remote_url,
             remote_token_env,
             remote_format,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from rapo_rllib.credentials import check_address, check_variable
 from rapo_rllib.web_search.observation import LEAST_CHARS
 from rapo_rllib.web_search.provider import Provider, Request
 from rapo_rllib.web_search.providers import PROVIDERS
 
 _WHERE = "env_config.tools: web_search option"
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that was put in its place seldom looks like this
 _KEY = re.compile(r"[!-~]+")
 
 
@@ -125,11 +125,8 @@ class SearchOptions:
             _check_address(self.base_url)
         if self.api_key_env is not None and provider.key_env is None:
             raise ValueError(f"{_WHERE} api_key_env: {provider.name} has no keys; leave it out")
-        if self.api_key_env is not None and not (isinstance(self.api_key_env, str) and _VARIABLE.fullmatch(self.api_key_env)):
-            raise ValueError(
-                f"{_WHERE} api_key_env is no name of an environment variable in capitals (its value is not shown: if it is the "
-                f"key itself, take it out of the file and set {provider.key_env})"
-            )
+        if self.api_key_env is not None:
+            check_variable(self.api_key_env, f"{_WHERE} api_key_env", provider.key_env or "")
 
     def _check_params(self, provider: Provider) -> None:
         if not isinstance(self.params, Mapping | None) or any(not isinstance(name, str) for name in self.params or {}):
@@ -148,8 +145,7 @@ class SearchOptions:
 
 def _check_address(address: Any) -> None:
     """Refuse what is no web address, and passwords in it (not shown: they would stand in logs)."""
+    check_address(address, f"{_WHERE} base_url", "let a proxy add them")
     parts = urlsplit(address) if isinstance(address, str) else None
-    if parts is not None and "@" in parts.netloc:
-        raise ValueError(f"{_WHERE} base_url holds a user name or password: passwords do not belong into a job file")
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{_WHERE} base_url = {address!r}: must be an address such as https://search.example.org")

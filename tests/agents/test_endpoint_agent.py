@@ -181,10 +181,11 @@ def test_nobody_there(chat, sums):
 def test_budgets(chat, sums):
     long = {"choices": [{"message": {"content": "word " * 40 + "<python>1"}, "finish_reason": "stop"}]}
     with local_service(lambda _: Reply(long)) as server:
-        (answered,) = solved(server.url, chat, sums, number=1, max_response_tokens=64)
-        assert {(attempt.end, len(attempt.steps)) for attempt in answered.attempts} == {("length", 2)}
-        (answered,) = solved(server.url, chat, sums, number=1, max_response_tokens=1000)
-    assert {(attempt.end, len(attempt.steps)) for attempt in answered.attempts} == {("tool_limit", 3)}
+        judged = {**sums, "reward": {"bad_format": -1.0}}
+        (answered,) = solved(server.url, chat, judged, number=1, max_response_tokens=64)
+        assert {(attempt.end, len(attempt.steps), attempt.reward) for attempt in answered.attempts} == {("length", 2, -1.0)}
+        (answered,) = solved(server.url, chat, judged, number=1, max_response_tokens=1000)
+    assert {(attempt.end, len(attempt.steps), attempt.reward) for attempt in answered.attempts} == {("tool_limit", 3, -1.0)}
 
 
 class Sleepy(Questions):

@@ -61,8 +61,8 @@ def test_all_sides_find_the_nearest(tmp_path: Path) -> None:
         assert fill(buffer, sample) is not None and fill(buffer, sample) is None
         buffer.prepare()
         exact = exact_similarity(sample)
-        for side in (ByMilvus(settings), Ours(settings), RawFaiss(snapshot_folder(buffer))):
-            figures = timed(side, sample, exact, processes=2, queries=15)
+        for side, processes in ((ByMilvus(settings), 1), (Ours(settings), 2), (RawFaiss(snapshot_folder(buffer)), 1)):
+            figures = timed(side, sample, exact, processes, queries=15)
             assert figures["recall_at_1"] == 1.0 and figures["p50_ms"] <= figures["p99_ms"] and figures["queries_per_s"] > 0
         assert timed(Ours(settings), sample, exact + 0.1, processes=1, queries=5)["recall_at_1"] == 0.0
     finally:

@@ -1,19 +1,17 @@
 """Cutting trajectories, and building once: repeated, killed, twice at the same time."""
 
 import itertools
-import multiprocessing
 import os
 import signal
 
 import pytest
 from buffer_helpers import experts, wait_until
+from processes import CONTEXT
 
 from rapo_rllib.buffer.build import ensure_built, step_traces, whole_trajectory
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def test_a_trajectory_is_cut_into_keys_and_values():
@@ -123,7 +121,7 @@ def build_and_die(uri: str) -> None:
 
 def test_a_build_that_was_killed_is_completed(make_buffer):
     buffer = make_buffer()
-    killed = SPAWN.Process(target=build_and_die, args=(buffer.uri,))
+    killed = CONTEXT.Process(target=build_and_die, args=(buffer.uri,))
     killed.start()
     killed.join(120)
     assert killed.exitcode == -signal.SIGKILL
@@ -149,7 +147,7 @@ def build_and_report(uri: str, folder: str) -> None:
 def test_two_processes_build_once(make_buffer, tmp_path):
     buffer = make_buffer()
     (tmp_path / "builders").mkdir()
-    processes = [SPAWN.Process(target=build_and_report, args=(buffer.uri, str(tmp_path / "builders"))) for _ in range(2)]
+    processes = [CONTEXT.Process(target=build_and_report, args=(buffer.uri, str(tmp_path / "builders"))) for _ in range(2)]
     for process in processes:
         process.start()
     assert wait_until(lambda: all(not process.is_alive() for process in processes), 120)

@@ -47,7 +47,7 @@ def check(handle: MilvusHandle, collection: str) -> None:
 def test_one_that_is_being_made_is_waited_for(lite: MilvusHandle, tmp_path: Path) -> None:
     bare(lite, "other")
     folders = tmp_path / "steps.db/collections"
-    (folders / "steps").mkdir()  # Lite makes the folder first, then writes the schema
+    (folders / "steps" / "wal").mkdir(parents=True)  # not just what a kill leaves, which would be made anew
 
     def finish() -> None:
         time.sleep(0.7)
@@ -63,7 +63,7 @@ def test_one_that_is_being_made_is_waited_for(lite: MilvusHandle, tmp_path: Path
 def test_what_never_comes_to_be_is_refused(tmp_path: Path) -> None:
     handle = MilvusHandle(str(tmp_path / "steps.db"), timeout_s=1.0, uri_key="uri")
     bare(handle, "other")  # makes the folders
-    (tmp_path / "steps.db/collections/steps").mkdir()
+    (tmp_path / "steps.db/collections/steps/wal").mkdir(parents=True)
     with pytest.raises(RetrievalError, match=r"refused create_collection on collection 'steps'.*restore a copy of the folder"):
         handle.create("steps", FIELDS, DIM)
     handle.close()

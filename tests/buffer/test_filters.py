@@ -1,6 +1,8 @@
 """Filters: the mask over a snapshot and Milvus' own expression allow the same traces."""
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,6 +113,40 @@ def test_retrieval_without_a_source(place: str, index: str) -> None:
         assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
         assert buffer.retrieve([QUERY]) != [hits] or without == {"nobody"}
         buffer.close()
+
+
+def drawn(buffer: StepTraceBuffer, query: HistoryQuery, without: frozenset[str] = frozenset()) -> str:
+    """The numbers of the traces that are drawn of 200."""
+    found = buffer.random_traces([query] * 200, [random.Random(seed) for seed in range(200)], without)
+    return "".join(sorted({trace.text[-1] for trace in found if trace is not None}))
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+def test_noise_draws_what_retrieval_could_find(place: str, index: str) -> None:
+    everything = [(chosen, query, frozenset(), allowed) for chosen, query, allowed in CASES]
+    everything += [(chosen, QUERY, frozenset(without), allowed) for chosen, without, allowed in SHUT_OUT]
+    for chosen, query, without, allowed in everything:
+        buffer = StepTraceBuffer(BufferSettings(uri=place, filter=chosen, index=index))
+        assert drawn(buffer, query, without) == allowed, (chosen, query, without)
+        buffer.close()
+
+
+def test_noise_draws_no_reward_of_0_where_best_reward_selects(make_buffer) -> None:
+    for selection, rewards in (("best_reward", {0.5, 1.0}), ("nearest", {-1.0, 0.0, 0.5, 1.0})):
+        buffer = make_buffer(selection=selection)
+        buffer.create()
+        buffer.insert(replace(TRACES[0], id=str(reward), reward=reward) for reward in (-1.0, 0.0, 0.5, 1.0))
+        found = buffer.random_traces([QUERY] * 100, [random.Random(seed) for seed in range(100)])
+        assert {trace.reward for trace in found if trace is not None} == rewards
+
+
+def test_each_query_draws_with_its_own_filter_and_its_own_chance(place: str) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=place, filter=TraceFilter(question="other")))
+    queries = [HistoryQuery(text, "") for text in ("How many?", "Wie viele Äpfel?")] * 50
+    found = buffer.random_traces(queries, [random.Random(seed) for seed in range(100)])
+    assert all(trace is not None and trace.question != query.question for trace, query in zip(found, queries, strict=True))
+    assert [buffer.random_traces([queries[i]], [random.Random(i)])[0] for i in range(20)] == found[:20]
+    buffer.close()
 
 
 def test_a_near_source_of_weight_0_does_not_hide_the_others(place: str) -> None:

@@ -59,6 +59,7 @@ GOOD, BAD, HALF = (
         ("advantage", [GOOD, HALF, BAD], 1),  # the mean is 0.5
         ("successful", [rolled_out((ANSWER, ""), end="length")], 0),
         ("advantage", [rolled_out((ANSWER, ""), end="error"), BAD], 0),
+        ("advantage", [GOOD, rolled_out((ANSWER, ""), reward=0.0, end="error")], 0),  # who crashed lowers no mean
     ],
 )
 def test_who_enters(growth: str, group: list[Trajectory], entered: int) -> None:

@@ -1,5 +1,6 @@
 """One behaviour in three homes: a Lite path, a Milvus server, and one with TLS, a token and a named database."""
 
+import os
 import pickle
 import random
 from collections import Counter
@@ -35,6 +36,10 @@ def query(trace: StepTrace) -> HistoryQuery:
     return HistoryQuery(trace.question, trace.history)
 
 
+def draw(buffer: StepTraceBuffer, seeds) -> list[StepTrace | None]:
+    return buffer.random_traces([query(TRACES[0])] * len(seeds), [random.Random(seed) for seed in seeds])
+
+
 @pytest.fixture(
     scope="module",
     params=["lite", pytest.param("server", marks=pytest.mark.milvus), pytest.param("hosted", marks=pytest.mark.milvus)],
@@ -47,7 +52,10 @@ def home(request, tmp_path_factory) -> BufferSettings:
     if request.param == "server":
         return BufferSettings(uri=server.uri)
     server.make_database("mine")
-    return BufferSettings(uri=server.uri, token=server.token, db_name="mine")
+    patch = pytest.MonkeyPatch()
+    request.addfinalizer(patch.undo)
+    patch.setenv("TOKEN_OF_MINE", server.token)
+    return BufferSettings(uri=server.uri, token_env="TOKEN_OF_MINE", db_name="mine")
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +120,7 @@ def test_a_pickled_buffer_reads_the_same_rows(filled):
     copy.close()
     assert filled.count() == 40  # the copy's lease was its own
     assert len(pickle.dumps(filled)) < 4000
+    assert "TOKEN_OF_MINE" not in os.environ or os.environ["TOKEN_OF_MINE"].encode() not in pickle.dumps(filled)
 
 
 def test_filters_are_the_homes_own(filled, other):
@@ -140,7 +149,7 @@ def test_values_above_the_limit_come_back_whole_on_every_way(filled):
     assert hits[0][0].trace == LONG and hits[0][0].similarity > 0.99
     assert hits[1][0].trace == TRACES[0]
     assert {trace.id: trace for trace in filled.all_traces()}["long"] == LONG
-    drawn = filled.random_traces([random.Random(seed) for seed in range(800)])
+    drawn = draw(filled, range(800))
     assert LONG in drawn
     stored = filled.milvus.get("step_traces", ["long", "plain"], ["id", "parts"])
     assert {row["id"]: row["parts"] for row in stored} == {"long": 6, "plain": 0}  # 1 of question, 3 of history, 2 of text
@@ -199,7 +208,7 @@ def test_vectors_that_cannot_be_stored_are_refused(filled, monkeypatch, vectors,
 )
 def test_another_embedder_or_level_is_refused(other, filled, settings, message):
     buffer = other(**settings)
-    for use in (lambda: buffer.retrieve([query(TRACES[0])]), buffer.create, lambda: buffer.random_traces([random.Random(0)])):
+    for use in (lambda: buffer.retrieve([query(TRACES[0])]), buffer.create, lambda: draw(buffer, [0])):
         with pytest.raises(ValueError, match=message):
             use()
 
@@ -207,13 +216,35 @@ def test_another_embedder_or_level_is_refused(other, filled, settings, message):
 def test_random_traces_are_drawn_from_the_whole_buffer(filled, other, monkeypatch):
     monkeypatch.setattr("rapo_rllib.milvus.handle.PAGE", 15)  # three pages
     buffer = other()
-    drawn = buffer.random_traces([random.Random(i) for i in range(500)])
+    drawn = draw(buffer, range(500))
     counts = Counter(trace.id for trace in drawn)
     assert set(counts) >= {trace.id for trace in TRACES}  # some trace is missed with probability 3e-4
     assert max(counts.values()) < 30  # expected 12.5, sd 3.5
     assert {trace.id: trace for trace in drawn}[TRACES[7].id] == TRACES[7]
-    assert buffer.random_traces([]) == []
-    assert [filled.random_traces([random.Random(i)])[0] for i in range(20)] == drawn[:20]  # depend on the generator alone
+    assert draw(buffer, []) == []
+    assert [draw(filled, [i])[0] for i in range(20)] == drawn[:20]  # depend on the generator alone
+
+
+def test_what_is_drawn_could_have_been_found(filled, other):
+    for question in ("same", "other"):
+        drawn = draw(other(filter=TraceFilter(question=question)), range(60))
+        assert {trace.question == TRACES[0].question for trace in drawn} == {question == "same"}
+    nobody = filled.random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2, {"solver"})
+    assert nobody == [None, None]
+
+
+def test_a_drawn_trace_that_somebody_deletes_is_drawn_again(other):
+    writer, reader = other(collection="shrinking"), other(collection="shrinking", index="hnsw")
+    writer.create()
+    writer.insert(TRACES)
+    gone = {trace.id for trace in draw(reader, range(30))}
+    writer.delete(sorted(gone))  # the reader's list is seconds old
+    kept = {trace.id: trace for trace in TRACES if trace.id not in gone}
+    drawn = draw(reader, range(30))
+    assert all(kept[trace.id] == trace for trace in drawn) and len({trace.id for trace in drawn}) > 1
+    assert drawn == draw(other(collection="shrinking", index="hnsw"), range(30))  # as who never saw the others
+    writer.delete(sorted(kept))
+    assert draw(reader, range(3)) == [None] * 3
 
 
 def test_what_was_written_is_seen_at_once_and_a_dropped_buffer_is_gone(other, filled):
@@ -222,12 +253,11 @@ def test_what_was_written_is_seen_at_once_and_a_dropped_buffer_is_gone(other, fi
     with pytest.raises(ValueError, match=r"there is no collection 'growing' at .*step_trace_buffer\.traces"):
         buffer.retrieve([query(TRACES[0])])
     buffer.create()
-    with pytest.raises(ValueError, match=r"collection 'growing' at .* is empty"):
-        buffer.random_traces([random.Random(0)])
+    assert draw(buffer, [0, 1]) == [None, None]
     for count in range(1, 4):
         buffer.insert(TRACES[:count])
         assert buffer.count() == count
-        assert set(buffer.random_traces([random.Random(i) for i in range(40)])) == set(TRACES[:count])
+        assert set(draw(buffer, range(40))) == set(TRACES[:count])
         assert {trace.id for trace in buffer.all_traces()} == {trace.id for trace in TRACES[:count]}
         assert buffer.retrieve([query(TRACES[count - 1])])[0][0].trace == TRACES[count - 1]
     buffer.delete([TRACES[0].id])

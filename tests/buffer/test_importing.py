@@ -1,7 +1,6 @@
 """Files into a buffer and back: lossless, repeatable, after a kill, by weights."""
 
 import json
-import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from buffer_helpers import experts
+from processes import CONTEXT
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
@@ -22,8 +22,6 @@ from rapo_rllib.buffer.unfinished import begin, unfinished_imports
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.trace_formats.exported import row_of_trace
 from rapo_rllib.types import HistoryQuery, StepTrace
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def steps_file(path: Path, count: int, source: str, reward: float = 1.0) -> Path:
@@ -83,7 +81,7 @@ def import_and_die(uri: str, path: str) -> None:
 
 def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     buffer, path = make_buffer(), steps_file(tmp_path / "a.jsonl", 40, "s")
-    killed = SPAWN.Process(target=import_and_die, args=(buffer.uri, str(path)))
+    killed = CONTEXT.Process(target=import_and_die, args=(buffer.uri, str(path)))
     killed.start()
     killed.join(400)
     assert killed.exitcode == -signal.SIGKILL

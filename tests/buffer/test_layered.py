@@ -36,9 +36,13 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
     assert [hit.trace.text for hit in after] == [OLD[1].text, "Nearest."]  # equal keys: the off-policy agent's first
     assert after[0].similarity == after[1].similarity
 
+    seeds = [random.Random(seed) for seed in range(200)]
+    everything = [*(trace.id for trace in OLD), own("Nearest.").id, own("Elsewhere.", "What is the capital of France?", "").id]
+    assert sorted({trace.id for trace in both.random_traces([QUERY] * 200, seeds)}) == sorted(everything)
+    assert {trace.source for trace in both.random_traces([QUERY] * 50, seeds[:50], {"solver"})} == {"policy"}
+
     grown.delete([own("Nearest.").id])
     both.look_at(BufferView("steps_grown_run", 2))
     assert both.retrieve([QUERY]) == [hits]
-    assert both.random_traces([random.Random(1)]) == base.random_traces([random.Random(1)])
     assert base.count() == len(OLD) and grown.count() == 1
     assert both.retrieve([]) == []

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -13,12 +12,13 @@ import threading
 import numpy as np
 import pytest
 from buffer_helpers import experts, running, wait_until
+from processes import CONTEXT
 from pymilvus.client.connection_manager import ConnectionManager
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus import connection
+from rapo_rllib.milvus import connection, lite_lease
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.lite_lease import LiteLease
 from rapo_rllib.milvus.lite_server import beside, read_endpoint, try_lock
@@ -26,7 +26,6 @@ from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
-SPAWN = multiprocessing.get_context("spawn")
 TRACES = [trace for expert in experts(8) for trace in step_traces(expert)]
 QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
 
@@ -69,8 +68,8 @@ def read_in_child(uri: str, barrier, results) -> None:
 
 def test_processes_share_one_server_which_outlives_none_of_them(uri):
     assert wait_until(lambda: read_endpoint(uri) is None)
-    barrier, results = SPAWN.Barrier(2), SPAWN.SimpleQueue()
-    children = [SPAWN.Process(target=read_in_child, args=(uri, barrier, results)) for _ in range(2)]
+    barrier, results = CONTEXT.Barrier(2), CONTEXT.SimpleQueue()
+    children = [CONTEXT.Process(target=read_in_child, args=(uri, barrier, results)) for _ in range(2)]
     for child in children:
         child.start()
     for child in children:
@@ -137,6 +136,19 @@ def test_acknowledged_rows_survive_a_kill(tmp_path):
     assert buffer.count() == 16
     check(buffer)
     buffer.close()
+
+
+def test_what_is_not_there_is_told_though_the_server_dies_meanwhile(uri, buffer, monkeypatch):
+    call = buffer.milvus.call
+
+    def killed_after(method: str, *args, **kwargs):
+        found = call(method, *args, **kwargs)
+        if method == "has_collection":
+            os.kill(read_endpoint(uri).pid, signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(buffer.milvus, "call", killed_after)
+    assert not buffer.milvus.exists("nothing")
 
 
 def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
@@ -228,6 +240,55 @@ def test_a_copy_in_the_place_of_the_folder_is_what_is_read(tmp_path):
     shutil.copytree(copy, path)
     assert keys(two) == ["old"]
     two.close()
+
+
+class Starting(subprocess.Popen):
+    """A server process to which something happens once, as soon as it is there."""
+
+    happens: list
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        if self.happens:
+            self.happens.pop()(self.pid)
+
+
+def test_a_server_that_is_killed_while_it_starts_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(Starting, "happens", [lambda pid: os.killpg(pid, signal.SIGKILL)] * 2, raising=False)
+    monkeypatch.setattr(lite_lease.subprocess, "Popen", Starting)
+    handle = MilvusHandle(str(tmp_path / "steps.db"), uri_key="uri")
+    write(handle, "steps", key="new")
+    assert keys(handle) == ["new"] and Starting.happens == []
+    handle.close()
+    Starting.happens = [lambda pid: os.killpg(pid, signal.SIGKILL)] * 3
+    with pytest.raises(RetrievalError, match=r"Milvus Lite server of .*others\.db did not start \(it was killed\)"):
+        LiteLease(str(tmp_path / "others.db"), "uri").address()
+
+
+def test_a_server_that_takes_long_to_open_its_collections_is_waited_for(tmp_path, monkeypatch, caplog):
+    path = str(tmp_path / "steps.db")
+    handle, other = (MilvusHandle(path, timeout_s=1.0, uri_key="uri") for _ in range(2))
+    write(handle, "steps", key="new")
+    assert keys(other) == ["new"]
+    monkeypatch.setattr(lite_lease, "SAY_S", 0.2)
+    monkeypatch.setattr(connection, "LITE_RESTART_S", 0.5)
+
+    def pause(pid: int) -> None:
+        os.killpg(pid, signal.SIGSTOP)
+        threading.Timer(1.5, os.killpg, (pid, signal.SIGCONT)).start()
+
+    monkeypatch.setattr(Starting, "happens", [pause], raising=False)
+    monkeypatch.setattr(lite_lease.subprocess, "Popen", Starting)
+    os.kill(read_endpoint(path).pid, signal.SIGKILL)
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(keys(other)))
+    waiting.start()
+    assert keys(handle) == ["new"]  # though that took longer than a call is repeated for
+    waiting.join(60)
+    assert found == [["new"]]
+    assert "steps.db is opening its collections" in caplog.text and "waiting for another process to unlock" in caplog.text
+    handle.close()
+    other.close()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):

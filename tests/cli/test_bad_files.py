@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
+from cli_runs import ray_was_started
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
@@ -14,16 +16,14 @@ def own_process_settings(monkeypatch):
     """What the command sets for its process does not outlive the test."""
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(ray, "init", ray_was_started)
 
 
 def refused(path: Path, *options: str) -> str:
     """What the command says when it refuses ``path``."""
-    import ray
-
     done = CliRunner().invoke(app, ["train", "file", str(path), *options])
     assert done.exit_code == 1, done.output
     assert isinstance(done.exception, SystemExit), done.exception  # no traceback
-    assert not ray.is_initialized()
     message: str = done.stderr
     assert message.startswith((f"{path}: ", f"Warning: {path}: "))
     return message
@@ -60,6 +60,10 @@ RAPO = "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_o
         (ppo(rest="restore: /no/such/checkpoint"), ["restore = '/no/such/checkpoint'", "no checkpoint folder"]),
         (ppo(rest="checkpoint_config: {num_to_kep: 1}"), ["checkpoint_config", "num_to_kep", "num_to_keep"]),
         (ppo(rest="checkpoint_config: {num_to_keep: 0}"), ["num_to_keep"]),
+        (ppo(rest="checkpoint_config: {checkpoint_frequency: 12:30}"), ["checkpoint_frequency = '12:30'", "whole number"]),
+        (ppo(rest="stop: {training_iteration: 12:30}"), ["stop.training_iteration = '12:30'", "must be a number"]),
+        (ppo("lr: {{ lr }}"), ["line 5, column 17", "template was not filled in", "lr: {{ lr }}"]),
+        (RAPO % "transcripts: 12:30", ["transcripts = '12:30'", "True, False"]),
         (ppo("gama: 0.9"), ["'cart'", "gama", "did you mean", "gamma"]),
         (ppo("lr: {grid_search: [1, 2]}, entropy_coef: 0.1"), ["entropy_coef", "entropy_coeff"]),
         (ppo("framework: tf2"), ["config.framework = 'tf2'", "torch only", "remove it"]),

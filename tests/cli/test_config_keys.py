@@ -89,6 +89,10 @@ def test_comments_of_fields() -> None:
 def test_the_command_looks_for_words() -> None:
     result = CliRunner().invoke(app, ["config", "keys", "clip", "eq. 11"])
     assert result.exit_code == 0
-    assert [line.split(":")[0] for line in result.output.splitlines() if not line.startswith(" ")] == ["clip_high", "clip_low"]
+    assert [line.split(":")[0] for line in result.output.splitlines() if not line.startswith(" ")] == [
+        "clip_high",
+        "clip_low",
+        "shaping_order",
+    ]
     nothing = CliRunner().invoke(app, ["config", "keys", "quicksilver"])
     assert (nothing.exit_code, nothing.output) == (1, "No key has 'quicksilver' in its name or meaning.\n")

@@ -1,7 +1,6 @@
-"""``rllib evaluate`` on real questions with endpoints over real HTTP, and of a real checkpoint of PPO."""
+"""``rllib evaluate`` on real questions with endpoints over real HTTP."""
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import COMMAND, SMALL_PPO, checkpoints, environment, rllib
+from cli_runs import COMMAND, environment
 from local_service import Reply, Request, Service, local_service
 from sums import Solver, write_sums
 from typer.testing import CliRunner
@@ -53,7 +52,7 @@ def test_an_endpoint_solves_with_tools(folder: Path) -> None:
     assert numbers["accuracy_ci"][0] <= numbers["accuracy"] <= numbers["accuracy_ci"][1]
     assert numbers["pass_at_k"]["1"] == pytest.approx(numbers["accuracy"]) and set(numbers["pass_at_k"]) == {"1", "2", "4"}
     assert (numbers["tool_calls"], numbers["tokens"], numbers["format_rate"]) == (1.0, 24.0, 1.0)
-    assert 0 < numbers["seconds"] < 60 and all(row["tool_calls"] == 1 for row in rows)
+    assert numbers["seconds"] > 0 and all(row["tool_calls"] == 1 for row in rows)
     assert f"{numbers['accuracy']:.3f}" in output and "results.json" in output
     assert "<result>" in rows[0]["text"] and rows[0]["text"].endswith("</answer>")
     assert "holds the results of another evaluation" in run(
@@ -213,21 +212,3 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
 def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
     write_sums(folder, 2)
     assert message in run(*arguments, status=1)
-
-
-def test_a_checkpoint_of_ppo(folder: Path) -> None:
-    job = f"ppo: {{run: PPO, env: CartPole-v1, stop: {{training_iteration: 1}}, config: {{{SMALL_PPO}}}}}"
-    (folder / "job.yaml").write_text(job)
-    done = rllib(folder, "train", "file", "job.yaml")
-    assert done.returncode == 0, done.stderr
-    checkpoint = str(checkpoints(folder)[-1])
-    done = rllib(folder, "evaluate", checkpoint, "--algo", "PPO", "--env", "CartPole-v1", "--episodes", "3")
-    assert done.returncode == 0, done.stderr
-    numbers = json.loads((folder / "evaluation" / "results.json").read_text())
-    assert numbers["algorithm"] == "PPO" and numbers["num_episodes"] == 3
-    assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
-    assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", done.stdout)
-    assert "--algo DQN: the checkpoint is of PPO" in run(checkpoint, "--algo", "DQN", "-o", "other", status=1)
-    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-api", "chat")):
-        assert f"{option[0]}: the checkpoint is of another algorithm" in run(checkpoint, *option, status=1)
-    assert "are evaluated one at a time" in run("some/model", checkpoint, "-b", "gsm8k", status=1)

@@ -35,6 +35,18 @@ def test_ctrl_c_is_what_it_was_afterwards() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_a_job_in_the_background_of_a_script_does_not_hear_it() -> None:
+    """Its shell has it ignore SIGINT, which is also the terminal's message to the script itself."""
+    interruption, before = Interruption(), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruption.listening():
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not interruption.requested
+
+
 @pytest.mark.parametrize("time_budget_s", [None, 0.0])
 @pytest.mark.parametrize(
     ("statuses", "ends"),

@@ -30,6 +30,7 @@ from rapo_rllib.cli.experiments import ExperimentSpec
 from rapo_rllib.cli.interrupt import Interruption, TrialStopper
 from rapo_rllib.cli.live import LiveReporter, _label
 from rapo_rllib.cli.live_table import clock, live_table
+from rapo_rllib.cli.log_file import LogFile
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.progress import TrainingReporter
 from rapo_rllib.cli.run import _reporting
@@ -125,11 +126,11 @@ def test_the_label_of_a_trial(parameters: dict[str, Any], label: str) -> None:
     assert _label(trial(**parameters), room=24) == label
 
 
-def test_lines_where_no_display_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_where_no_display_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec, stopper = ExperimentSpec("maths", "RAPO", {}), TrialStopper({}, None, Interruption())
 
     def reporter(**options: Any) -> type:
-        made = _reporting(spec, stopper, Interruption(), RunOptions(**options))
+        made = _reporting(spec, stopper, Interruption(), RunOptions(**options), LogFile(tmp_path / "log.txt"))
         return type(made.enter_result if isinstance(made, nullcontext) else made)
 
     assert reporter() is TrainingReporter  # pytest's standard output is no terminal

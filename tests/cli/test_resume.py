@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,31 @@ def test_nothing_whole_is_a_new_start(tmp_path: Path, capsys: pytest.CaptureFixt
     trial = run.resumed({"training_iteration": 2})
     assert newest(trial) is None and trial.status == "PENDING"
     assert "has no complete checkpoint: it starts" in capsys.readouterr().out
+
+
+def test_what_is_no_checkpoint_of_tunes_stays_and_counts_for_nothing(tmp_path: Path, capsys) -> None:
+    run = Run(tmp_path, iterations=[2, 3], results=[1, 2, 3])
+    trial = run.trial_folder
+    for name in ("checkpoint_export_7", "checkpoint_7", "checkpoint_000009x"):
+        (trial / name).mkdir()
+        (trial / name / "w").write_text("mine")
+    for name in ("checkpoint_000001.bak", "checkpoint_best", "kept"):  # whole, and of a later iteration
+        shutil.copytree(run.checkpoint(3), trial / name)
+        (trial / name / "manifest.json").write_text((trial / name / "manifest.json").read_text().replace(": 3,", ": 9,"))
+    (trial / "checkpoint_000005").symlink_to(trial / "kept")
+    (trial / "checkpoint_notes").write_text("mine")
+    (trial / "checkpoint_000007").mkdir()
+    (trial / "checkpoint_000007" / "notes.txt").write_text("mine")
+    (trial / "checkpoint_000008").mkdir()
+    (trial / "checkpoint_000008" / "w").write_text("wei")  # cut short, before its list of files was copied
+    before = {path: path.read_bytes() for path in trial.rglob("*") if path.is_file()}
+    found = run.resumed()
+    assert Path(newest(found).checkpoint.path) == run.checkpoint(3) and found.storage.current_checkpoint_index == 8
+    listed = found.run_metadata.checkpoint_manager.best_checkpoint_results
+    assert [Path(one.checkpoint.path) for one in listed] == [run.checkpoint(2), run.checkpoint(3)]
+    gone = {path for path in before if not path.exists()}
+    assert gone == {trial / "checkpoint_000008" / "w"} and (trial / "checkpoint_000005").is_symlink()
+    assert "checkpoint_000007 is no complete checkpoint; it stays, because it holds notes.txt" in capsys.readouterr().out
 
 
 def test_a_result_that_was_being_written_is_cut_off(tmp_path: Path) -> None:

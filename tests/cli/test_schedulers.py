@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import SMALL_PPO, rllib
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, PopulationBasedTraining
 from typer.testing import CliRunner
@@ -158,34 +156,3 @@ def test_a_command_that_needs_one_config_wants_no_search(tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"config\.lr is to be drawn at random: replace the search by one value"):
         only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions()))
     assert only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions(overrides=[("lr", 1e-5)]))).lr == 1e-5
-
-
-def test_asha_stops_the_worse_trial(tmp_path: Path) -> None:
-    """One trial after the other, compared by their learning rate: the second is behind the first at its first rung."""
-    scheduler = "{type: asha, metric: config/lr, max_t: 2, grace_period: 1, reduction_factor: 2}"
-    config = f"{{{SMALL_PPO}, lr: {{grid_search: [1e-3, 1e-4]}}, gamma: {{uniform: [0.9, 0.99]}}}}"
-    body = f"run: PPO, env: CartPole-v1, stop: {{training_iteration: 2}}, config: {config}"
-    (tmp_path / "asha.yaml").write_text(f"rates: {{{body}, scheduler: {scheduler}}}\n")
-    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
-    assert done.returncode == 0, done.stderr
-    files = tmp_path.glob("results/rates/*/result.json")
-    last = [json.loads(file.read_text().splitlines()[-1]) for file in files]
-    assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}
-    drawn = {result["config"]["gamma"] for result in last}
-    assert len(drawn) == 2
-    assert all(0.9 <= gamma <= 0.99 for gamma in drawn)
-
-
-def test_a_metric_may_come_with_evaluations_but_must_come_with_them(tmp_path: Path) -> None:
-    evaluation = "evaluation_interval: 2, evaluation_num_env_runners: 0, evaluation_duration: 1"
-    body = f"run: PPO, env: CartPole-v1, stop: {{training_iteration: 3}}, config: {{{SMALL_PPO}, {evaluation}}}"
-    metric = "evaluation/env_runners/episode_return_men"
-    text = f"{{{body}, scheduler: {{type: asha, metric: {metric}, max_t: 4, grace_period: 2}}}}"
-    (tmp_path / "asha.yaml").write_text(f"good: {text.replace('_men,', '_mean,')}\ntypo: {text}\n")
-    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
-    assert done.returncode == 1
-    said = f"scheduler.metric = '{metric}' is not among the results; did you mean {metric.replace('_men', '_mean')}"
-    assert f"asha.yaml: experiment 'typo': {said}" in done.stderr
-    assert "Traceback" not in done.stderr
-    (file,) = tmp_path.glob("results/good/*/result.json")
-    assert len(file.read_text().splitlines()) == 3  # the first of them without an evaluation

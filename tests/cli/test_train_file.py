@@ -1,12 +1,14 @@
-"""`rllib train file` with real Ray: what a user sees and finds on disk."""
+"""``rllib train`` with real Ray, and ``rllib evaluate`` of what it trained: what a user sees and finds on disk."""
 
 import json
-import os
-import signal
+import re
 from pathlib import Path
 
 import pytest
-from cli_runs import SMALL_PPO, checkpoints, rllib, started, wait_for_text
+from cli_runs import SMALL_PPO, checkpoints, rllib
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
 
 OLD_SHAPE = """
 cartpole-ppo:
@@ -82,13 +84,38 @@ def test_a_checkpoint_loads_with_every_setting(old_run) -> None:
         algorithm.stop()
 
 
-def test_restore_continues_a_checkpoint(old_run, tmp_path: Path) -> None:
+def test_without_a_file_a_checkpoint_is_continued(old_run, tmp_path: Path) -> None:
     folder, _ = old_run
-    (tmp_path / "ppo.yml").write_text(OLD_SHAPE)
-    checkpoint = str(checkpoints(folder)[-1])
-    done = rllib(tmp_path, "train", "file", "ppo.yml", "--stop", '{"training_iteration": 3}', "--restore", checkpoint)
+    config = {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_env_runners": 0}
+    config |= {"model_config": {"fcnet_hiddens": [7], "vf_share_layers": True}}
+    words = ("--algo", "PPO", "--env", "CartPole-v1", "--config", json.dumps(config), "--stop", '{"training_iteration": 3}')
+    done = rllib(tmp_path, "train", *words, "--restore", str(checkpoints(folder)[-1]))
     assert done.returncode == 0, done.stderr
     assert [result["training_iteration"] for result in results(tmp_path)] == [3]
+    (checkpoint,) = checkpoints(tmp_path)
+    assert checkpoint.parent.parent.name == "PPO-CartPole-v1"
+    assert f"rllib train --algo PPO --env CartPole-v1 --restore {checkpoint}" in done.stdout
+
+
+def evaluate(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_evaluate_runs_episodes_of_a_checkpoint(old_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = old_run
+    monkeypatch.chdir(tmp_path)
+    checkpoint = str(checkpoints(folder)[-1])
+    said = evaluate(checkpoint, "--algo", "PPO", "--env", "CartPole-v1", "--episodes", "3")
+    numbers = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    assert numbers["algorithm"] == "PPO" and numbers["num_episodes"] == 3
+    assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
+    assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", said)
+    assert "--algo DQN: the checkpoint is of PPO" in evaluate(checkpoint, "--algo", "DQN", "-o", "other", status=1)
+    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-api", "chat")):
+        assert f"{option[0]}: the checkpoint is of another algorithm" in evaluate(checkpoint, *option, status=1)
+    assert "are evaluated one at a time" in evaluate("some/model", checkpoint, "-b", "gsm8k", status=1)
 
 
 PYTHON_FILE = """
@@ -107,7 +134,7 @@ config = (
     .environment(Line)
     .callbacks(on_train_result=report)
     .env_runners(num_env_runners=0)
-    .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1, lr=tune.grid_search([1e-3, 1e-4]))
+    .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1, lr=tune.grid_search([1e-4]))
 )
 stop = {"training_iteration": 1}
 """
@@ -140,51 +167,70 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(tmp_path: Path) -
     (tmp_path / "files" / "line_env.py").write_text(LINE_ENV)
     done = rllib(tmp_path, "train", "file", "files/line.py")
     assert done.returncode == 0, done.stderr
-    assert sorted(result["config"]["lr"] for result in results(tmp_path)) == [1e-4, 1e-3]
+    assert [result["config"]["lr"] for result in results(tmp_path)] == [1e-4]
     assert {path.parent.parent.name for path in checkpoints(tmp_path)} == {"line"}
-    assert len(checkpoints(tmp_path)) == 2  # at the end, by default
-    for checkpoint in checkpoints(tmp_path):  # results with an accuracy are summarized
-        summary = json.loads((checkpoint.parent / "summary.json").read_text())
-        known = {key: value for key, value in summary.items() if value is not None}
-        assert known == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint), "warnings": []}
-        assert len(summary) == 8
-    assert done.stdout.count("accuracy_after       0.500") == 2
+    (checkpoint,) = checkpoints(tmp_path)  # at the end, by default
+    summary = json.loads((checkpoint.parent / "summary.json").read_text())  # results with an accuracy are summarized
+    known = {key: value for key, value in summary.items() if value is not None}
+    assert known == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint), "warnings": []}
+    assert len(summary) == 8
+    assert done.stdout.count("accuracy_after       0.500") == 1
 
 
-def test_a_failed_trial_is_exit_status_1_with_the_error(tmp_path: Path) -> None:
-    (tmp_path / "line_env.py").write_text(LINE_ENV)
-    good = f"{{run: PPO, env: line_env.Line, stop: {{training_iteration: 1}}, config: {{{SMALL_PPO}}}}}"
-    bad = good.replace("num_env_runners", "env_config: {fails: true}, num_env_runners")
-    (tmp_path / "both.yaml").write_text(f"bad: {bad}\ngood: {good}\n")
-    done = rllib(tmp_path, "train", "file", "both.yaml")
+REWARD = "evaluation/env_runners/episode_return_mean"
+WITH_EVALUATIONS = (
+    "scheduler: {type: asha, metric: %s, max_t: 4, grace_period: 2}, "
+    f"config: {{{SMALL_PPO}, evaluation_interval: 2, evaluation_num_env_runners: 0, evaluation_duration: 1}}"
+)
+
+
+@pytest.fixture(scope="module")
+def three_experiments(tmp_path_factory):
+    """A search that ASHA cuts short, a trial that fails, and a scheduler whose metric comes with evaluations only."""
+    folder = tmp_path_factory.mktemp("three")
+    (folder / "line_env.py").write_text(LINE_ENV)
+    asha = "{type: asha, metric: config/lr, max_t: 2, grace_period: 1, reduction_factor: 2}"
+    drawn = "lr: {grid_search: [1e-3, 1e-4]}, gamma: {uniform: [0.9, 0.99]}"
+    rates = f"env: CartPole-v1, stop: {{training_iteration: 2}}, scheduler: {asha}, config: {{{SMALL_PPO}, {drawn}}}"
+    bad = f"env: line_env.Line, stop: {{training_iteration: 1}}, config: {{{SMALL_PPO}, env_config: {{fails: true}}}}"
+    evaluated = f"env: CartPole-v1, stop: {{training_iteration: 3}}, {WITH_EVALUATIONS % REWARD}"
+    (folder / "three.yaml").write_text(
+        f"rates: {{run: PPO, {rates}}}\nbad: {{run: PPO, {bad}}}\nevaluated: {{run: PPO, {evaluated}}}\n"
+    )
+    return folder, rllib(folder, "train", "file", "three.yaml", "--ray-num-cpus", "1")
+
+
+def test_asha_stops_the_worse_trial(three_experiments) -> None:
+    """One trial after the other, compared by their learning rate: the second is behind the first at its first rung."""
+    folder, done = three_experiments
+    last = [json.loads(file.read_text().splitlines()[-1]) for file in folder.glob("results/rates/*/result.json")]
+    assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}, done.stderr
+    drawn = {result["config"]["gamma"] for result in last}
+    assert len(drawn) == 2
+    assert all(0.9 <= gamma <= 0.99 for gamma in drawn)
+
+
+def test_a_failed_trial_is_exit_status_1_with_the_error(three_experiments) -> None:
+    folder, done = three_experiments
     assert done.returncode == 1
     assert "the line is broken" in done.stderr
-    (error_file,) = tmp_path.glob("results/bad/*/error.txt")
+    (error_file,) = folder.glob("results/bad/*/error.txt")
     assert f"(all of it: {error_file})" in done.stderr
-    # the other experiment was trained all the same, and its results are on disk
-    assert [result["training_iteration"] for result in results(tmp_path)] == [1]
+    log = error_file.parents[1] / "log.txt"
+    assert f"(what its processes said: {log})" in done.stderr
+    assert f"What Ray and other libraries say goes to {log}\n" in done.stdout
+    assert "RuntimeError: the line is broken" in log.read_text()
+    # the experiment after it was trained all the same, and its results are on disk; the first of them without an evaluation
+    (file,) = folder.glob("results/evaluated/*/result.json")
+    assert [json.loads(line)["training_iteration"] for line in file.read_text().splitlines()] == [1, 2, 3]
 
 
-def test_ctrl_c_saves_the_running_iteration(tmp_path: Path) -> None:
-    grid = "lr: {grid_search: [1e-3, 1e-4]}"
-    text = f"run: PPO, env: CartPole-v1, checkpoint_config: {{checkpoint_at_end: false}}, config: {{{SMALL_PPO}, {grid}}}"
-    (tmp_path / "endless.yaml").write_text(f"endless: {{{text}}}\nnever: {{{text}}}\n")
-    # one CPU: the second trial of the grid waits, and must not start any more
-    arguments = ["train", "file", "endless.yaml", "--storage-path", "results", "--ray-num-cpus", "1"]
-    process = started(tmp_path, tmp_path / "out.txt", *arguments)
-    try:
-        wait_for_text(tmp_path / "out.txt", "iteration 2 · ", process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Ray's processes get it too
-        status = process.wait(timeout=60)
-    finally:
-        process.kill()
-    said = (tmp_path / "out.txt").read_text()
-    assert status == 0, said
-    assert "Stopping after the running iteration" in said
-    assert "Your training was interrupted." in said
-    assert "Traceback" not in said
-    (checkpoint,) = checkpoints(tmp_path)
-    assert not (tmp_path / "results" / "never").exists()
-    algorithm = loaded(checkpoint)
-    assert algorithm.iteration == max(result["training_iteration"] for result in results(tmp_path))
-    algorithm.stop()
+def test_a_metric_that_no_evaluation_brings_is_told(tmp_path: Path) -> None:
+    typo = REWARD.replace("_mean", "_men")
+    text = f"{{run: PPO, env: CartPole-v1, stop: {{training_iteration: 3}}, {WITH_EVALUATIONS % typo}}}"
+    (tmp_path / "asha.yaml").write_text(f"typo: {text}\n")
+    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
+    assert done.returncode == 1
+    said = f"scheduler.metric = '{typo}' is not among the results; did you mean {REWARD}"
+    assert f"asha.yaml: experiment 'typo': {said}" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from processes import CONTEXT
 
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress, build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 from rapo_rllib.errors import RetrievalError
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def passages_file(folder: Path, numbers: range, name: str = "p.jsonl") -> Path:
@@ -49,7 +47,7 @@ def build_and_die(place: CorpusPlace, path: Path) -> None:
 
 def test_a_build_that_was_killed_goes_on(collection: PassageCollection, tmp_path: Path) -> None:
     path = passages_file(tmp_path, range(42))
-    killed = SPAWN.Process(target=build_and_die, args=(collection.place, path))
+    killed = CONTEXT.Process(target=build_and_die, args=(collection.place, path))
     killed.start()
     killed.join(120)
     assert killed.exitcode == -signal.SIGKILL

@@ -156,7 +156,10 @@ ELSEWHERE = {
         "an engine of its own",
         "e2e/test_evaluate_engine.py::test_with_retrieval_every_attempt_is_shown_a_trace",
     ),
-    "rllib evaluate CHECKPOINT --algo": ("a checkpoint of PPO", "cli/test_evaluate.py::test_a_checkpoint_of_ppo"),
+    "rllib evaluate CHECKPOINT --algo": (
+        "a checkpoint of PPO",
+        "cli/test_train_file.py::test_evaluate_runs_episodes_of_a_checkpoint",
+    ),
     "tensorboard": (
         "a server for people, not installed; what it reads",
         "loggers/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
@@ -171,7 +174,7 @@ ELSEWHERE = {
         "half an hour; its display, and its job shortened",
         "e2e/test_main_job.py::test_progress_says_what_happens",
     ),
-    "rllib train --algo": ("ten iterations; two", "cli/test_train_algo.py::test_ppo_trains_without_a_file"),
+    "rllib train --algo": ("ten iterations; one", "cli/test_train_file.py::test_without_a_file_a_checkpoint_is_continued"),
     "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_four_kills"),
     "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (
         "a training",

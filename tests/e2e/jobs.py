@@ -12,6 +12,9 @@ import yaml
 from letters_env import Letters
 
 from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.checks import only_config
+from rapo_rllib.cli.experiments import read_experiments
+from rapo_rllib.cli.options import RunOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
@@ -24,13 +27,18 @@ SHORT: dict[str, Any] = {
     "retrieval_prob": 1.0,
     "temperature": 0.7,
     "evaluation_interval": 2,
-    "evaluation_duration": 4,
+    "evaluation_duration": 2,
+    "max_response_tokens": 128,
+    "max_step_tokens": 32,
     "time_budget_s": None,
     "learner_num_threads": 1,  # other tests run beside it
     "transcripts": True,
-    "model": {"autocast_dtype": "float32"},  # whatever this machine would choose: what is compared is exact then
+    "model": {
+        "autocast_dtype": "float32",
+        "gradient_checkpointing": False,
+    },  # whatever this machine would choose: what is compared is exact then
     "engine": {"dtype": "float32"},
-    "env_config": {"num_train": 40, "num_test": 4, "reward": {"correct": 1.0, "format": 0.5}},
+    "env_config": {"num_train": 40, "num_test": 2, "reward": {"correct": 1.0, "format": 0.5}},
 }
 
 
@@ -109,6 +117,28 @@ def small_config(model: str = "smollm2-135m-instruct") -> RAPOConfig:
             learner_num_threads=1,
         )
     )
+
+
+@dataclass(frozen=True)
+class TrialHere(Trial):
+    """A trial in this process."""
+
+    returned: list[dict[str, Any]]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """One result per iteration."""
+        return self.returned
+
+
+def built_here(path: Path, **overrides: Any) -> Any:
+    """The algorithm of a job's file, in this process, as Tune's trial would have it in its own.
+
+    Args:
+        path: what ``rllib train file`` would be given.
+        overrides: what ``--set`` would change.
+    """
+    return only_config(read_experiments(path, RunOptions(overrides=list(overrides.items())))).build_algo()
 
 
 def trials(folder: Path) -> list[Trial]:

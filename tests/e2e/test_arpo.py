@@ -9,13 +9,14 @@ import pytest
 from cli_runs import rllib
 from jobs import Trial, at, short_job, trials
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     folder = tmp_path_factory.mktemp("arpo")
     changes: dict[str, Any] = {"branching": {"initial": 6, "base_prob": 1.0}, "branch_advantage": "hard"}
+    changes |= {"max_response_tokens": 160, "max_step_tokens": 40}
     changes |= {"group_size": 8, "num_hybrid": 8}  # a model that seldom calls tools shall branch and retrieve somewhere
     job = short_job(folder, "arpo_math.yaml", iterations=1, **changes, evaluation_interval=0, evaluate_before_training=False)
     done = rllib(folder, "train", "file", str(job), timeout_s=400)

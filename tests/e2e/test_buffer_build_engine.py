@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
+from cli_runs import run_here
 from kill_job import JOB
 from sums import write_job
 
@@ -14,7 +14,6 @@ from rapo_rllib.agent_setup import policy_folder
 from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.checkpoint_folder import whole_folder
-from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.trace_files import read_trace_file
 from rapo_rllib.types import StepTrace
@@ -24,19 +23,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs the command in this process; returns what it said. (Typer's own runner closes the streams that vLLM keeps.)"""
-
-    def run(*arguments: str) -> str:
-        said: list[str] = []
-        monkeypatch.setattr(typer, "echo", said.append)
-        monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
-        try:
-            app(["buffer", "build", *arguments], standalone_mode=False)
-        except typer.Exit as ended:
-            pytest.fail(f"{ended.exit_code}: {said}")
-        return "\n".join(said)
-
-    return run
+    """Runs the command in this process; returns what it said."""
+    return lambda *arguments: "\n".join(run_here(monkeypatch, "buffer", "build", *arguments))
 
 
 def stored(uri: Path, level: str = "step") -> list[StepTrace]:

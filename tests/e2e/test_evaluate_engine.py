@@ -5,12 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
+from cli_runs import run_here
 from sums import write_sums
 
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.checkpoint_folder import whole_folder
-from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import StepTrace
 
@@ -26,15 +25,9 @@ def test_a_model_and_a_checkpoint(tmp_path: Path, small_model: str, monkeypatch:
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     with whole_folder(checkpoint, iteration=1) as folder:
         shutil.copytree(small_model, folder / "policy")
-    said: list[str] = []
-    monkeypatch.setattr(typer, "echo", said.append)
-    monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
     settings = [option for setting in SMALL for option in ("--set", setting)]
     data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
-    try:  # in this process: typer's own runner closes the streams that vLLM keeps
-        app(["evaluate", small_model, str(checkpoint), *data, *settings], standalone_mode=False)
-    except typer.Exit as ended:
-        pytest.fail(f"{ended.exit_code}: {said}")
+    run_here(monkeypatch, "evaluate", small_model, str(checkpoint), *data, *settings)
     models = json.loads((tmp_path / "out" / "results.json").read_text())["benchmarks"]["gsm8k"]["models"]
     assert list(models) == [Path(small_model).name, "run/checkpoint_000001"]
     rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
@@ -55,16 +48,10 @@ def test_with_retrieval_every_attempt_is_shown_a_trace(
     buffer.create()
     buffer.insert([StepTrace("t", "What is 90 + 8?", "", "<answer>\\boxed{98}</answer>", 1.0, source="solver")])
     buffer.close()
-    said: list[str] = []
-    monkeypatch.setattr(typer, "echo", said.append)
-    monkeypatch.setattr(typer, "secho", lambda text, **_: said.append(text))
     place = ["retrieval_level=trajectory", f"step_trace_buffer.uri={tmp_path / 'steps.db'}"]
     settings = [option for setting in (*SMALL, *place) for option in ("--set", setting)]
     data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
-    try:
-        app(["evaluate", small_model, *data, *settings, "--retrieval-prob", "1"], standalone_mode=False)
-    except typer.Exit as ended:
-        pytest.fail(f"{ended.exit_code}: {said}")
+    run_here(monkeypatch, "evaluate", small_model, *data, *settings, "--retrieval-prob", "1")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["retrieval_prob"] == 1.0
     assert found["benchmarks"]["gsm8k"]["models"][Path(small_model).name]["retrievals"] == 1.0

@@ -10,7 +10,7 @@ import pytest
 from cli_runs import rllib
 from jobs import TUNED_EXAMPLES, Trial, at, trials
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 SMALL: dict[str, Any] = {
     "model.gradient_checkpointing": False,
@@ -45,6 +45,7 @@ def trained(folder: Path, model: str, *arguments: str, **config: Any) -> list[Tr
     return trials(folder)
 
 
+@pytest.mark.slow  # 55 s each, two whole trials; in short: test_tune.py
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep(tmp_path: Path, small_model: str, name: str) -> None:
     path = str(TUNED_EXAMPLES / name)

@@ -11,7 +11,7 @@ from kill_job import KilledJob, at_random, compare
 
 from rapo_rllib.checkpoint_folder import whole_checkpoints
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 ITERATIONS = 5
 

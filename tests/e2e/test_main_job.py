@@ -1,21 +1,19 @@
-"""The main job, shortened: ``rllib train file``, vLLM, Milvus Lite, SmolLM2; then its checkpoint, restored and exported."""
+"""The main job, shortened: ``rllib train file``, vLLM, Milvus Lite, SmolLM2; then its checkpoint, evaluated."""
 
 from __future__ import annotations
 
 import json
 import math
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import rllib
+from cli_runs import rllib, run_here
 from jobs import Trial, at, example, short_job, trials
 from sums import write_sums
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 ROLLOUT = (
     *("episode_return_mean", "accuracy", "format_rate", "entropy", "groups_without_signal", "rollout_s", "tokens_per_s"),
@@ -54,7 +52,7 @@ def test_summary(job: tuple[Any, Trial]) -> None:
     summary = trial.summary
     assert 0 <= summary["accuracy_before"] <= 1
     assert 0 <= summary["accuracy_after"] <= 1
-    assert summary["evaluated_questions"] == 4
+    assert summary["evaluated_questions"] == 2
     assert summary["seconds"] > 0
     assert summary["tokens_per_s"] > 0
     assert summary["retrievals"] == sum(len(t["retrievals"]) for t in trial.transcripts)
@@ -64,7 +62,7 @@ def test_summary(job: tuple[Any, Trial]) -> None:
 
 def test_progress_says_what_happens(job: tuple[Any, Trial]) -> None:
     out = job[0].stdout
-    for phrase in ("the Step-Trace Buffer holds 40 step traces", "evaluating on 4 questions", "iteration 2: sampled 8 traj"):
+    for phrase in ("the Step-Trace Buffer holds 40 step traces", "evaluating on 2 questions", "iteration 2: sampled 8 traj"):
         assert phrase in out, out[-3000:]
     assert "tokens/s, reward" in out
 
@@ -96,19 +94,20 @@ def test_the_update_moved_the_policy_and_the_engine_followed(job: tuple[Any, Tri
         assert at(result, "sync/canary_mean") < 0.01
 
 
-def test_the_last_checkpoint_is_evaluated_as_its_run_was_set(job: tuple[Any, Trial], tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_evaluated_as_its_run_was_set(
+    job: tuple[Any, Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     checkpoint = str(job[1].last_checkpoint)
-    data = ("--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}")
-    done = rllib(tmp_path, "evaluate", checkpoint, *data, timeout_s=400)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run_here(monkeypatch, "evaluate", checkpoint, "--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 2)}")
     results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
     ((label, numbers),) = results["benchmarks"]["gsm8k"]["models"].items()
     assert label.endswith(Path(checkpoint).name)
-    assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (3, 0, 0.0)
-    assert 0 < numbers["tokens"] <= 160  # max_response_tokens
+    assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (2, 0, 0.0)
+    assert 0 < numbers["tokens"] <= 128  # max_response_tokens
     found = results["settings"][label]
     assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
-    budgets = {"max_prompt_tokens": 384, "max_response_tokens": 160, "max_step_tokens": 40, "max_tool_calls": 2}
+    budgets = {"max_prompt_tokens": 384, "max_response_tokens": 128, "max_step_tokens": 32, "max_tool_calls": 2}
     assert {name: found[name] for name in budgets} == budgets
     own = example("rapo_math.yaml")["config"]["protocol"]
     assert found["protocol"]["system_prompt"] == own["system_prompt"]
@@ -128,54 +127,3 @@ def test_transcripts(job: tuple[Any, Trial]) -> None:
             assert t["retrieved_share"] == 0
     retrieved = [t for t in transcripts if t["retrievals"]]
     assert all(t["hybrid"] and t["retrieved_share"] > 0 for t in retrieved)
-
-
-@pytest.fixture(scope="module")
-def restored(job: tuple[Any, Trial], ray_session: None) -> Iterator[Any]:
-    from rapo_rllib import RAPO
-
-    algorithm = RAPO.from_checkpoint(str(job[1].last_checkpoint))
-    yield algorithm
-    algorithm.stop()
-
-
-def test_a_restored_run_goes_on(job: tuple[Any, Trial], restored: Any) -> None:
-    seen = {t["question_id"] for t in job[1].transcripts}
-    assert restored.iteration == 2
-    before = restored.env_runner.policy_version
-    result = restored.train()
-    assert result["training_iteration"] == 3
-    assert restored.env_runner.policy_version == at(result, "sync/weight_version") == before + 1
-    assert at(result, "env_runners/num_env_steps_sampled_lifetime") > at(
-        job[1].results[-1], "env_runners/num_env_steps_sampled"
-    )
-    assert at(result, "rapo/accuracy_before") == job[1].summary["accuracy_before"]  # of the whole training
-    assert at(result, "rapo/retrievals") >= job[1].summary["retrievals"]
-    files = sorted((Path(restored.logdir) / "transcripts").glob("*.jsonl"))
-    questions = {t["question_id"] for t in Trial(Path(restored.logdir)).transcripts}
-    assert files
-    assert len(questions) == 2
-    assert not questions & seen, "the restored run asked questions again that this epoch had already"
-
-
-def test_exported_policy_in_transformers_and_vllm(restored: Any, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = restored.export_policy(tmp_path / "policy")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    own = restored.get_module().language_model.state_dict()
-    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
-    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
-    expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
-    code = (
-        "import os; os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING='0', VLLM_CPU_KVCACHE_SPACE='1')\n"
-        "from vllm import LLM, SamplingParams\n"
-        f"llm = LLM({str(folder)!r}, dtype='float32', max_model_len=64, enforce_eager=True)\n"
-        "params = SamplingParams(temperature=0, max_tokens=8)\n"
-        "print(llm.generate('The capital of France is', params, use_tqdm=False)[0].outputs[0].token_ids)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == str(expected)

@@ -11,7 +11,7 @@ import yaml
 from cli_runs import rllib
 from jobs import TUNED_EXAMPLES, at, trials
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 
 def test_the_text_game(tmp_path: Path) -> None:

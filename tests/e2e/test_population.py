@@ -19,7 +19,7 @@ from rapo_rllib.buffer.growth import GrownTraces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOM = 200

@@ -14,7 +14,7 @@ from letters_env import log_episode, weights
 from rapo_rllib import RAPO
 from rapo_rllib.errors import CheckpointError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,8 @@ def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
     assert len(after) == 2
     assert np.array_equal(after[0], after[1])
     assert not np.array_equal(before[0], after[0])
+    copied = two_learners.get_module().language_model.state_dict()
+    assert np.array_equal(copied["model.layers.3.mlp.up_proj.weight"].numpy(), after[0])
     assert at(result, "learners/default_policy/num_steps") == 1
     held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
     assert held == [1] == [at(result, "sync/weight_version")]

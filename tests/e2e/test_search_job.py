@@ -17,7 +17,7 @@ from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.rewards.qa import token_f1
 from rapo_rllib.settings import ProtocolSettings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 SHOWN = (
     "<search>capital of France</search>\n<result>\n[1] Paris\nParis is the capital of France.\n</result>\n"

@@ -8,7 +8,7 @@ import pytest
 from jobs import at
 from letters_env import Letters
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
 
 def test_a_grid_of_two(tmp_path: Path, small_model: str) -> None:

@@ -193,6 +193,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, 
         Questions.questions({"dataset": str(tmp_path / name)}, "train")
 
 
+@pytest.mark.process
 def test_real_gsm8k(shared_data: Path) -> None:
     config = {
         "dataset": str(shared_data / "math" / "gsm8k_train.jsonl.gz"),
@@ -211,6 +212,7 @@ def test_real_gsm8k(shared_data: Path) -> None:
         assert (reward, terminated, info["format_ok"]) == (1.0, True, True)
 
 
+@pytest.mark.process
 def test_real_math_and_the_papers_training_set(shared_data: Path) -> None:
     # both hold rows without an answer: 2 of 7,500 and 1 of 10,000
     math = {"dataset": str(shared_data / "math" / "math_train.jsonl.gz")}

@@ -121,6 +121,7 @@ def test_questions_are_short_and_plain() -> None:
     assert len({p.text for p in found}) > 950
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("style", ["steps", "single"])
 def test_the_python_tool_answers_what_the_expert_wrote(style: str) -> None:
     tool, settings = PythonTool(), ProtocolSettings()
@@ -134,6 +135,7 @@ def test_the_python_tool_answers_what_the_expert_wrote(style: str) -> None:
         assert expert.reward == 1.0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("style", ["steps", "single"])
 def test_the_expert_earns_the_full_reward(style: str) -> None:
     config = {"expert_style": style, "num_train": 3, "reward": {"format": 0.5}}

@@ -94,9 +94,9 @@ def test_what_decides_the_answers_is_all_there(folder: Path) -> None:
     assert settings_of([choice]) != before
     asked = [AgentChoice("http://127.0.0.1:1/v1", model="m", extra=extra) for extra in ({}, {"top_p": 0.1})]
     assert settings_of(asked[:1]) != settings_of(asked[1:])
-    config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "token": "secret"})
+    config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "token_env": "MY_TOKEN"})
     buffer = resolved_settings(config, AgentChoice("m"), EvaluationPlan((), retrieval_prob=0.5))["step_trace_buffer"]
-    assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "token" not in buffer
+    assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "token_env" not in buffer
 
 
 def test_a_module_beside_the_job_is_found_in_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -307,15 +306,13 @@ def test_a_step_that_is_not_finite_on_one_learner_is_skipped_on_all(
     assert first == second and "2 optimiser steps in a row were not finite" in first
 
 
-def fail(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[str, float, dict[str, torch.Tensor]]:
+def fail(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
     """A job: an update in which the second learner raises, then one that works."""
     made = learner(folder, rank, world_size, **settings)
-    start = time.monotonic()
     with pytest.raises(LearnerError) as caught:
         updated(made, batch(4, 2 if made.fault == "scoring" else 1, settings), rank, world_size)
-    seconds = time.monotonic() - start
     updated(made, batch(4, 1, settings), rank, world_size)
-    return str(caught.value), seconds, gathered_weights(made)
+    return str(caught.value), gathered_weights(made)
 
 
 FAULTS = [("ddp", "loss"), ("fsdp", "loss"), ("fsdp", "layer forward"), ("fsdp", "layer backward"), ("fsdp", "scoring")]
@@ -331,9 +328,8 @@ def test_one_learner_raising_is_one_error_on_all_and_the_group_lives_on(
     updated(one, batch(4, 1, settings))
     expected = gathered_weights(one)
     stage = "scoring the old policy" if fault == "scoring" else "forward and backward"
-    for message, seconds, weights in results_of(processes.run(2, fail, folders["llama"], settings)):
+    for message, weights in results_of(processes.run(2, fail, folders["llama"], settings)):
         assert message == f"{stage} failed on 1 of 2 learners; learner 1: OSError: a disk is gone"
-        assert seconds < 30
         for name, tensor in expected.items():  # the failed update left nothing behind
             torch.testing.assert_close(weights[name], tensor, rtol=1e-8, atol=1e-10)
 

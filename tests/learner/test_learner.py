@@ -19,6 +19,7 @@ from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.learner import RAPOTorchLearner
+from rapo_rllib.rl_module import LOGPROBS, ROW
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TokenKind, Trajectory
 from rapo_rllib.weights import unpack_weights
@@ -213,10 +214,32 @@ def test_kl_term_pulls_towards_the_initial_model_and_keeps_groups_without_signal
 
 
 def test_learning_rate_schedule(folder: Path) -> None:
+    """What is logged is the rate that the update had; the schedule moves on behind it."""
     learner = build(folder, lr=[[0, 1e-3], [100, 0.0]])
-    for steps, expected in ((0, 1e-3), (50, 5e-4), (100, 0.0)):
+    for steps, had, then in ((0, 1e-3, 1e-3), (50, 1e-3, 5e-4), (100, 5e-4, 0.0), (120, 0.0, 0.0)):
+        before = weights(learner)
         results = learner.update(training_data=batch(), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps})
-        assert metric(results, "default_optimizer_learning_rate") == pytest.approx(expected, abs=1e-9)
+        assert metric(results, "default_optimizer_learning_rate") == pytest.approx(had, abs=1e-9)
+        assert learner._get_optimizer_lr(learner.get_optimizer(DEFAULT_MODULE_ID)) == pytest.approx(then, abs=1e-9)
+        moved = any(not torch.equal(a, b) for a, b in zip(before.values(), weights(learner).values(), strict=True))
+        assert moved == (had > 0)
+
+
+def test_pi_old_of_every_minibatch_is_the_policy_before_the_update(folder: Path) -> None:
+    """The second optimiser step of an update is off-policy by the first: its ratio is to the policy before both."""
+    data = batch(num_minibatches=2)
+    start, stepped, both = (build(folder, old_logprobs="learner", lr=1e-2) for _ in range(3))
+    alone = TrainingBatch(data.minibatches[:1], data.statistics)
+    assert metric(stepped.update(training_data=alone), "ratio_max") == pytest.approx(1.0, abs=1e-6)
+
+    def second_minibatch(learner: RAPOTorchLearner) -> torch.Tensor:
+        rows = learner._packed(data.minibatches[1])
+        return torch.cat([learner.policy.forward_train({ROW: row})[LOGPROBS].detach() for row in rows])
+
+    ratios = torch.exp(second_minibatch(stepped) - second_minibatch(start))
+    assert ratios.max() > 1.01
+    results = both.update(training_data=data)
+    assert metric(results, "ratio_max") == pytest.approx(float(ratios.max()), rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -59,7 +59,8 @@ def metric(results: dict[str, Any], name: str) -> float:
     return float(results[DEFAULT_MODULE_ID][name].peek())
 
 
-@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+# with shards, 17 s: also in test_fsdp.py, and under Ray in e2e/test_scaling.py
+@pytest.mark.parametrize("parallelism", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_learners_equal_one_and_fail_together(folder: Path, parallelism: str) -> None:
     settings = {"num_epochs": 2, "lr": 1e-2, "old_logprobs": "learner", "learner_class": LearnerThatFails}
     local = LearnerGroup(config=TinyConfig(folder, **settings))

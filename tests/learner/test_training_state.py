@@ -124,6 +124,9 @@ def test_skipped_steps_are_counted_on(folder: Path, tmp_path: Path) -> None:
 def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     build(folder).save_training_state(str(tmp_path / "state"))
     other = build(save_tiny_model(tmp_path / "other", "qwen2"))
+    with pytest.raises(CheckpointError, match=r"not the same model: in config.json architectures is \['LlamaForCausalLM'\]"):
+        other.load_training_state(str(tmp_path / "state"), 0)
+    (tmp_path / "state" / "model.json").unlink()  # one that does not say
     with pytest.raises(CheckpointError, match=r"holds the weights of another model: .* is missing there"):
         other.load_training_state(str(tmp_path / "state"), 0)
 

@@ -254,3 +254,51 @@ def test_order_of_tokens_does_not_matter(order: list[int]) -> None:
     inputs = four_tokens()
     shuffled = LossInputs(**{name: values[order] for name, values in inputs.given().items()})
     assert float(policy_loss(shuffled, SETTINGS).loss) == pytest.approx(float(policy_loss(inputs, SETTINGS).loss), abs=1e-12)
+
+
+def hybrid_gradient(settings: ObjectiveSettings, advantage: float) -> torch.Tensor:
+    """Of a trajectory of three tokens, a fifth of which was retrieved, at ratio 1."""
+    logprobs, ids = log(0.5, 0.4, 0.2).requires_grad_(), torch.zeros(3, dtype=torch.int64)
+    old, shares = logprobs.detach().clone(), numbers(0.2, 0.2, 0.2)
+    inputs = LossInputs(logprobs, old, numbers(*[advantage] * 3), shares, numbers(1, 1, 1) / 3, trajectory_ids=ids)
+    policy_loss(inputs, settings).loss.backward()
+    assert logprobs.grad is not None
+    return logprobs.grad
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "sequence_token"])
+@pytest.mark.parametrize("advantage", [1.5, -1.5])
+def test_shaping_after_a_narrow_clip_leaves_hybrids_their_gradient(level: str, advantage: float) -> None:
+    narrow = replace(SETTINGS, importance_level=level, clip_low=3e-4, clip_high=4e-4)
+    # (1 + 0.05 * 0.2) * A per token, a third of it each
+    expected = numbers(*[-1.01 * advantage / 3] * 3)
+    torch.testing.assert_close(hybrid_gradient(replace(narrow, shaping_order="after_clip"), advantage), expected)
+    before = hybrid_gradient(narrow, advantage)
+    torch.testing.assert_close(before, torch.zeros_like(expected) if advantage > 0 else expected)
+
+
+def test_shaping_after_the_clip_by_hand() -> None:
+    # ratios 1.2, 1.5, 0.5, 1; clipped: 2.4; 1.28 * 2 = 2.56; -0.8; -1
+    # shaped by 1.02 at the first two; engine weights 1.25, 1, 0.5, 2
+    # 1.02 * 2.4 * 1.25 + 1.02 * 2.56 - 0.4 - 2 = 3.06 + 2.6112 - 2.4 = 3.2712
+    outputs = policy_loss(four_tokens(), replace(SETTINGS, shaping_order="after_clip"))
+    assert float(outputs.loss.detach()) == pytest.approx(-0.25 * 3.2712, abs=1e-9)
+
+
+def test_clip_sees_the_bare_ratio_where_shaping_comes_after_it() -> None:
+    # as in test_clip_sees_the_shaped_ratio: 1.25 is below 1.28, 0.78 below 0.8
+    advantages, ones = numbers(1.0, -1.0), numbers(1.0, 1.0)
+    inputs = LossInputs(log(0.5, 0.39), log(0.4, 0.5), advantages, ones, ones)
+    averages = policy_loss(inputs, replace(SETTINGS, shaping_order="after_clip")).metrics.averages()
+    assert (averages["clipped_low"], averages["clipped_high"]) == (0.5, 0.0)
+
+
+def test_both_orders_are_one_where_nothing_is_clipped_or_retrieved() -> None:
+    nothing = replace(four_tokens(), retrieved_share=numbers(0, 0, 0, 0))
+    losses = [policy_loss(nothing, replace(SETTINGS, shaping_order=order)).loss for order in ("before_clip", "after_clip")]
+    assert torch.equal(*losses)
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="shaping_order must be one of before_clip, after_clip; got 'never'"):
+        policy_loss(four_tokens(), replace(SETTINGS, shaping_order="never"))

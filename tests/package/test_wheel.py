@@ -84,6 +84,47 @@ def test_the_installed_command_finds_the_examples(installed: Path, tmp_path: Pat
     assert all(place.startswith(str(installed.parents[1])) for place in places), places
 
 
+ATTACK = """
+import os, sys
+found = []
+for path in [None, *PATHS]:
+    sys.path[:0] = [path] if path else []
+    try:
+        from rapo_rllib.envs import word_problems
+        found.append("imported")
+    except ImportError:
+        pass
+    for name in ("rapo_rllib/envs/word_problems.py", "rapo_rllib-VERSION.dist-info/RECORD", "others.pth"):
+        try:
+            found.append(open(os.path.join(path or ".", name)).read()[:20])
+        except OSError:
+            pass
+print(found, [name for path in sys.path for _, *names in os.walk(path) for name in sum(names, []) if name.startswith("rapo")])
+"""
+CALLS = """
+import sys
+from rapo_rllib.tools.python import PythonTool
+for options in ({"namespaces": "auto"}, {"namespaces": "off"}, *([{"backend": "bwrap"}] if sys.argv[2] else [])):
+    tool = PythonTool(timeout_s=60, **options)
+    print(tool.run(sys.argv[1]).text, tool.run("import sympy; sympy.sqrt(16)").text)
+"""
+
+
+@pytest.mark.slow
+def test_code_in_the_sandbox_does_not_see_it(installed: Path) -> None:
+    (packages,) = installed.parents[1].glob("lib/python*/site-packages")
+    paths = [str(packages), *site.getsitepackages(), str(REPOSITORY)]
+    attack = f"PATHS = {paths!r}\n{ATTACK.replace('VERSION', PROJECT['version'])}"
+    arguments = ["-c", CALLS, attack, shutil.which("bwrap") or ""]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [installed.parent / "python", *arguments], cwd=packages, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[] [] 4"] * len(done.stdout.splitlines()), done.stdout
+    assert len(done.stdout.splitlines()) == (3 if shutil.which("bwrap") else 2)
+
+
 def test_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert "rapo_rllib/py.typed" in names

@@ -62,3 +62,33 @@ def test_special_tokens_in_what_others_wrote_are_text(smollm2: Path) -> None:
     plain = "\n<result>\nüber 8 * 9\n</result>\n"
     assert chat.encode(plain) == tokenizer.encode(plain, add_special_tokens=False)
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") in chat.prompt_ids("What is 1 + 1?")  # the template's own
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("eos", "template", "ends"),
+    [
+        ("<|im_end|>", CHATML, ["<|im_end|>"]),
+        ("<|endoftext|>", CHATML, ["<|im_end|>", "<|endoftext|>"]),  # as of Qwen2.5's base models
+        ("<|endoftext|>", None, ["<|endoftext|>"]),
+        ("<|endoftext|>", "{% for m in messages %}{{ m['content'] }} and so on\n{% endfor %}", ["<|endoftext|>"]),
+        ("<|endoftext|>", "<|im_start|>{{ messages[0]['content'] }}", ["<|endoftext|>"]),  # shows no answer at all
+        (None, CHATML, ["<|im_end|>"]),
+    ],
+)
+def test_what_ends_a_turn(smollm2: Path, eos: str | None, template: str | None, ends: list[str]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer.eos_token, tokenizer.chat_template = eos, template
+    assert tokenizer.convert_ids_to_tokens(ChatProtocol(tokenizer, ProtocolSettings()).end_ids) == ends
+
+
+def test_smollm2_ends_its_turn_as_its_template_does(smollm2: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    chat = ChatProtocol(tokenizer, ProtocolSettings(examples=(("1 + 1?", "<answer>2</answer>"),)))
+    assert chat.end_ids == [tokenizer.eos_token_id]
+    shown = tokenizer.encode("<answer>2</answer>", add_special_tokens=False)
+    prompt = chat.prompt_ids("2 + 2?")
+    starts = [i for i in range(len(prompt)) if prompt[i : i + len(shown)] == shown]
+    assert [prompt[start + len(shown)] for start in starts] == chat.end_ids  # the examples show the policy the same

@@ -72,3 +72,24 @@ def test_a_trajectory_that_stops_at_a_result_has_no_end_of_turn() -> None:
     chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
     cut = ExpertTrajectory(Question("q", "?"), (f"<python>3 + 5</python>{RESULT}",), 1.0, "x")
     assert chat.end_ids[0] not in expert_tokens(cut, [1], chat).token_ids
+
+
+def test_the_last_step_ends_with_one_token_the_usual_one() -> None:
+    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    chat.end_ids = [7, 8]  # the template's, the tokenizer's
+    answered = ExpertTrajectory(Question("q", "?"), ("<answer>8</answer>",), 1.0, "x")
+    assert expert_tokens(answered, [1], chat).token_ids == [*chat.encode("<answer>8</answer>"), 7]
+
+
+@pytest.mark.parametrize("behind", ["", "\n", " I hope this helps.</answer>"])
+def test_an_expert_ends_where_the_policy_would(behind: str) -> None:
+    """Behind the answer the policy writes one token, which is to be the end of its turn: no newline before it."""
+    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    first = f"<python>3 + 5</python>{RESULT}"
+    expert = ExpertTrajectory(Question("q", "?"), (first, f"So:\n<answer>8</answer>{behind}"), 1.0, "x")
+    trajectory = expert_tokens(expert, [1], chat)
+    final = [*chat.encode("So:\n<answer>8</answer>"), chat.end_ids[0]]
+    assert trajectory.token_ids[-len(final) :] == final
+    assert trajectory.text == f"{first}So:\n<answer>8</answer>"
+    without = ExpertTrajectory(Question("q", "?"), ("It is 8.\n",), 1.0, "x")
+    assert expert_tokens(without, [1], chat).token_ids == [*chat.encode("It is 8.\n"), chat.end_ids[0]]

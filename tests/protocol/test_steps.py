@@ -1,8 +1,12 @@
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.protocol.steps import ParsedStep, boxed_answer, format_ok, parse_step, render_observation
+from rapo_rllib.protocol.steps import ParsedStep, boxed_answer, format_ok, last_box, parse_step, render_observation
 from rapo_rllib.settings import ProtocolSettings
 
 SETTINGS = ProtocolSettings()
@@ -101,6 +105,14 @@ def test_a_call_is_found_whatever_precedes_it(content: str, before: str) -> None
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{a \} b}", r"a \} b"),
         (r"\boxed {3}", "3"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{ \boxed{\boxed{5}} }", "5"),
+        (r"\boxed{not \boxed{5}}", r"not \boxed{5}"),
+        (r"\boxed{\boxed{5} or \boxed{6}}", r"\boxed{5} or \boxed{6}"),
+        (r"\boxed{5}\boxed{6}", "6"),
+        (r"\boxed{5}{6}", "5"),
+        (r"\boxed{1 and \boxed{2}", "2"),
+        (r"\\boxed{5}", "5"),
         (r"\boxed{7} and \boxed{8", "7"),
         (r"\boxed{8", r"\boxed{8"),
         ("  8 apples ", "8 apples"),
@@ -151,3 +163,59 @@ def test_an_observation_stands_on_lines_of_its_own() -> None:
 )
 def test_an_output_cannot_speak_for_the_protocol(output: str, shown: str) -> None:
     assert render_observation(output, SETTINGS) == f"\n<result>\n{shown}\n</result>\n"
+
+
+LONG = 200_000
+NESTED = "\\boxed{1\\boxed{2}" * LONG + "}" * LONG
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\\boxed{" * LONG, None),
+        ("\\boxed{5}" * LONG, "5"),
+        ("\\boxed{" * LONG + "5" + "}" * LONG, "5"),
+        (NESTED, NESTED[len("\\boxed{") : -1]),
+        ("\\boxed{" * LONG + "}" * (LONG // 2), ""),
+        ("\\boxed " * LONG + "{5}", "5"),
+        ("\\" * LONG, None),
+    ],
+    ids=range(7),
+)
+def test_boxes_are_read_in_one_pass(text: str, expected: str | None) -> None:
+    """A second pass for every box would take hours."""
+    with deadline(120):
+        assert last_box(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>" * LONG,
+        "</think>" * LONG,
+        "<python>" + "</python>" * LONG,
+        "</python>" * LONG + "<python>" * LONG,
+        "<answer>" * LONG,
+        "<think>x</think>" * LONG + "<think>" * LONG,
+    ],
+    ids=range(6),
+)
+def test_tags_are_read_in_one_pass(text: str) -> None:
+    with deadline(120):
+        assert parse_step(text, SETTINGS, TAGS).answer is None
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Ends what takes longer, in the main thread."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"not done in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -96,34 +96,37 @@ def test_hover_and_arrow_keys_tell_values(opened) -> None:
     assert "iteration 1" in first and "iteration 2" in plot.locator(".tip").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("control", "value", "passes"),
-    [
-        ("outcome", "correct", lambda card: "correct" in card),
-        ("outcome", "wrong", lambda card: "wrong" in card),
-        ("policy", "hybrid", lambda card: "hybrid" in card),
-        ("policy", "on", lambda card: "on-policy" in card),
-        ("retrieval", "with", lambda card: "similarity" in card),
-        ("retrieval", "without", lambda card: "similarity" not in card),
-        ("end", "length", lambda card: "end: length" in card),
-    ],
-)
-def test_filters(opened, control, value, passes) -> None:
+FILTERS = {
+    ("outcome", "correct"): lambda card: "correct" in card,
+    ("outcome", "wrong"): lambda card: "wrong" in card,
+    ("policy", "hybrid"): lambda card: "hybrid" in card,
+    ("policy", "on"): lambda card: "on-policy" in card,
+    ("retrieval", "with"): lambda card: "similarity" in card,
+    ("retrieval", "without"): lambda card: "similarity" not in card,
+    ("end", "length"): lambda card: "end: length" in card,
+}
+
+
+def test_filters(opened) -> None:
     page = opened()
     page.select_option("#trial", label="retrieval_prob=1.0")
     assert count(page) == (36, 36, 9)
-    page.select_option(f"#{control}", value)
-    passing, _, questions = count(page)
-    assert 0 < passing < 36
-    seen = 0
-    for _ in range(questions):
-        for text, classes in page.eval_on_selector_all(
-            "article", "cards => cards.map((card) => [card.innerText, card.className])"
-        ):
-            seen += passes(text)
-            assert passes(text) == ("missed" not in classes)
-        page.keyboard.press("]")
-    assert seen == passing
+    for (control, value), passes in FILTERS.items():
+        anything = page.locator(f"#{control}").input_value()
+        page.select_option(f"#{control}", value)
+        passing, _, questions = count(page)
+        assert 0 < passing < 36, (control, value)
+        seen = 0
+        for _ in range(questions):
+            for text, classes in page.eval_on_selector_all(
+                "article", "cards => cards.map((card) => [card.innerText, card.className])"
+            ):
+                seen += passes(text)
+                assert passes(text) == ("missed" not in classes), (control, value)
+            page.keyboard.press("]")
+        assert seen == passing, (control, value)
+        page.select_option(f"#{control}", anything)
+        page.select_option("#question", "0")
 
 
 def test_search_marks_and_counts(opened) -> None:

@@ -160,3 +160,13 @@ def test_comparison_tells_last_and_best(tmp_path) -> None:
     assert values["training accuracy, last"] == "0.500" and values["training accuracy, best"] == "0.750"
     assert values["generated tokens"] == "300" and values["seconds"] == "30" and values["iterations"] == "3"
     assert values["held-out accuracy, last"] == "" and values["state"] == "ended"
+
+
+def test_an_evaluation_takes_time_only_where_there_was_one() -> None:
+    timers = {"evaluation_iteration": 90.0, "rollout": 5.0}
+    evaluated = {"evaluation": {"env_runners": {"accuracy": 0.5}}}
+    rows = [{"training_iteration": n, "time_this_iter_s": 100.0, "timers": timers} for n in (1, 2, 3)]
+    rows[2] |= evaluated
+    found = [plot_values(row) for row in rows]
+    assert [values["seconds/evaluation"] for values in found] == [90.0, None, 90.0]
+    assert [values["seconds/rest"] for values in found] == [5.0, 95.0, 5.0]

@@ -44,6 +44,21 @@ def test_parts_say_who_wrote_what(known) -> None:
     assert parts[0]["tool"] == "python" and parts[0]["tool_seconds"] == 0.02
 
 
+def test_what_the_last_token_wrote_behind_the_answer_is_the_policys() -> None:
+    trajectory = hybrid()
+    trajectory.text += " So"  # its last token, sampled to see whether it ends its turn
+    parts = text_parts(transcript(QUESTION, trajectory))
+    assert [part["by"] for part in parts] == ["policy", "tool", "retrieved", "policy"]
+    assert parts[3]["text"] == "<answer>\\boxed{8}</answer> So"
+
+
+def test_a_result_that_had_no_room_is_part_of_the_length_that_was_punished() -> None:
+    objective = ObjectiveSettings(overlong_penalty=0.5, overlong_buffer_share=0.25, max_response_tokens=400)
+    huge, plain = Trajectory("q", [1], unfitting_tokens=500, end="length"), Trajectory("q", [1], end="eos")
+    rows = [transcript(QUESTION, trajectory) for trajectory in (huge, plain)]
+    assert [own["outcome"] for own in group_advantages(rows, objective)] == pytest.approx([-0.7071, 0.7071], abs=1e-3)
+
+
 def test_a_trace_ahead_of_all_steps_is_retrieved_text() -> None:
     trajectory = Trajectory("q", [1], hybrid=True)
     add_trace(trajectory)

@@ -72,4 +72,12 @@ CASES = [
     ("Theatre", ["The atre"], 0, False, "articles are whole words"),
     ("it is Paris, I think", ["Paris"], 1 / 3, False, "P 1/5, R 1: 2/5 / (6/5)"),
     ("I do not know", ["Paris"], 0, False, "a sentence without the answer"),
+    ("not Paris", ["Paris"], 2 / 3, False, "a denial shares a word, and is never exact"),
+    ("Paris or London", ["Paris"], 0.5, False, "P 1/3, R 1: each candidate costs"),
+    ("Paris, London, Rome, Berlin, Madrid", ["Paris"], 1 / 3, False, "all candidates: P 1/5, R 1"),
+    ("x " * 9998 + "Paris", ["Paris"], 2 / 10000, False, "a long text with the answer in it"),
+    ("Paris Paris Paris", ["Paris"], 0.5, False, "saying it more often: P 1/3, R 1"),
+    ("yes or no", ["yes"], 0, False, "both are neither"),
+    ("not yes", ["yes"], 0, False, "yes counts as a whole answer only, denied or not"),
+    ("\u200b", ["Paris"], 0, False, "what nobody sees is no answer"),
 ]

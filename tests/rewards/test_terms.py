@@ -69,6 +69,11 @@ CALL = EpisodeStep("<think>Add.</think><python>3 + 5</python>", "python", "8")
         (["<think>Add.</think><answer>\\boxed{8</answer>"], False, False),  # a box that does not close
         (["<think>Add.</think><answer>\\boxed{7}\\boxed{8}</answer>"], False, True),  # two boxes: the last counts
         ([GOOD + GOOD], False, False),  # two answers
+        (["<think>\\boxed{7}</think><answer>\\boxed{8}</answer>"], True, True),  # a box elsewhere says nothing
+        (["<think>Add.</think>\\boxed{8}<answer>8</answer>"], False, False),  # nor does it stand for the answer's
+        (["<think>Add.</think><answer>\\boxed{\\boxed{8}}</answer>"], False, True),  # a box in a box
+        (["<think>Add.</think><answer><answer>\\boxed{8}</answer>"], False, False),
+        (["<think>Add.</think><answer>\\boxed{8}</answer></answer>"], False, False),
         (["<think>Add.</think></answer>\\boxed{8}<answer>"], False, False),
         (["<think>Use <python>.</think><answer>\\boxed{8}</answer>"], True, False),  # a call that has no result
         ([CALL, "<think>Or <python>9</python>?</think><answer>\\boxed{8}</answer>"], True, False),

@@ -50,6 +50,18 @@ def test_a_new_one_takes_the_place_of_an_old_or_an_empty_one(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
+def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "c"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"c holds 'thesis\.tex', which is no checkpoint's and would be lost"):
+        write(mine)
+    with pytest.raises(CheckpointError, match=r"c2 holds 'notes'"):
+        (write(tmp_path / "c2") / "notes").write_text("mine")
+        write(tmp_path / "c2")
+    assert (mine / "thesis.tex").read_text() == "mine" and check_whole(tmp_path / "c2")
+
+
 def test_between_the_two_renames_the_old_one_is_not_lost(tmp_path: Path) -> None:
     path = write(tmp_path / "c", "old")
     path.rename(tmp_path / ".c.replaced")  # where a kill may leave it
@@ -86,6 +98,7 @@ def test_the_furthest_trained_comes_last_and_parts_are_left_out(tmp_path: Path) 
     assert [path.name for path in whole_checkpoints(tmp_path)] == ["c0", "c1", "c2"]
 
 
+@pytest.mark.process
 def test_kill_at_any_moment_leaves_one_that_is_whole(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from rapo_rllib.checkpoint_folder import whole_folder\n"

@@ -26,6 +26,16 @@ def make(**training: Any) -> RAPOConfig:
         ({"num_minibatches": 64}, "num_minibatches = 64 is more than questions_per_step = 32"),
         ({"clip_low": -1}, "clip_low = -1: must be at least 0"),
         ({"loss_aggregation": "mean"}, "loss_aggregation = 'mean': must be one of 'trajectory', 'token'"),
+        (
+            {"clip_high": 0.04, "num_hybrid": 4},
+            "importance_shaping_weight = 0.05 with clip_high = 0.04: shaping alone can pass the clip",
+        ),
+        ({"dual_clip": 1.02, "num_hybrid": 4}, "importance_shaping_weight = 0.05 with dual_clip = 1.02"),
+        ({"shaping_order": "first"}, "shaping_order = 'first': must be one of 'before_clip', 'after_clip'"),
+        (
+            {"importance_cap": 3.0},
+            "importance_cap = 3.0 with old_logprobs = 'auto' and num_minibatches = 2: π_old is the engine's",
+        ),
         ({"old_logprobs": "engine"}, "old_logprobs = 'engine': must be one of"),
         ({"weight_transfer": "rdma"}, "weight_transfer = 'rdma': must be one of 'auto', 'object_store', 'nccl', 'ipc'"),
         ({"weight_transfer": "nccl"}, "weight_transfer = 'nccl' goes from GPU to GPU: set num_env_runners"),
@@ -207,3 +217,29 @@ def test_preflight_refuses_more_evaluation_than_there_is() -> None:
 
 def test_whole_trajectories_are_retrieved_without_tool_calls_too() -> None:
     make(max_tool_calls=0, retrieval_level="trajectory").validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "whose"),
+    [
+        ({}, "rollout"),  # two minibatches
+        ({"num_minibatches": 1}, "learner"),
+        ({"num_minibatches": 1, "num_epochs": 3}, "learner"),
+        ({"num_minibatches": 1, "one_step_off": True}, "rollout"),
+        ({"num_minibatches": 1, "old_logprobs": "rollout"}, "rollout"),
+        ({"old_logprobs": "learner"}, "learner"),
+    ],
+)
+def test_the_old_policy_is_the_learners_where_that_costs_nothing(settings: dict, whose: str) -> None:
+    assert RAPOConfig().training(**settings).old_policy == whose
+
+
+def test_clips_that_shaping_cannot_pass_are_accepted() -> None:
+    for settings in (
+        {"clip_high": 0.04, "num_hybrid": 0},
+        {"clip_high": 0.04, "num_hybrid": 4, "shaping_order": "after_clip"},
+        {"clip_high": 0.04, "num_hybrid": 4, "importance_shaping_weight": 0.04},
+        {"importance_cap": 3.0, "num_minibatches": 1},
+        {"importance_cap": None},
+    ):
+        RAPOConfig().environment("rapo/word_problems").training(**settings).validate()

@@ -21,6 +21,8 @@ class ScriptedGroup:
         self.healthy, self.dies = list(numbers), dies
         self.calls: list[dict[int, list[str]]] = []
         self.local_env_runner: Any = None
+        self.slow: tuple[int, ...] = ()  # of those that die: they live, and have not answered
+        self.timeouts: list[float | None] = []
 
     def num_remote_env_runners(self) -> int:
         return 3
@@ -29,13 +31,15 @@ class ScriptedGroup:
         return list(self.healthy)
 
     def foreach_env_runner(self, functions: list[str], *, kwargs: list[dict], remote_worker_ids: list[int], **_: Any) -> list:
+        self.timeouts.append(_["timeout_seconds"])
         assert functions == ["sample"] * len(kwargs)
         call = len(self.calls)
         self.calls.append({n: [q.id for q in k["questions"]] for n, k in zip(remote_worker_ids, kwargs, strict=True)})
         results = []
         for number, arguments in zip(remote_worker_ids, kwargs, strict=True):
             if self.dies(number, call):
-                self.healthy.remove(number)
+                if number not in self.slow:
+                    self.healthy.remove(number)
             else:
                 results.append(SampleResult([TrajectoryGroup(q, [], 0) for q in arguments["questions"]]))
         return results
@@ -100,3 +104,11 @@ def test_questions_that_cost_every_runner_end_the_training() -> None:
     with pytest.raises(RuntimeError, match=r"died 3 times in a row while sampling 7 questions \(q0, \.\.\.\)"):
         sampled(group, restore)
     assert len(group.calls) == 3
+
+
+def test_a_runner_that_does_not_answer_in_time_is_told_of() -> None:
+    group = ScriptedGroup((1, 2, 3), lambda number, call: number != 1)
+    group.slow = (3,)  # 2 died, 3 is busy
+    with pytest.raises(RuntimeError, match=r"1 env runner\(s\) of \[1, 2, 3\] did not answer in 5 s: raise sample_timeout_s"):
+        sampled(group, timeout_s=5.0)
+    assert group.timeouts == [5.0] and len(group.calls) == 1

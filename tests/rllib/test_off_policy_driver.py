@@ -45,7 +45,7 @@ def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct:
 
     class Constant:
         def get_current_value(self) -> float:
-            return 0.0
+            return 0.25
 
     def answer(question: Question) -> Trajectory:
         trajectory = Trajectory(question.id, [1], reward=float(correct), correct=correct, end="answer")
@@ -53,6 +53,7 @@ def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct:
         return trajectory
 
     def sample(group: Any, batch: list[Question], **arguments: Any) -> SampleResult:
+        assert arguments["retrieval_prob"] == 0.25
         return SampleResult([TrajectoryGroup(q, [answer(q), answer(q)]) for q in batch])
 
     rapo._retrieval_prob = Constant()
@@ -62,8 +63,9 @@ def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct:
 
 def test_failed_groups_with_an_expert_have_signal_and_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rapo = make_algorithm(make_config(folder, preset="luffy", dynamic_sampling=True), monkeypatch, correct=False)
-    result = rapo._sample()
+    result = rapo._sampling()()
     assert len(result.groups) == 4 and result.groups_dropped == 0
+    assert rollout_metrics(result)["retrieval_prob"] == 0.25
     for group in result.groups:
         (expert,) = group.off_policy
         assert (expert.question_id, expert.reward, expert.prompt_ids) == (group.question.id, 1.0, [1])
@@ -77,7 +79,7 @@ def test_failed_groups_with_an_expert_have_signal_and_are_kept(folder: Path, mon
 def test_without_an_expert_they_are_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rapo = make_algorithm(make_config(folder, preset="dapo"), monkeypatch, correct=False)
     assert rapo._mixing is None
-    result = rapo._sample()
+    result = rapo._sampling()()
     assert all(group.off_policy == [] for group in result.groups)
     assert result.groups_dropped == 16
 
@@ -85,7 +87,7 @@ def test_without_an_expert_they_are_replaced(folder: Path, monkeypatch: pytest.M
 def test_replay_is_in_the_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(folder, preset="replay")
     rapo = make_algorithm(config, monkeypatch, correct=True)
-    rapo._mixing.source.remember(rapo._sample().groups)
+    rapo._mixing.source.remember(rapo._sampling()().groups)
     restored = make_mixing(config, Progress("test"))
     assert isinstance(restored, OffPolicyMixing)
     restored.source.set_state(rapo._mixing.source.get_state())

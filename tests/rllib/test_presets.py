@@ -38,7 +38,11 @@ ALGORITHMS = {
     "grpo": GRPO,
     "dapo": {"num_hybrid": 0, "loss_aggregation": "token", "overlong_buffer_share": 0.2, "dynamic_sampling": True},
     "dr_grpo": {**GRPO, "loss_aggregation": "constant", "normalize_std": False},
-    "gspo": {"num_hybrid": 0, "importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "old_logprobs": "learner"},
+    "gspo": {
+        **{"num_hybrid": 0, "importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+        "old_logprobs": "learner",
+        "shaping_order": "after_clip",
+    },
     "gppo": {"num_hybrid": 0, "clip_mode": "gradient_preserving", "loss_aggregation": "token"},
     "luffy": {**GRPO, "loss_aggregation": "constant", "normalize_std": False, "off_policy_trajectories": 1},
     "replay": {

@@ -6,14 +6,16 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rapo_rllib.objective.retrieval_reward import PAPER
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.rollout_metrics import SampleResult, rollout_metrics
 from rapo_rllib.run_summary import RunSummary
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.transcripts import write_transcripts
+from rapo_rllib.transcripts import write_iteration, write_transcripts
 from rapo_rllib.types import FALLBACK, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 QUESTION = Question("q", "1 + 1?", "2")
@@ -23,7 +25,7 @@ def sample() -> SampleResult:
     """On-policy: one step of 2 tokens. Hybrid: 2 tokens (H 2.0), 1 observed, 3 retrieved, 2 tokens (H 1.0)."""
     on_policy = Trajectory("q", [1, 2, 3], reward=0.0, end="eos")
     on_policy.append_policy([5, 6], [-1.0, -1.0], [0.5, 1.5])
-    hybrid = Trajectory("q", [1, 2, 3], hybrid=True, reward=1.0, correct=True, format_ok=True, end="answer")
+    hybrid = Trajectory("q", [1, 2, 3], hybrid=True, reward=1.0, correct=True, format_ok=True, end="answer", turn_ended=True)
     hybrid.append_policy([5, 6], [-1.0, -1.0], [2.0, 2.0])
     hybrid.append_observation([7])
     trace = StepTrace(id="t", question="", history="", text="x", reward=1.0)
@@ -41,6 +43,7 @@ def test_numbers() -> None:
     expected = {
         "accuracy": 0.5,
         "format_rate": 0.5,
+        "eos_rate": 0.5,
         "episode_return_mean": 0.5,
         "episode_len_mean": 1.5,
         "entropy": (1.0 + 2.0 + 1.0) / 3,
@@ -147,3 +150,23 @@ def test_reward_terms_are_logged_one_by_one() -> None:
         "reward/brief": -0.25,
         "reward/failures/judge/unreachable": 1.0,
     }
+
+
+def test_the_newest_transcripts_are_kept_and_nobody_elses_files_go(tmp_path: Path) -> None:
+    folder = tmp_path / "transcripts"
+    config = SimpleNamespace(transcripts_to_keep=2, objective_settings=PAPER)
+    others = ("iteration_1.jsonl", "iteration_00001.jsonl.bak", "my_iteration_00001.jsonl", "iteration_00001.json")
+    folder.mkdir()
+    for name in (*others, "iteration_00000.jsonl.partial"):  # the last: of a process that was killed
+        (folder / name).write_text("mine")
+    (folder / "iteration_00000.jsonl").mkdir()
+
+    def numbers(iteration: int) -> list[int]:
+        write_iteration(str(folder), iteration, sample().groups, None, config)
+        return sorted(int(file.name[10:15]) for file in folder.iterdir() if file.name not in others and file.is_file())
+
+    kept = [numbers(iteration) for iteration in (1, 2, 3, 4, 5, 4)]  # the last: resumed from the checkpoint of iteration 3
+    assert kept == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]
+    assert {*others, "iteration_00000.jsonl"} <= {file.name for file in folder.iterdir()}
+    config.transcripts_to_keep = None
+    assert numbers(9) == [4, 5, 9]

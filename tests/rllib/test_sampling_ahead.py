@@ -22,7 +22,7 @@ class Rollouts:
         self.gate.set()
         self.threads: list[str] = []
         self.fail = False
-        self.ahead = SamplerAhead(self.sample, self.cursor)
+        self.ahead = SamplerAhead(self.cursor)
 
     def sample(self) -> SampleResult:
         questions = self.cursor.take(2)
@@ -45,37 +45,37 @@ def expected(start: int) -> list[str]:
 
 def test_batches_come_in_order_and_run_beside_the_caller() -> None:
     rollouts = Rollouts()
-    assert names(rollouts.ahead.take()) == expected(0)
+    assert names(rollouts.ahead.take(rollouts.sample)) == expected(0)
     rollouts.gate.clear()
-    rollouts.ahead.begin()
+    rollouts.ahead.begin(rollouts.sample)
     assert not rollouts.gate.is_set()  # this thread goes on, the rollout waits
     rollouts.gate.set()
     rollouts.ahead.wait()
-    assert names(rollouts.ahead.take()) == expected(2)
+    assert names(rollouts.ahead.take(rollouts.sample)) == expected(2)
     assert rollouts.threads[0] == "MainThread" and rollouts.threads[1].startswith("sampling-ahead")
     rollouts.ahead.close()
 
 
 def test_a_checkpoint_holds_the_questions_that_nobody_trained_on() -> None:
     rollouts = Rollouts()
-    rollouts.ahead.take()
-    rollouts.ahead.begin()
+    rollouts.ahead.take(rollouts.sample)
+    rollouts.ahead.begin(rollouts.sample)
     rollouts.ahead.wait()
     saved = rollouts.ahead.cursor_state()
     assert saved["position"] == 2 and rollouts.cursor.position == 4
     resumed = Rollouts()
     resumed.cursor.set_state(saved)
-    assert names(resumed.ahead.take()) == names(rollouts.ahead.take()) == expected(2)
+    assert names(resumed.ahead.take(resumed.sample)) == names(rollouts.ahead.take(rollouts.sample)) == expected(2)
     assert rollouts.ahead.cursor_state()["position"] == 4
     rollouts.ahead.close()
 
 
 def test_a_batch_that_was_begun_can_be_dropped() -> None:
     rollouts = Rollouts()
-    rollouts.ahead.begin()
+    rollouts.ahead.begin(rollouts.sample)
     rollouts.ahead.forget()
     rollouts.cursor.set_state({**rollouts.cursor.get_state(), "position": 0})
-    assert names(rollouts.ahead.take()) == expected(0)
+    assert names(rollouts.ahead.take(rollouts.sample)) == expected(0)
     rollouts.ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("sampling-ahead")]
 
@@ -83,7 +83,7 @@ def test_a_batch_that_was_begun_can_be_dropped() -> None:
 def test_a_failure_is_raised_where_it_is_waited_for() -> None:
     rollouts = Rollouts()
     rollouts.fail = True
-    rollouts.ahead.begin()
+    rollouts.ahead.begin(rollouts.sample)
     with pytest.raises(RuntimeError, match="no engine is left"):
         rollouts.ahead.wait()
     rollouts.ahead.close()

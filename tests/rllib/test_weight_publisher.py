@@ -10,7 +10,8 @@ import ray
 import torch
 from safetensors.torch import load_file
 
-from rapo_rllib.weight_publisher import Publication, WeightPublisher, this_node
+from rapo_rllib.weight_digest import digest
+from rapo_rllib.weight_publisher import Publication, WeightPublisher, WeightSender, this_node
 
 WEIGHTS = {"w": torch.tensor([1.0, 1 / 3]), "b": torch.ones(2, 2)}
 ROUNDED = {name: tensor.bfloat16() for name, tensor in WEIGHTS.items()}
@@ -36,6 +37,14 @@ def given(publication: Publication) -> Notes:
     return engine
 
 
+def test_an_engine_that_was_restarted_is_connected_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its actor has the same handle as before."""
+    monkeypatch.setattr("rapo_rllib.rollout.vllm_transfer.transfer", lambda *arguments: None)
+    sender = WeightSender("nccl", {"a": "actor 1", "b": "actor 2"}, 1, dict, torch.bfloat16, 0)
+    assert sender.reaches({"a": "actor 1", "b": "actor 2"})
+    assert not sender.reaches({"a": "actor 1", "c": "actor 2"}) and not sender.reaches({"a": "actor 1"})
+
+
 def same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
     return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -46,6 +55,7 @@ def test_on_the_same_machine_by_shared_memory(ray_session: None) -> None:
     engine = given(first)
     assert engine.way == "file" and same(engine.weights, ROUNDED)
     assert (first.num_bytes, first.packed, first.node) == (12, None, this_node())
+    assert first.digests == {name: digest(tensor) for name, tensor in ROUNDED.items()}
     second = publisher.publish({name: 2 * w for name, w in WEIGHTS.items()}, 2, shared_memory=True, object_store=True)
     assert second.path == first.path  # the memory is used again
     engine = given(second)

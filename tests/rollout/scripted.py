@@ -10,11 +10,20 @@ import gymnasium
 from rapo_rllib.errors import EngineError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 
+END = 0  # the byte that ends a turn, where a tokenizer has such a token
+
 
 class ByteTokenizer:
-    """One token per byte; no chat template."""
+    """One token per byte; no chat template.
+
+    Args:
+        eos_token_id: ``END``; None: no token ends a turn.
+    """
 
     chat_template = None
+
+    def __init__(self, eos_token_id: int | None = None) -> None:
+        self.eos_token_id = eos_token_id
 
     def __len__(self) -> int:
         return 256
@@ -23,7 +32,8 @@ class ByteTokenizer:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return bytes(token_ids).decode(errors="replace")
+        kept = (token for token in token_ids if not skip_special_tokens or token != self.eos_token_id)
+        return bytes(kept).decode(errors="replace")
 
 
 Script = Callable[[str], str]  # everything so far -> the next step; "\udcff" writes the byte ff
@@ -39,6 +49,7 @@ class ScriptedEngine:
         self.requests: list[GenerationRequest] = []
         self.fail_at_poll: int | None = None
         self.polls = 0
+        self.rambles = False  # what the script writes behind an answer is all, and no EOS
         self._running: dict[str, tuple[GenerationRequest, int]] = {}
 
     @property
@@ -70,6 +81,8 @@ class ScriptedEngine:
             if end >= 0:
                 wanted, spill, finish = wanted[: end + len(stop)], wanted[end + len(stop) :], "stop"
         token_ids = list((wanted + spill).encode("utf-8", "surrogateescape"))
+        if finish == "eos" or len(token_ids) < request.max_tokens:
+            token_ids += self._last_token(request, wanted, finish)
         wanted = wanted.encode("utf-8", "surrogateescape").decode(errors="replace")
         if len(token_ids) > request.max_tokens:
             token_ids, finish, spill = token_ids[: request.max_tokens], "length", ""
@@ -77,6 +90,11 @@ class ScriptedEngine:
         entropy = 1.0 if request.temperature else 0.0
         n = len(token_ids)
         return Completion(request.request_id, token_ids, [-0.5] * n, [entropy] * n, wanted, spill, finish, self.policy_version)
+
+    def _last_token(self, request: GenerationRequest, wanted: str, finish: str) -> list[int]:
+        """EOS where it ends the turn, or is the one token behind the answer; as a model with a token for that does."""
+        final = finish == "eos" or (request.final_stop is not None and wanted.endswith(request.final_stop))
+        return list(request.end_ids[:1]) if final and not self.rambles else []
 
     def close(self) -> None:
         """Nothing to free."""

@@ -157,6 +157,30 @@ def test_half_of_those_that_start_together_are_hybrid() -> None:
     assert [t.hybrid for t in group.trajectories] == [False, False, True, True] * 2
 
 
+@pytest.mark.parametrize("entropy", [unsure_after_a_result, surer_after_a_result, lambda so_far: 1.0])
+@pytest.mark.parametrize("initial", [1, 2, 4, 7, 8])
+@pytest.mark.parametrize("num_hybrid", range(9))
+def test_the_number_of_hybrids_is_exact(num_hybrid: int, initial: int, entropy: Entropy) -> None:
+    branching = {"initial": initial, "branches": 3}
+    loop = make_loop(entropy, two_calls, OneTrace(), branching, num_hybrid=num_hybrid)
+    (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
+    assert len(group.trajectories) == 8
+    assert sum(t.hybrid for t in group.trajectories) == num_hybrid
+    assert all(bool(t.retrievals) == t.hybrid for t in group.trajectories)  # nobody else was shown a trace
+    assert loop.stats.forks + loop.stats.refilled == 8 - initial
+    first = [t.hybrid for t in group.trajectories[:initial]]
+    assert first == sorted(first)
+    if initial > 1 and 0 < num_hybrid < 8:
+        assert set(first) == {False, True}  # both kinds from the start
+
+
+def test_each_kind_forks_within_its_own_part_of_the_budget() -> None:
+    loop = make_loop(unsure_after_a_result, source=OneTrace(), num_hybrid=1)
+    (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
+    assert [t.hybrid for t in group.trajectories[:4]] == [False, False, False, True]
+    assert (loop.stats.forks, loop.stats.refilled) == (3, 1)  # one branch for each of the three that may
+
+
 def test_evaluation_does_not_branch() -> None:
     loop = make_loop(unsure_after_a_result)
     group = loop.run(QUESTIONS[:1], greedy=True, group_size=1)[0]

@@ -113,6 +113,26 @@ def test_queries_hold_question_and_history_without_retrieved_text() -> None:
     assert query.history == "<python>0 + 1</python>\n<result>\n1\n</result>"
 
 
+def test_the_query_after_a_retrieval_holds_what_was_written_since() -> None:
+    """All own steps and results, in order, and of what was shown nothing: the keys in the buffer are such histories."""
+    source = OneTrace()
+
+    def three_calls(so_far: str) -> str:
+        calls = so_far.rsplit("What is ", 1)[1].count("<result>")
+        return f"<python>{calls} + 5</python>" if calls < 3 else solve(so_far)
+
+    (group,) = make_loop(three_calls, source, group_size=1, num_hybrid=1, max_response_tokens=900).run(
+        QUESTIONS[:1], retrieval_prob=1.0
+    )
+    (trajectory,) = group.trajectories
+    assert [retrieval.after_step for retrieval in trajectory.retrievals] == [0, 1, 2]
+    assert trajectory.text.count("<retrieve>\n<python>9</python>\n</retrieve>") == 3
+    steps = [f"<python>{call} + 5</python>\n<result>\n{call + 5}\n</result>" for call in range(3)]
+    queries = [query for batch in source.batches for query in batch]
+    assert [query.history for query in queries] == ["\n".join(steps[: count + 1]) for count in range(3)]
+    assert {(q.question, q.asker, q.weight_version) for q in queries} == {("What is 0 + 1?", "0/q0/0", 0)}
+
+
 def test_histories_that_wait_together_are_searched_together() -> None:
     source = OneTrace()
     make_loop(source=source, group_size=8, num_hybrid=8, tool_workers=8).run(QUESTIONS, retrieval_prob=1.0)

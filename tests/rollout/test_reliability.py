@@ -19,7 +19,7 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.engine import GenerationRequest
-from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.env_calls import Borrower, EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
@@ -29,6 +29,7 @@ from rapo_rllib.types import Question, TrajectoryGroup
 TWO = Question("two", "What is 1 + 1?", "2")
 QUOTED = "SyntaxError: unterminated string literal (detected at line 1)"
 RIGHT = "<answer>\\boxed{2}</answer>"
+DEADLINE_S = 300.0  # of calls that return, however busy the machine is
 OTHERS = [Question(f"other-{i}", "Is it 2?", "2") for i in range(2)]
 
 
@@ -55,13 +56,41 @@ class Unscored(ToolEnv):
         return "", None, True, False, {}
 
 
-class NeverStarts(ToolEnv):
+class Hangs(ToolEnv):
+    """Where it hangs, it says that it has for longer than any deadline: no test waits for one, and the others have time."""
+
+    session: Borrower
+
+    def hang(self) -> None:
+        assert self.session.env_started is not None
+        self.session.env_started -= 2 * DEADLINE_S
+
+
+class NeverStarts(Hangs):
     """Does not return from the reset of one question."""
 
     def reset(self, **options: Any) -> Any:
         if options["options"]["question"] is TWO:
+            self.hang()
             Waits.released.wait()
         return super().reset(**options)
+
+
+class NeverAnswers(Hangs):
+    """Its tool may hang."""
+
+    def step(self, action: str) -> Any:
+        if "hang" in action:
+            self.hang()
+        return super().step(action)
+
+
+class Pool(EnvPool):
+    """Tells an environment who uses it."""
+
+    def lend(self, session: Borrower) -> None:
+        super().lend(session)
+        session.env.session = session
 
 
 WAITS = f"{__name__}:Waits"
@@ -77,7 +106,7 @@ def make_loop() -> Iterator[MakeLoop]:
     def make(script: Any, env_class: type = ToolEnv, env: dict | None = None, **settings: Any) -> RolloutLoop:
         protocol = ProtocolSettings(system_prompt="")
         engine = ScriptedEngine(script, lambda request: 2)
-        chat, envs = ChatProtocol(ByteTokenizer(), protocol), EnvPool(lambda: env_class(env), "answer")
+        chat, envs = ChatProtocol(ByteTokenizer(), protocol), Pool(lambda: env_class(env), "answer")
         defaults = {"group_size": 4, "num_hybrid": 0, "max_response_tokens": 400, "max_prompt_tokens": 100}
         loops.append(RolloutLoop(engine, chat, envs, RolloutSettings(**{**defaults, **settings})))
         return loops[-1]
@@ -195,24 +224,22 @@ def hang_at_step_1(so_far: str) -> str:
     return "<wait>hang</wait>" if TWO.text in so_far else RIGHT
 
 
-@pytest.mark.timeout(100)
 def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
-    """Every thread hangs; that costs one deadline and these trajectories, and whatever comes next has threads again."""
-    loop = make_loop(hang_at_step_1, env={"tools": ["python", WAITS]}, tool_workers=4, step_timeout_s=3.0)
+    """Every thread hangs; that costs these trajectories, and whatever comes next has threads again."""
+    tools = {"tools": ["python", WAITS]}
+    loop = make_loop(hang_at_step_1, NeverAnswers, tools, tool_workers=4, step_timeout_s=DEADLINE_S)
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             groups = loop.run([TWO, *OTHERS])
         assert [ends(group) for group in groups] == [["error"] * 4, ["answer"] * 4, ["answer"] * 4]
-        assert 3.0 <= loop.stats.seconds < 4 * 3.0  # one deadline, not one each
-        pattern = r"question two, trajectory 0/two/(\d), step 1, tool wait, .* old: env.step has not returned after \d"
+        pattern = r"question two, trajectory 0/two/(\d), step 1, tool wait, .* old: env.step has not returned after 6\d\d"
         found = [re.match(pattern, message) for message in caplog.messages]
         assert sorted(match[1] for match in found if match) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.timeout(100)
-def test_an_environment_that_never_starts(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
-    loop = make_loop(says("<python>1 + 1</python>"), NeverStarts, tool_workers=4, step_timeout_s=2.0)
+def test_an_environment_that_never_starts(make_loop: MakeLoop) -> None:
+    loop = make_loop(says("<python>1 + 1</python>"), NeverStarts, tool_workers=4, step_timeout_s=DEADLINE_S)
     groups = loop.run([TWO, *OTHERS])
     assert [ends(group) for group in groups] == [["error"] * 4, ["answer"] * 4, ["answer"] * 4]
     assert "env.reset has not returned" in groups[0].trajectories[0].error

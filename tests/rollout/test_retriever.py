@@ -21,13 +21,18 @@ class Traces:
     def __init__(self, *rewards: float) -> None:
         self.hits = [RetrievedTrace(StepTrace(f"near{i}", "q", "h", "t", r), 0.9 - i / 10) for i, r in enumerate(rewards)]
         self.searched: list[HistoryQuery] = []
+        self.drawn_for: list[HistoryQuery] = []
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
         self.searched += queries
         return [self.hits[:top_k] for _ in queries]
 
-    def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
-        return [rng.choice(POOL) for rng in rngs]
+    def random_traces(
+        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
+    ) -> list[StepTrace | None]:
+        self.drawn_for += queries
+        allowed = [trace for trace in POOL if trace.source not in without]
+        return [rng.choice(allowed) if allowed else None for rng in rngs]
 
 
 def make(source: Traces, **options: object) -> Retriever:
@@ -55,6 +60,7 @@ def test_noise_replaces_its_share_by_random_traces(noise: float, low: int, high:
     noisy = [answer for answer in answers if answer.noisy]
     assert low <= len(noisy) <= high  # 0.25: expected 100, sd 8.7
     assert len(source.searched) == 400 - len(noisy)  # what is replaced is not searched for
+    assert source.drawn_for == [query for query, answer in zip(QUERIES, answers, strict=True) if answer.noisy]
     assert all(answer.similarity == 0.0 and answer.trace in POOL for answer in noisy)
     assert all(answer.trace.id == "near0" for answer in answers if not answer.noisy)
     if noise:
@@ -68,6 +74,14 @@ def test_noise_depends_on_seed_and_query_alone() -> None:
     assert make(Traces(1.0), noise=0.5, seed=4)(QUERIES[:60]) != together
 
 
+def test_noise_shows_nothing_of_a_source_of_weight_0() -> None:
+    for options, shown in (({}, None), ({"fallback_text": "Think."}, FALLBACK)):
+        retriever = make(Traces(1.0), noise=1.0, **options)
+        retriever.source_weights = {"solver": 0.0}
+        (answer,) = retriever(QUERIES[:1])
+        assert (answer and answer.trace.id, answer and answer.noisy) == (shown, False if shown else None)
+
+
 def test_equal_histories_of_two_trajectories_have_coins_of_their_own() -> None:
     queries = [HistoryQuery("What?", "same", "q1", asker=str(i)) for i in range(50)]
     assert 10 < sum(answer.noisy for answer in make(Traces(1.0), noise=0.5)(queries)) < 40
@@ -77,10 +91,10 @@ def test_a_silent_buffer_is_told_of_once_and_so_is_its_return(caplog: pytest.Log
     class Comes(Traces):
         gone = True
 
-        def random_traces(self, rngs: Sequence[random.Random]) -> list[StepTrace]:
+        def random_traces(self, *asked: object) -> list[StepTrace | None]:
             if self.gone:
                 raise RetrievalError("Milvus is gone")
-            return super().random_traces(rngs)
+            return super().random_traces(*asked)
 
     source = Comes(1.0)
     retriever = make(source, noise=1.0)

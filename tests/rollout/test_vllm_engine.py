@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from rapo_rllib.agents.vllm_agent import attempt_of
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, WeightSyncError
+from rapo_rllib.models import untied
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.expert_tokens import expert_tokens
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.transcripts import write_transcripts
-from rapo_rllib.types import Question
+from rapo_rllib.types import ExpertTrajectory, Question
+from rapo_rllib.weight_digest import base_digests, digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
@@ -118,6 +122,62 @@ def test_greedy_and_sampled_requests_of_several_temperatures_in_one_batch(engine
         assert 0 < len(completion.token_ids) <= length
         assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs, abs=2e-3)
         assert torch.tensor(completion.entropies).double() == pytest.approx(entropies * bool(temperature), abs=2e-3)
+
+
+def pieces(tokenizer: Any, token_ids: list[int]) -> list[str]:
+    return [tokenizer.decode([token], skip_special_tokens=True) for token in token_ids]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tokenizer: Any, temperature: float) -> None:
+    """Whole tokens, tokens that the tag ends within, other stop strings, and budgets that leave no token more, in one batch."""
+    prompt = tokenizer.encode(PROMPTS[0])
+    common = {"temperature": temperature, "seed": 5 if temperature else None}
+    (free,) = generate(engine, [prompt], **common)
+    words = pieces(tokenizer, list(free.token_ids))
+    logprobs, entropies = scored(model, prompt, list(free.token_ids), temperature or 1.0)
+    place = next(
+        i for i in range(4, 18) if len(words[i].strip()) > 2 and "".join(words).index(words[i]) == len("".join(words[:i]))
+    )
+    word, before = words[place], "".join(words[:place])
+    cases = {  # stop string, max_tokens -> tokens, text, spill
+        "whole": ((word,), word, 20, place + 2, before + word, words[place + 1]),
+        "within": ((word[:-1],), word[:-1], 20, place + 2, before + word[:-1], word[-1] + words[place + 1]),
+        "other": ((word, "never"), "never", 20, place + 1, before + word, ""),
+        "none left": ((word,), word, place + 1, place + 1, before + word, ""),
+        "last left": ((word,), word, place + 2, place + 2, before + word, words[place + 1]),
+    }
+    for name, (stop, final, max_tokens, *_) in cases.items():
+        engine.submit(GenerationRequest(name, prompt, max_tokens, stop, final, **common))
+    done = finish(engine)
+    for name, (*_, length, text, spill) in cases.items():
+        completion = done[name]
+        assert list(completion.token_ids) == list(free.token_ids[:length]), name
+        assert (completion.text, completion.spill, completion.finish) == (text, spill, "stop"), name
+        assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs[:length], abs=2e-3)
+        assert torch.tensor(completion.entropies).double() == pytest.approx(entropies[:length] * bool(temperature), abs=2e-3)
+    assert not recorder_of(engine)._records and not engine._engine.output_processor.request_states
+
+
+def test_eos_behind_the_last_stop_string_is_no_text(engine: Any, tokenizer: Any) -> None:
+    """The model closes a turn that its template has shown it; the same token ends a turn by itself, under any name."""
+    shown = [{"role": "user", "content": "Say yes."}, {"role": "assistant", "content": "<answer>yes</answer>"}] * 3
+    prompt = tokenizer.encode(tokenizer.apply_chat_template([*shown, shown[0]], add_generation_prompt=True, tokenize=False))
+    stop = "</answer>"
+    (ended,) = generate(engine, [prompt], temperature=0.0, stop=(stop,), final_stop=stop)
+    assert ended.token_ids[-1] == tokenizer.eos_token_id
+    assert (ended.text, ended.spill, ended.finish) == ("<answer>yes</answer>", "", "stop")
+    (alone,) = generate(engine, [prompt], temperature=0.0)
+    assert (alone.token_ids, alone.text, alone.finish) == (ended.token_ids, ended.text, "eos")
+    (named,) = generate(engine, [prompt], temperature=0.0, end_ids=(ended.token_ids[3],))
+    assert (named.token_ids, named.text, named.finish) == (ended.token_ids[:4], "<answer>yes", "eos")
+
+
+def test_a_version_of_vllm_that_hides_its_detokenizers_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "close", lambda: None)
+    monkeypatch.setattr(engine._engine, "output_processor", object())
+    with pytest.raises(EngineError, match=r"no LLMEngine\.output_processor\.request_states"):
+        engine._start_recording()
 
 
 def recorder_of(engine: Any) -> Any:
@@ -264,6 +324,8 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
             for tensor in adapters.tensors().values():
                 tensor += 0.01
         engine.load_weights(adapters.tensors(), version)
+        assert engine.loaded.received == {name: digest(tensor) for name, tensor in adapters.tensors().items()}
+        assert engine.loaded.base == base_digests(untied(model))  # on its disk, as the learner has it
         (first,), (second,) = (generate(engine, [prompt], temperature=0.7, seed=3) for _ in range(2))
         assert (first.cached_tokens, second.policy_version) == (0, version) and second.cached_tokens > 0
         for completion in (first, second):
@@ -280,10 +342,29 @@ def test_an_adapter_for_no_weight_on_disk_is_refused(engine: Any, adapters: Any)
         engine.load_weights(renamed, version=22)
 
 
-def make_loop(engine: Any, tokenizer: Any, **settings: Any) -> RolloutLoop:
-    chat = ChatProtocol(tokenizer, ProtocolSettings(system_prompt=""), ("python",))
+def make_loop(engine: Any, tokenizer: Any, protocol: ProtocolSettings | None = None, **settings: Any) -> RolloutLoop:
+    chat = ChatProtocol(tokenizer, protocol or ProtocolSettings(system_prompt=""), ("python",))
     defaults = {"group_size": 2, "num_hybrid": 0, "max_response_tokens": 48, "step_timeout_s": 60.0}
     return RolloutLoop(engine, chat, EnvPool(ToolEnv, "answer"), RolloutSettings(**{**defaults, **settings}))
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_answered_trajectories_of_a_real_model_end_with_eos_as_an_experts_do(engine: Any, tokenizer: Any, greedy: bool) -> None:
+    shown = "<answer>\\boxed{2}</answer>"
+    protocol = ProtocolSettings(system_prompt="", examples=(("1 + 1?", shown),) * 3)
+    loop = make_loop(engine, tokenizer, protocol, temperature=0.05, max_prompt_tokens=200)
+    question = Question("q", "1 + 1?", "2")
+    (group,) = loop.run([question], greedy=greedy)
+    expert = expert_tokens(ExpertTrajectory(question, (shown,), 1.0, "x"), group.trajectories[0].prompt_ids, loop.chat)
+    for trajectory in group.trajectories:
+        assert (trajectory.end, trajectory.turn_ended, trajectory.correct) == ("answer", True, True)
+        assert trajectory.text == trajectory.steps[-1].text == shown
+        assert trajectory.token_ids == expert.token_ids and trajectory.token_ids[-1] == tokenizer.eos_token_id
+        assert attempt_of(trajectory, protocol).steps == (shown,)
+        if greedy:  # whose logprobs are those at temperature 1
+            (scores,) = engine.score([[*trajectory.prompt_ids, *trajectory.token_ids]])
+            assert scores[-len(trajectory.token_ids) :] == pytest.approx(trajectory.logprobs, abs=2e-3)
+    loop.close()
 
 
 def test_a_prompt_over_the_models_length_costs_its_trajectories(engine: Any, tokenizer: Any) -> None:

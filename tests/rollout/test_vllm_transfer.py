@@ -17,8 +17,10 @@ from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine, W
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
+from rapo_rllib.errors import EngineError
 from rapo_rllib.rollout.vllm_transfer import EnvRunnerClient, PolicySource, transfer
 from rapo_rllib.settings import EngineSettings
+from rapo_rllib.weight_digest import digest
 
 
 @dataclass
@@ -102,16 +104,25 @@ def test_every_version_arrives(engine: Any, model: Any) -> None:
         (own,) = arguments
         engine.call_workers(method, own)
 
-    sender = transfer("ipc", call, 1, 1, PolicySource(lambda: dict(learner.named_parameters()), torch.float32), rank=0)
+    source = PolicySource(lambda: dict(learner.named_parameters()), torch.float32)
+    sender = transfer("ipc", call, 1, 1, source, rank=0)
     for version in (1, 2):
         with torch.no_grad():
             for parameter in learner.parameters():
                 parameter.mul_(1.3)
         sender.send_weights()
         engine.confirm_weights(version)
+        assert engine.loaded.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
         assert engine.policy_version == version
         assert engine.score([sequence])[0] == pytest.approx(logprobs(learner, sequence), abs=1e-4)
         assert engine.score([sequence])[0] != pytest.approx(logprobs(model, sequence), abs=1e-2)
+
+
+def test_a_transfer_that_breaks_off_leaves_an_engine_that_computes_nothing(engine: Any) -> None:
+    engine.call_workers("init_weight_transfer_engine", {"init_info": {"packed": True}})
+    engine.call_workers("start_weight_update", {})
+    with pytest.raises(EngineError, match="has not finished receiving weights; it computes nothing"):
+        engine.score([[3, 1, 4]])
 
 
 def test_what_is_sent() -> None:

@@ -45,7 +45,8 @@ def parts(open_folder: Path) -> Path:
     """The driver and what it needs of the package, where every user can read it."""
     here = open_folder / "parts"
     shutil.copytree(PACKAGE / "sandbox", here / "rapo_rllib" / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PACKAGE / "errors.py", here / "rapo_rllib")
+    for name in ("errors.py", "credentials.py"):
+        shutil.copy(PACKAGE / name, here / "rapo_rllib")
     (here / "rapo_rllib" / "__init__.py").touch()
     shutil.copy(Path(__file__).with_name("driver.py"), here)
     return here
@@ -129,7 +130,7 @@ def test_an_attack_in_the_sandbox(attack: Attack, outcomes: dict[str, Outcome], 
     assert not found.outcome.startswith("ToolError")
     if attack.goal == "ends":
         assert found.outcome in (*attack.outcomes, "timeout")
-        assert found.seconds < 15  # a second of its own; the rest for a busy machine
+        assert found.seconds < 60  # a second of its own, where without the limit it would be for ever
     if attack.goal == "poison":
         assert found.after == CLEAN
 

@@ -42,7 +42,7 @@ def sandbox() -> Sandbox:
         ("import os\nos._exit(0)", "", "exit"),
         (
             "import os\nos.getcwd(), os.path.exists('/etc/passwd'), os.path.exists('/proc/self')",
-            "('/scratch', False, False)\n",
+            "('/scratch/work', False, False)\n",
             "ok",
         ),
     ],
@@ -57,6 +57,8 @@ def test_limits(sandbox: Sandbox) -> None:
     before = len(os.listdir("/proc/self/fd")), len(psutil.Process().children(recursive=True))
     assert sandbox.run("while True: pass", SandboxLimits(timeout_s=0.5)).outcome == "timeout"
     assert sandbox.run("while True: print('x' * 99)", LIMITS).outcome == "output"
+    full = sandbox.run("for i in range(2000): open(str(i), 'w').close()", LIMITS)
+    assert full.output.startswith(b"OSError: [Errno 28] No space left on device")
     session = sandbox.open(LIMITS, 1)
     assert session.run("x = 3").outcome == "ok"
     assert session.run("x").output == b"3\n"

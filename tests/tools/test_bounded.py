@@ -117,16 +117,16 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
     tool = BoundedTool(gate)
     result = tool.run("x")
     assert (result.text, result.error) == ("TimeoutError: gate ran longer than 0.1 s", "timeout")
-    assert 0.1 <= result.seconds < 5
+    assert result.seconds >= 0.1
     gate.open.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while tool.run("x").text != "through":  # the hung call came back, and its slot with it
         assert time.monotonic() < deadline
 
 
 def test_calls_at_a_time() -> None:
     gate = Gate()
-    tool = BoundedTool(gate, ToolLimits(timeout_s=5, max_concurrent=2))
+    tool = BoundedTool(gate, ToolLimits(timeout_s=60, max_concurrent=2))
     with ThreadPoolExecutor(6) as pool:
         calls = [pool.submit(tool.run, "x") for _ in range(6)]
         while gate.inside < 2:
@@ -155,10 +155,10 @@ def test_a_tool_of_which_every_call_hangs_is_broken() -> None:
     with pytest.raises(ToolError, match="tool gate: 64 calls hang"):
         tool.run("x")
     gate.open.set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while gate.inside:
         assert time.monotonic() < deadline
-    assert BoundedTool(gate, ToolLimits(timeout_s=5)).run("x").text == "through"
+    assert BoundedTool(gate, ToolLimits(timeout_s=60)).run("x").text == "through"
 
 
 def shout(input: str, mark: str = "!") -> str:
@@ -175,7 +175,7 @@ def test_a_function_is_a_tool() -> None:
     assert (tool.name, tool.tag, tool.limits.timeout_s) == ("shout", "shout", 30.0)
     result = tool.run("oh")
     assert result.text == "OH?"
-    assert 0 < result.seconds < 5
+    assert result.seconds > 0
     assert tool.run("longer").text == "LONG\n... (output cut after 4 characters)"
 
 

@@ -20,6 +20,7 @@ class NoTool:
     pass
 
 
+@pytest.mark.process  # what the machine can enforce is tried in a process
 def test_by_short_name_with_options() -> None:
     tool = make_tool("python", timeout_s=2, memory_mb=300)
     assert isinstance(tool, PythonTool)

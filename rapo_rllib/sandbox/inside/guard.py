@@ -6,22 +6,22 @@ come and go. This program has one.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
+from .settings import give, take
 from .start import kill_descendants, select_on
 from .syscalls import prctl
 
 
 def main() -> None:
-    """Program; its only argument holds the settings as JSON. It ends as the program does, with 128 and more for signals."""
-    settings = json.loads(sys.argv[1])
+    """Program. It ends as the one that it runs does, with 128 and more for signals."""
+    settings = take()
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
     pid = os.fork()
     if pid == 0:
         prctl(1, 9)  # PR_SET_PDEATHSIG
         os.set_inheritable(settings["alive"], False)
+        os.dup2(give(settings["settings"]), 0)
         os.execv(settings["command"][0], settings["command"])
     for fd in settings["fds"]:
         os.close(fd)  # so that their ends are seen where the program holds the others

@@ -45,8 +45,8 @@ class Jail:
 
     def __init__(self, layers: Sequence[str], readable: Sequence[str]) -> None:
         self.layers, self._readable = frozenset(layers), tuple(readable)
-        self._opened: list[tuple[int, int]] = []  # descriptor, rights
-        self._ruleset: landlock.Ruleset | None = None  # the same for all children
+        self._rules: list[landlock.Rule] = []
+        self._ruleset: landlock.Ruleset | None = None  # of the next child, or of all
 
     def prepare(self) -> None:
         """Once, before the first fork and after all packages are loaded: what is the same for all children.
@@ -56,29 +56,36 @@ class Jail:
         while os.open(os.devnull, os.O_RDONLY) < FIRST_FREE_FD:
             continue  # numbers that each child gives to its pipes
         if "landlock" in self.layers:
-            self._opened = [(os.open(path, os.O_PATH), _access(path)) for path in self._readable]
+            ruleset = landlock.Ruleset()
+            self._rules = [ruleset.rule(os.open(path, os.O_PATH), _access(path)) for path in self._readable]
+            os.close(ruleset.fd)
         if NAMESPACES in self.layers:
-            self._ruleset = self._rules(namespaces.SCRATCH)
+            self.expect(namespaces.SCRATCH)
         if "seccomp" in self.layers:
             seccomp.prepare()
 
-    def _rules(self, scratch: str) -> landlock.Ruleset | None:
+    def expect(self, scratch: str) -> None:
+        """Before a fork: name the scratch folder of the children that follow.
+
+        What can be done here is cheaper than in a child, where each page of memory that is touched is copied.
+        """
         if "landlock" not in self.layers:
-            return None
+            return
+        if self._ruleset is not None:
+            os.close(self._ruleset.fd)
+            self._ruleset = None
         ruleset = landlock.Ruleset()
-        for fd, access in self._opened:
-            ruleset.allow(fd, access)
         folder = os.open(scratch, os.O_PATH)
-        ruleset.allow(folder, landlock.SCRATCH)
+        ruleset.allow([*self._rules, ruleset.rule(folder, landlock.SCRATCH)])
         os.close(folder)
-        return ruleset
+        self._ruleset = ruleset
 
     def lock(self, limits: Limits, scratch: str, base_bytes: int) -> None:
         """Lock the present process in, for good.
 
         Args:
             limits: what it may take.
-            scratch: its working folder; in namespaces it gets one of its own in memory instead.
+            scratch: its working folder, which was :meth:`expect`-ed; in namespaces it gets one of its own in memory instead.
             base_bytes: the address space it has already.
 
         Raises:
@@ -88,12 +95,13 @@ class Jail:
             namespaces.private_scratch(limits.scratch_bytes, limits.scratch_files)
         else:
             os.chdir(scratch)
-        ruleset = self._ruleset or self._rules(".")
         if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
             set_limits(limits, base_bytes)
         drop_capabilities()
-        if ruleset is not None:
-            ruleset.lock()
+        if "landlock" in self.layers:
+            if self._ruleset is None:
+                raise ValueError("no scratch folder was named")
+            self._ruleset.lock()
         syscall("close_range", FIRST_FREE_FD, 0xFFFFFFFF, 0)
         if "seccomp" in self.layers:
             seccomp.lock()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from . import modules
 from .syscalls import syscall
 
 SCRATCH = "/scratch"
-_WORK = f"{SCRATCH}/work"  # where a child mounts its own; Landlock's rules on the folder above hold for it
+WORK = f"{SCRATCH}/work"  # where a child mounts its own; Landlock's rules on the folder above hold for it
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _ALL = _NEWUSER | _NEWNS | 0x02000000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # and cgroup, uts, ipc, pid, net
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
@@ -35,22 +36,31 @@ def enter() -> None:
             file.write(text)
 
 
-def new_root(paths: Sequence[str]) -> None:
-    """Replace the root by one that has nothing but ``paths``, read-only, and an empty folder ``/scratch``.
+def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, str]) -> None:
+    """Replace the root by one that has little, all of it read-only, and an empty folder ``/scratch``.
+
+    Args:
+        shown: files and folders that are in it.
+        hidden: folders in those that are empty, but for those of ``shown`` that lie in them.
+        links: what is in its folder of modules.
 
     Raises:
         OSError: the machine does not allow it.
     """
-    found = {path: os.path.realpath(path) for path in paths}
+    places = sorted((os.path.realpath(path).split("/"), path, path in hidden) for path in {*shown, *hidden})
     base = next(path for path in _MOUNT_POINTS if os.path.isdir(path))
     syscall("mount", b"none", b"/", None, _REC | _PRIVATE, None)
     syscall("mount", b"tmpfs", base.encode(), b"tmpfs", _NOSUID | _NODEV, b"size=1m,mode=755")
     os.mkdir(f"{base}{_OLD}")
     syscall("pivot_root", base.encode(), f"{base}{_OLD}".encode())
     os.chdir("/")
-    for path, real in found.items():
-        _show(path, real)
-    os.makedirs(_WORK)
+    for parts, path, covered in places:  # a folder comes before what is in it
+        if covered:
+            syscall("mount", b"tmpfs", "/".join(parts).encode(), b"tmpfs", _NOSUID | _NODEV, b"size=1m,mode=755")
+        else:
+            _show(path, "/".join(parts))
+    modules.link(modules.FOLDER, links)
+    os.makedirs(WORK)
     syscall("umount2", _OLD.encode(), _DETACH)
     os.rmdir(_OLD)
     read_only = struct.pack("=QQQQ", 1 | 2, 0, 0, 0)  # and no set-user-id programs
@@ -75,5 +85,5 @@ def private_scratch(num_bytes: int, num_files: int) -> None:
     """Give this process a folder of its own in memory, which ends with it, and go there."""
     syscall("unshare", _NEWNS)
     options = f"size={num_bytes},nr_inodes={num_files},mode=700".encode()
-    syscall("mount", b"tmpfs", _WORK.encode(), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
-    os.chdir(_WORK)
+    syscall("mount", b"tmpfs", WORK.encode(), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
+    os.chdir(WORK)

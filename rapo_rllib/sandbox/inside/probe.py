@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
+from typing import Any
 
-from . import landlock, namespaces, seccomp
+from . import landlock, namespaces, seccomp, settings
 from .jail import NAMESPACES, Limits, set_limits
 
 
 def main() -> None:
-    """Print ``{layer: null or why not}``; the only argument lists, as JSON, what a new root would show."""
-    readable = json.loads(sys.argv[1])
+    """Print ``{layer: null or why not}``; its settings are the files that a new root would show."""
+    files = settings.take()
     tries: dict[str, Callable[[], None]] = {
         "rlimits": lambda: set_limits(Limits(10, 2**30, 2**20, 10, False), 2**30),
         "landlock": lambda: landlock.Ruleset().lock(),
         "seccomp": seccomp.lock,
-        NAMESPACES: lambda: _try_namespaces(readable),
+        NAMESPACES: lambda: _try_namespaces(files),
     }
     print(json.dumps({layer: _in_child(attempt) for layer, attempt in tries.items()}))  # noqa: T201
 
 
-def _try_namespaces(readable: list[str]) -> None:
+def _try_namespaces(files: dict[str, Any]) -> None:
     namespaces.enter()
 
     def enter_root() -> None:  # the first process of the new namespace is the next one
-        namespaces.new_root(readable)
+        namespaces.new_root(files["shown"], files["hidden"], files["modules"])
         namespaces.private_scratch(2**20, 10)
 
     error = _in_child(enter_root)

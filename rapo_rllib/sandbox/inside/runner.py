@@ -21,7 +21,7 @@ _OK, _EXCEPTION, _SYNTAX, _MEMORY = range(4)
 
 def serve(one_call: bool) -> None:
     """Run code until the pipe ends, or only once."""
-    sys.argv[:] = [""]
+    sys.argv[:] = sys.orig_argv[:] = [""]
     main = sys.modules["__main__"] = ModuleType("__main__")
     names = vars(main)
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # site would define them

@@ -19,7 +19,7 @@ from .syscalls import MACHINE, NUMBERS, prctl, syscall
 _ALWAYS = """
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek close close_range dup dup2 dup3 pipe pipe2
 stat fstat lstat newfstatat statx fstatfs access faccessat faccessat2 readlink readlinkat getdents64 getcwd chdir fchdir
-mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 ftruncate fallocate fsync fdatasync fadvise64 flock
+mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 ftruncate fsync fdatasync fadvise64 flock
 sendfile copy_file_range umask creat
 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait nanosleep clock_nanosleep
 mmap munmap mprotect mremap madvise brk msync membarrier

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
-from . import runner, zygote
+from . import modules, runner, zygote
 from .jail import STATUS_FD, Jail, Limits
+from .settings import take
 from .start import set_variables
 
 
 def main() -> None:
-    """Program; its only argument holds the settings as JSON. It answers as a child of the zygote does."""
-    settings = json.loads(sys.argv[1])
+    """Program. It answers as a child of the zygote does."""
+    settings = take()
     set_variables()
-    sys.path.extend(settings["packages"])
-    jail = Jail(settings["layers"], settings["readable"])
+    files = settings["files"]
+    modules.link(modules.FOLDER, files["modules"])
+    modules.find_in(modules.FOLDER, files["path"])
+    jail = Jail(settings["layers"], [*files["readable"], modules.FOLDER])
     jail.prepare()
     limits = Limits(*settings["limits"])
     zygote.become_child(jail, limits, settings["seed"], settings["fds"], os.getcwd(), 0)

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import resource
 import select
 import signal
 import socket
-import sys
 from typing import Any
 
-from . import huge_pages, namespaces, runner, scratch, zygote
+from . import huge_pages, modules, namespaces, runner, scratch, warden, zygote
 from .jail import NAMESPACES, Jail, die_with_parent
+from .settings import take
 from .syscalls import prctl
 
 # Packages import part of themselves at first use; done once here instead of in every child.
@@ -39,8 +38,8 @@ str([Matrix([[1, 2], [3, 4]]).inv(), sympify("1/3"), latex(x / y), Rational(1, 3
 
 
 def main() -> None:
-    """Program of the monitor; its only argument holds the settings as JSON."""
-    settings = json.loads(sys.argv[1])
+    """Program of the monitor."""
+    settings = take()
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the kernel takes the sandbox, not the training
     in_namespaces = NAMESPACES in settings["layers"]
@@ -48,20 +47,30 @@ def main() -> None:
         namespaces.enter()
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
     monitor = os.getpid()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
+        ours.close()
         if not in_namespaces:
             die_with_parent(monitor)
-        _zygote(settings)
+        _zygote(settings, None if in_namespaces else warden.Orders(theirs))
         os._exit(0)
+    theirs.close()
     os.close(settings["control"])
-    with select_on(settings["alive"], os.pidfd_open(pid)) as poll:
-        poll.poll()
+    _watch((settings["alive"], os.pidfd_open(pid)), warden.Warden(settings["folder"], ours))
     kill_descendants(pid)
     if settings["folder"]:
         for name in os.listdir(settings["folder"]):
-            scratch.remove(os.path.join(settings["folder"], name))
+            for _ in scratch.removal(os.path.join(settings["folder"], name)):
+                continue
         os.rmdir(settings["folder"])
+
+
+def _watch(ends: tuple[int, int], work: warden.Warden) -> None:
+    """Look after the scratch folders, until there is something to read from one of ``ends``."""
+    with select_on(*ends, work.link.fileno()) as poll:
+        while not {fd for fd, _ in poll.poll(work.patience_s())} & set(ends):
+            work.work()
 
 
 def select_on(*fds: int) -> select.epoll:
@@ -90,8 +99,9 @@ def kill_descendants(pid: int) -> int:
             code = found if found >= 0 else 128 - found
 
 
-def _zygote(settings: dict[str, Any]) -> None:
+def _zygote(settings: dict[str, Any], orders: warden.Orders | None) -> None:
     """Show and load what children shall have, report, and serve."""
+    files = settings["files"]
     control = socket.socket(fileno=settings["control"])
     if "rlimits" in settings["layers"]:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,16 +110,20 @@ def _zygote(settings: dict[str, Any]) -> None:
     os.close(settings["alive"])
     if NAMESPACES in settings["layers"]:
         prctl(1, 9)  # PR_SET_PDEATHSIG; its parent is outside its namespace, and has no number to compare
-        namespaces.new_root(settings["readable"])
-    jail = Jail(settings["layers"], settings["readable"])
-    sys.path.extend(settings["packages"])
+        namespaces.new_root(files["shown"], files["hidden"], files["modules"])
+        found_in = modules.FOLDER
+    else:
+        found_in = os.path.join(settings["folder"], "modules")
+        modules.link(found_in, files["modules"])
+    modules.find_in(found_in, files["path"])
+    jail = Jail(settings["layers"], [*files["readable"], found_in])
     _preload(settings["preload"])
     jail.prepare()
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of everything loaded here
     huge_pages.collapse(maps)
     control.send(b'{"ready": true}')
-    zygote.Zygote(control, jail, settings["folder"], statm).serve()
+    zygote.Zygote(control, jail, settings["folder"], statm, orders).serve()
 
 
 def _preload(packages: list[str]) -> None:

@@ -1,0 +1,165 @@
+"""Step traces drawn at random, uniformly of those that a query may be answered by: what retrieval noise shows.
+
+    random_traces: Drawable.numbers(query) of each layer --one number per generator--> Drawable.traces
+
+The set is a search's: ``settings.filter``, no source of weight 0, no reward of 0 or less where ``best_reward`` selects.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rapo_rllib.buffer.filters import AllowedRows
+from rapo_rllib.buffer.nearest import NearestRows
+from rapo_rllib.buffer.parts import PartRows
+from rapo_rllib.buffer.rows import NAMES, trace_of
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.live_keys import CHECK_S, VERSION_NOTE
+from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import HistoryQuery, StepTrace
+
+if TYPE_CHECKING:
+    from rapo_rllib.milvus.snapshot import Snapshot
+
+TRIES = 5  # drawings of one batch; after each, the rows are listed anew
+FACTS = ("id", "source", "reward", "weight_version")  # what filters ask about, beside the question
+
+
+class ListedRows:
+    """The columns that filters ask about, of all rows as they were listed: what a snapshot gives of a Lite collection."""
+
+    def __init__(self, rows: Sequence[dict], version: str) -> None:
+        self.version = version
+        self._columns = {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column ``[N]``."""
+        return self._columns.get(name, np.empty(0))
+
+    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+        """A column of texts as one number per different text, ``[N]``, and the number of each text."""
+        if name not in self._codes:
+            texts, codes = np.unique(self.numbers(name), return_inverse=True)
+            self._codes[name] = codes, {str(text): code for code, text in enumerate(texts)}
+        return self._codes[name]
+
+
+class Drawable:
+    """The rows of one collection that may be drawn: of its snapshot, or listed by Milvus and then read by their ids."""
+
+    def __init__(self, milvus: MilvusHandle, settings: BufferSettings, nearest: NearestRows, parts: PartRows) -> None:
+        self._milvus, self._settings, self._collection = milvus, settings, settings.collection
+        self._nearest, self._parts, self._notes = nearest, parts, Notes(milvus, settings.collection)
+        self.forget()
+
+    def __getstate__(self) -> dict:
+        return {name: getattr(self, name) for name in ("_milvus", "_settings", "_collection", "_nearest", "_parts", "_notes")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self.forget()
+
+    def forget(self) -> None:
+        """See at the next drawing what is there then."""
+        self._rows: Snapshot | ListedRows | None = None
+        self._allowed: AllowedRows | None = None
+        self._next_check = 0.0
+        self._ids = self._order = np.empty(0, dtype=np.int64)
+
+    def numbers(self, queries: Sequence[HistoryQuery], without: Set[str], dim: int) -> list[np.ndarray]:
+        """For each query the numbers of the rows it may be answered by, in the order of their ids.
+
+        Raises:
+            RetrievalError: Milvus does not answer.
+        """
+        rows, allowed = self._looked(dim), self._allowed
+        if allowed is None or allowed.snapshot is not rows or allowed.without != without:
+            allowed = self._allowed = AllowedRows(self._settings.filter, rows, without)
+        masks = [allowed.of(query) for query in queries]
+        order = self._order
+        if self._settings.selection == "best_reward":
+            order = order[rows.numbers("reward")[order] > 0]
+        return [order if mask is None else order[mask[order]] for mask in masks]
+
+    def traces(self, numbers: Sequence[int]) -> dict[int, StepTrace]:
+        """The step traces of these rows; one that was deleted meanwhile is missing."""
+        if not numbers or self._rows is None:
+            return {}
+        if isinstance(self._rows, ListedRows):
+            rows = self._milvus.get(self._collection, sorted({str(self._ids[number]) for number in numbers}), NAMES)
+        else:
+            rows = self._rows.rows(sorted(set(numbers)))
+        found = {row["id"]: trace_of(row) for row in self._parts.whole(rows)}
+        return {number: found[self._ids[number]] for number in numbers if self._ids[number] in found}
+
+    def _looked(self, dim: int) -> Snapshot | ListedRows:
+        """The snapshot as it is now, or the rows, listed anew if they may have changed since."""
+        before, snapshot = self._rows, self._nearest.snapshot(dim)
+        rows = self._listed(before) if snapshot is None else snapshot
+        if rows is not before:
+            self._rows = rows
+            self._ids = rows.numbers("id") if isinstance(rows, ListedRows) else rows.table.column("id").to_numpy()
+            self._order = np.argsort(self._ids, kind="stable")
+        return rows
+
+    def _listed(self, before: Snapshot | ListedRows | None) -> ListedRows:
+        known, now = before if isinstance(before, ListedRows) else None, time.monotonic()
+        if known is not None and now < self._next_check:
+            return known
+        version = (self._notes.get(VERSION_NOTE) or {}).get("version", "")
+        self._next_check = now + CHECK_S
+        if known is not None and known.version == version:
+            return known
+        names = FACTS if self._settings.filter.question == "any" else (*FACTS, "question")
+        return ListedRows([row for page in self._milvus.pages(self._collection, names) for row in page], version)
+
+
+def random_traces(
+    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str], dim: int
+) -> list[StepTrace | None]:
+    """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
+
+    What a generator draws depends on it, on the query and on what the layers hold, not on the other generators: where a drawn
+    row is gone by the time it is read, all are drawn again, from what is there then.
+
+    Raises:
+        RetrievalError: Milvus does not answer, or rows vanish as fast as they are drawn.
+    """
+    states = [rng.getstate() for rng in rngs]
+    for _ in range(TRIES):
+        sets = list(zip(*(layer.numbers(queries, without, dim) for layer in layers), strict=True))
+        for rng, state in zip(rngs, states, strict=True):
+            rng.setstate(state)
+        drawn = [_one_of(allowed, rng) for allowed, rng in zip(sets, rngs, strict=True)]
+        wanted = [[place[1] for place in drawn if place is not None and place[0] == at] for at in range(len(layers))]
+        found = [layer.traces(numbers) for layer, numbers in zip(layers, wanted, strict=True)]
+        if all(place is None or place[1] in found[place[0]] for place in drawn):
+            return [None if place is None else found[place[0]][place[1]] for place in drawn]
+        for layer in layers:
+            layer.forget()
+    raise RetrievalError(f"step traces are deleted as fast as they are drawn: {TRIES} times one was gone before it was read")
+
+
+def _column(values: list) -> np.ndarray:
+    return np.array(values, dtype=object if isinstance(values[0], str) else None)
+
+
+def _one_of(allowed: Sequence[np.ndarray], rng: random.Random) -> tuple[int, int] | None:
+    """``(layer, row number)``, uniformly over the rows of all layers; None if there are none."""
+    total = sum(map(len, allowed))
+    if not total:
+        return None
+    place = rng.randrange(total)
+    for layer, numbers in enumerate(allowed):
+        if place < len(numbers):
+            return layer, int(numbers[place])
+        place -= len(numbers)
+    return None

@@ -1,0 +1,61 @@
+"""Tokens and keys stay out of jobs: a job names the environment variable that holds one, and addresses hold no password.
+
+What stands in a job reaches result files, checkpoints, loggers and logs. So the value is read from the environment of the
+process that sends it, each time, and what was put into a job by mistake is refused without being repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+TOKEN_VARIABLE = "MILVUS_TOKEN"  # of a Milvus server, unless a job names another
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that was put in its place seldom looks like this
+
+
+def check_variable(name: Any, key: str, usual: str = "") -> None:
+    """Refuse what is no name of an environment variable; its value is not shown, for it may be the secret itself.
+
+    Args:
+        name: what the user gave.
+        key: what the user calls it, for messages.
+        usual: the variable to set instead, if there is a usual one.
+
+    Raises:
+        ValueError: naming the key and the fix.
+    """
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        instead = f"set {usual}" if usual else "name the environment variable that you put it into"
+        raise ValueError(
+            f"{key} is no name of an environment variable in capitals (its value is not shown: if it is the secret itself, "
+            f"take it out of the job and {instead})"
+        )
+
+
+def check_address(address: Any, key: str, instead: str) -> None:
+    """Refuse an address that holds a user name or a password; it is not shown.
+
+    Args:
+        address: what the user gave; anything but a text is left to others.
+        key: what the user calls it, for messages.
+        instead: where they belong.
+
+    Raises:
+        ValueError: naming the key and the fix.
+    """
+    try:
+        holds = isinstance(address, str) and "@" in urlsplit(address).netloc
+    except ValueError:  # no address at all, which others say
+        holds = "@" in address
+    if holds:
+        raise ValueError(
+            f"{key} holds a user name or a password (not shown), which would stand in results, checkpoints and logs: "
+            f"take them out, and {instead}"
+        )
+
+
+def secret_of(variable: str | None) -> str:
+    """What the environment variable holds in this process; "" where it is not set, or none is named."""
+    return os.environ.get(variable, "") if variable else ""

@@ -1,0 +1,116 @@
+"""Where the modules of installed distributions lie: for each name in a folder that code finds modules in, a path.
+
+A distribution's own list of files says which are its own, also where several share a folder, and where that folder holds all
+that is installed. Where there is no list, or it holds no module (an editable install, some of Debian's), Python's import system
+is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+
+def module_paths(preload: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
+    """Names as they lie beneath a folder of ``sys.path``, and their paths, with what the distributions require (extras aside).
+
+    Args:
+        preload: names of modules. What is not installed is left out.
+        packages: names of distributions.
+
+    Raises:
+        ValueError: one of ``packages`` is not installed.
+    """
+    found: dict[str, str] = {}
+    waiting = [_normal(name) for name in packages]
+    for name in {name.partition(".")[0] for name in preload} - sys.stdlib_module_names:
+        owners = _distributions_of(name)
+        waiting += owners
+        if not owners:
+            found |= _imported_from(name)
+    required, seen = {_normal(name) for name in packages}, set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if name in required:
+                raise ValueError(f"env_config.tools: python option packages: {name!r} is not installed") from None
+            continue  # needed on other machines only
+        found |= _paths(distribution)
+        waiting += _requirements(distribution)
+    return {name: path for name, path in found.items() if not any(str(above) in found for above in PurePosixPath(name).parents)}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _requirements(distribution: metadata.Distribution) -> Iterator[str]:
+    for need in distribution.requires or []:
+        if "extra" not in need.partition(";")[2]:
+            yield _normal(re.split(r"[^\w.-]", need)[0])
+
+
+def _distributions_of(module: str) -> list[str]:
+    """Names of the distributions that a module is of; mostly it is called as its one."""
+    try:
+        if module in _paths(metadata.distribution(module)):
+            return [_normal(module)]
+    except metadata.PackageNotFoundError:
+        pass
+    return [_normal(name) for name in metadata.packages_distributions().get(module, ())]
+
+
+def _paths(distribution: metadata.Distribution) -> dict[str, str]:
+    files = [file for file in distribution.files or [] if ".." not in file.parts and not file.is_absolute()]
+    root = str(distribution.locate_file(""))
+    found = {name: os.path.join(root, name) for name in _owned(files)}
+    found = {name: path for name, path in found.items() if os.path.exists(path)}
+    if not any(_is_module(name) for name in found):
+        names = (distribution.read_text("top_level.txt") or distribution.metadata["Name"]).split()
+        for name in names:
+            found |= _imported_from(name.replace("-", "_"))
+    return found
+
+
+def _owned(files: Sequence[PurePosixPath]) -> set[str]:
+    """Files that lie at the top, and the topmost folders that have a file of this distribution directly in them.
+
+    A folder that only has folders may be shared with other distributions.
+    """
+    with_files = {file.parent for file in files}
+    owned = set()
+    for file in files:
+        folders = [folder for folder in list(file.parents)[-2::-1] if folder in with_files]
+        top = folders[0] if folders else file
+        if top.parts[0] != "__pycache__":
+            owned.add(str(top))
+    return owned
+
+
+def _is_module(name: str) -> bool:
+    """Whether this is a package or a module, and not only what is known about one, or what makes one importable."""
+    return not name.endswith((".dist-info", ".egg-info", ".libs", ".pth")) and not name.startswith("__editable__")
+
+
+def _imported_from(name: str) -> dict[str, str]:
+    """Where Python would import a module of the top level from; nothing is imported."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # it is in sys.modules without a spec
+        return {}
+    if spec is None:
+        return {}
+    folders = [folder for folder in spec.submodule_search_locations or [] if os.path.isdir(folder)]
+    if folders:
+        return {name: folders[0]}
+    return {Path(spec.origin).name: spec.origin} if spec.has_location and spec.origin else {}

@@ -1,0 +1,30 @@
+"""No acknowledged row is lost however often the server of a Lite path is killed: ``kill_lite.py``, which is also a script."""
+
+import random
+
+import pytest
+from kill_lite import LIMITS, KilledLite
+
+
+def run(folder, monkeypatch, kills: int, seed: int) -> KilledLite:
+    for name, value in LIMITS.items():
+        monkeypatch.setenv(name, value)
+    lite = KilledLite(folder, random.Random(seed))
+    lite.run(kills)
+    print(dict(lite.counts))  # noqa: T201
+    return lite
+
+
+def check(lite: KilledLite, kills: int) -> None:
+    assert lite.wrong == []
+    assert lite.counts["kills"] == kills
+    assert min(lite.counts[what] for what in ("rows acknowledged", "step traces imported", "notes acknowledged", "scans")) > 0
+
+
+def test_killed_servers_lose_nothing_that_was_acknowledged(tmp_path, monkeypatch):
+    check(run(tmp_path, monkeypatch, 4, 11), 4)
+
+
+@pytest.mark.slow
+def test_servers_killed_many_times_lose_nothing_that_was_acknowledged(tmp_path, monkeypatch):
+    check(run(tmp_path, monkeypatch, 25, 12), 25)

@@ -1,0 +1,85 @@
+"""A run that goes on from its checkpoint, and its policy as other libraries read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs import Trial, TrialHere, at, built_here, short_job
+
+pytestmark = pytest.mark.e2e
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was seen of a run that trained one more iteration."""
+
+    iteration: int  # before it
+    versions: tuple[int, int]  # of the weights in the engine, before and after
+    result: dict[str, Any]
+    trial: Trial
+    policy: Path  # exported
+    weights: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def checkpointed(tmp_path_factory: pytest.TempPathFactory, speaking_model: str, ray_session: None) -> tuple[TrialHere, Path]:
+    """The main job with a small model after two iterations, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("checkpointed")
+    algorithm = built_here(short_job(folder, model={"name_or_path": speaking_model}))
+    try:
+        trial = TrialHere(Path(algorithm.logdir), [algorithm.train() for _ in range(2)])
+        return trial, Path(algorithm.save_to_path(folder / "checkpoint"))
+    finally:
+        algorithm.stop()
+
+
+@pytest.fixture(scope="module")
+def restored(checkpointed: tuple[TrialHere, Path], tmp_path_factory: pytest.TempPathFactory) -> Restored:
+    from rapo_rllib import RAPO
+
+    algorithm = RAPO.from_checkpoint(str(checkpointed[1]))
+    try:
+        iteration, version = algorithm.iteration, algorithm.env_runner.policy_version
+        result = algorithm.train()
+        versions = (version, algorithm.env_runner.policy_version)
+        policy = algorithm.export_policy(tmp_path_factory.mktemp("exported") / "policy")
+        weights = {name: value.clone() for name, value in algorithm.get_module().language_model.state_dict().items()}
+        return Restored(iteration, versions, result, Trial(Path(algorithm.logdir)), policy, weights)
+    finally:
+        algorithm.stop()
+
+
+def test_a_restored_run_goes_on(checkpointed: tuple[TrialHere, Path], restored: Restored) -> None:
+    before, result = checkpointed[0], restored.result
+    assert restored.iteration == 2 and result["training_iteration"] == 3
+    assert restored.versions == (at(result, "sync/weight_version") - 1, at(result, "sync/weight_version"))
+    last = before.results[-1]
+    assert at(result, "env_runners/num_env_steps_sampled_lifetime") > at(last, "env_runners/num_env_steps_sampled_lifetime")
+    assert at(result, "rapo/accuracy_before") == at(last, "rapo/accuracy_before")  # of the whole training
+    assert at(result, "rapo/retrievals") >= at(last, "rapo/retrievals") > 0
+    seen = {t["question_id"] for t in before.transcripts}
+    questions = {t["question_id"] for t in restored.trial.transcripts}
+    assert len(questions) == 2
+    assert not questions & seen, "the restored run asked questions again that this epoch had already"
+
+
+def test_the_exported_policy_in_transformers_and_vllm(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from vllm import LLM, SamplingParams
+
+    tokenizer = AutoTokenizer.from_pretrained(restored.policy)
+    model = AutoModelForCausalLM.from_pretrained(restored.policy, dtype=torch.float32)
+    assert all(torch.equal(value, restored.weights[name]) for name, value in model.state_dict().items())
+    ids = tokenizer("3", return_tensors="pt").input_ids
+    expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
+    assert len(set(expected)) > 4
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    engine = LLM(str(restored.policy), dtype="float32", max_model_len=64, enforce_eager=True)
+    (output,) = engine.generate("3", SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    engine.llm_engine.engine_core.shutdown()
+    assert list(output.outputs[0].token_ids) == expected

@@ -1,0 +1,149 @@
+"""A checkpoint is taken by the model that it was made with alone, though others have weights of the same names and shapes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_learner import TinyConfig, trajectory_groups
+from tiny_models import save_tiny_model, tiny_model
+
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.errors import CheckpointError
+from rapo_rllib.learner import RAPOTorchLearner
+from rapo_rllib.learner_identity import IDENTITY
+from rapo_rllib.settings import LoraSettings, ObjectiveSettings
+
+LORA: dict[str, Any] = {"lora": LoraSettings(rank=4)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
+    config = TinyConfig(folder, **settings)
+    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
+    learner.build()
+    return learner
+
+
+def trained(folder: Path, **settings: Any) -> RAPOTorchLearner:
+    learner = build(folder, **settings)
+    kl = {name: value for name, value in settings.items() if name == "kl_coeff"}
+    for _ in range(2):
+        learner.update(training_data=TrainingBatch.from_groups(trajectory_groups(2), ObjectiveSettings(**kl)))
+    return learner
+
+
+def saved(folder: Path, state: Path, **settings: Any) -> str:
+    trained(folder, **settings).save_training_state(str(state))
+    return str(state)
+
+
+def other_weights(folder: Path, copy: Path) -> Path:
+    """The same model with the weights of another training."""
+    shutil.copytree(folder, copy)
+    tiny_model("llama", torch.float32, seed=1).save_pretrained(copy)
+    return copy
+
+
+def weights(learner: RAPOTorchLearner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.policy.weights().items()}
+
+
+def test_adapters_over_another_base_are_refused_and_nothing_is_changed(folder: Path, tmp_path: Path) -> None:
+    state, other = saved(folder, tmp_path / "state", **LORA), build(other_weights(folder, tmp_path / "other"), **LORA)
+    before = weights(other)
+    with pytest.raises(CheckpointError, match="not the same model: the adapters belong to other base weights") as raised:
+        other.load_training_state(state, 0)
+    assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / "other")) in str(raised.value)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items()) and other._weights_seq_no == 0
+
+
+def test_the_exported_policy_is_another_base(folder: Path, tmp_path: Path) -> None:
+    """The adapters are in it already: they would be added twice."""
+    learner = trained(folder, **LORA, lr=1e-2)
+    learner.save_training_state(str(tmp_path / "state"))
+    learner.export(str(tmp_path / "policy"))
+    with pytest.raises(CheckpointError, match="other base weights"):
+        build(tmp_path / "policy", **LORA).load_training_state(str(tmp_path / "state"), 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(folder: Path, tmp_path: Path, dtype: str) -> None:
+    learner = trained(folder, **LORA)
+    learner.save_training_state(str(tmp_path / "state"))
+    shutil.copytree(folder, tmp_path / "copy")
+    other = build(tmp_path / "copy", dtype=dtype, **LORA)
+    other.load_training_state(str(tmp_path / "state"), 0)
+    expected = weights(learner)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(other).items())
+
+
+def test_whole_weights_do_not_depend_on_what_was_loaded_before_them(folder: Path, tmp_path: Path) -> None:
+    state, other = saved(folder, tmp_path / "state"), build(other_weights(folder, tmp_path / "other"))
+    other.load_training_state(state, 0)
+    expected = weights(build(folder))
+    assert not any(torch.equal(tensor, expected[name]) for name, tensor in weights(other).items() if "proj" in name)
+
+
+def test_the_reference_model_must_be_the_one_of_before(folder: Path, tmp_path: Path) -> None:
+    state = saved(folder, tmp_path / "state", kl_coeff=0.1)
+    other = other_weights(folder, tmp_path / "other")
+    with pytest.raises(CheckpointError, match="the KL term's reference model, which is the one that training started from"):
+        build(other, kl_coeff=0.1).load_training_state(state, 0)
+    build(folder, kl_coeff=0.1).load_training_state(state, 0)
+    build(other).load_training_state(state, 0)  # without a reference there is nothing to compare
+
+
+@pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "lora"])
+@pytest.mark.parametrize(("key", "value"), [("rms_norm_eps", 0.1), ("hidden_act", "gelu"), ("model_type", "mistral")])
+def test_a_model_that_computes_otherwise_is_refused(
+    folder: Path, tmp_path: Path, settings: dict[str, Any], key: str, value: Any
+) -> None:
+    """Its weights have the same names, shapes and values."""
+    state = saved(folder, tmp_path / "state", **settings)
+    shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(CheckpointError, match=rf"not the same model: in config.json {key} is .*, here {value!r}"):
+        build(tmp_path / "other", **settings).load_training_state(state, 0)
+
+
+def test_what_means_nothing_to_the_weights_may_differ(folder: Path, tmp_path: Path) -> None:
+    state = saved(folder, tmp_path / "state")
+    shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    harmless = {
+        "transformers_version": "4.0",
+        "attention_dropout": 0.1,
+        "use_cache": False,
+        "dtype": "float16",
+        "eos_token_id": 3,
+    }
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**config, **harmless}))
+    build(tmp_path / "other").load_training_state(state, 0)
+
+
+def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    state = saved(folder, tmp_path / "state")
+    shutil.copytree(folder, tmp_path / "other")
+    file = tmp_path / "other" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"t30"', '"other"'))
+    with pytest.raises(CheckpointError, match="the tokenizers have other vocabularies"):
+        build(tmp_path / "other").load_training_state(state, 0)
+
+
+def test_a_checkpoint_of_before_is_taken_with_a_warning(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = saved(folder, tmp_path / "state", **LORA)
+    (Path(state) / IDENTITY).unlink()
+    with caplog.at_level(logging.WARNING, logger="rapo_rllib"):
+        build(folder, **LORA).load_training_state(state, 0)
+    assert "does not say which model it belongs to" in caplog.text and str(folder) in caplog.text

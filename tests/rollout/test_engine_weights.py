@@ -1,0 +1,224 @@
+"""New weights in a real engine: each missed update is seen, by checksums and by the canary, and no old prefix survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rapo_rllib.canary import Canary, CanaryResult, canary_sequences
+from rapo_rllib.errors import EngineError, WeightSyncError
+from rapo_rllib.rl_module import _sequence_logprobs
+from rapo_rllib.rollout import vllm_worker
+from rapo_rllib.rollout.engine import GenerationRequest
+from rapo_rllib.rollout.vllm_watch import LoadWatch
+from rapo_rllib.settings import EngineSettings
+from rapo_rllib.weight_digest import digest
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.fixture(scope="module")
+def engine(small_model: str) -> Iterator[Any]:
+    from rapo_rllib.rollout.vllm_engine import VLLMEngine
+
+    settings = EngineSettings(dtype="float32", max_num_seqs=4, enforce_eager=True, kv_cache_gib=0.1)
+    engine = VLLMEngine(small_model, settings, max_model_len=128)
+    yield engine
+    engine.close()
+
+
+class TinyRun:
+    """A learner's model and optimiser, an engine, and the canary between them."""
+
+    def __init__(self, folder: str, engine: Any) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.engine, self.version = engine, engine.policy_version
+        self.canary = Canary(canary_sequences(AutoTokenizer.from_pretrained(folder)), None, exact=True)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6)
+        self.sync()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: weight.detach() for name, weight in self.model.named_parameters()}  # the tied head comes once
+
+    def step(self) -> None:
+        """A real step of the optimiser, at its learning rate."""
+        ids = torch.randint(0, 1000, (2, 24), generator=torch.Generator().manual_seed(self.version))
+        self.optimizer.zero_grad()
+        self.model(input_ids=ids, labels=ids).loss.backward()
+        self.optimizer.step()
+
+    def sync(self) -> CanaryResult:
+        self.version += 1
+        self.engine.load_weights(self.weights(), self.version)
+        return self.compared()
+
+    def compared(self) -> CanaryResult:
+        with torch.no_grad():
+            expected = [_sequence_logprobs(self.model, sequence) for sequence in self.canary.sequences]
+        return self.canary.check("engine", expected, self.engine.score(self.canary.sequences))
+
+
+@pytest.fixture
+def run(engine: Any, small_model: str) -> TinyRun:
+    return TinyRun(small_model, engine)
+
+
+def watch_of(engine: Any) -> LoadWatch:
+    """The watch inside the engine's only worker, which runs in this process."""
+    found: LoadWatch = engine._engine.collective_rpc(lambda worker: worker._watch)[0]
+    return found
+
+
+def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
+    for _ in range(3):
+        run.step()
+        result = run.sync()
+        assert result.mean < 1e-4
+        assert result.conclusive and result.engine_missed < 0.2 * result.learner_moved
+        assert run.engine.loaded.received == {name: digest(weight) for name, weight in run.weights().items()}
+    assert run.engine.loaded.compared_share == 1.0
+
+
+def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
+    run.step()
+    with pytest.raises(WeightSyncError, match=r"learner moved by .* stale or partial"):
+        run.compared()
+    assert run.sync().conclusive
+
+
+def test_the_checksums_alone_see_it(run: TinyRun) -> None:
+    held = dict(run.engine.loaded.received)
+    run.step()
+    now = {name: digest(weight) for name, weight in run.weights().items()}
+    assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
+
+
+def stale_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM packs a tied LM head's copy of the embedding only if the stream names the head."""
+    monkeypatch.setattr(vllm_worker, "_repack_tied_head", lambda model: None)
+
+
+def test_an_lm_head_that_stays_behind_is_read_back(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale_head(monkeypatch)
+    run.step()
+    with pytest.raises(WeightSyncError, match=r"1 parameters of the engine do not hold what they were given \(lm_head.weight"):
+        run.sync()
+    monkeypatch.undo()
+    assert run.sync().mean < 1e-4
+
+
+def test_an_lm_head_that_stays_behind_is_heard_by_the_canary(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be read back, as with a form of weights that nobody knows. The head is 2 % of the move."""
+    stale_head(monkeypatch)
+    for group in run.optimizer.param_groups:
+        group["lr"] = 1e-4
+    monkeypatch.setattr(watch_of(run.engine), "_comparable", set())
+    run.step()
+    with pytest.raises(WeightSyncError, match=r"learner moved by .* stale or partial"):
+        run.sync()
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.2.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight"]
+)
+def test_a_weight_that_the_model_does_not_take_is_read_back(run: TinyRun, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """vLLM is given the new value, and keeps the old one: in a fused matrix, a packed one, and a plain vector."""
+    watch, old = watch_of(run.engine), run.weights()[name].clone()
+    load = watch._load
+    monkeypatch.setattr(watch, "_load", lambda stream: load((key, old if key == name else value) for key, value in stream))
+    run.step()
+    held = name.replace("k_proj", "qkv_proj")
+    with pytest.raises(WeightSyncError, match=rf"1 parameters of the engine do not hold .* \({held}"):
+        run.sync()
+
+
+def test_an_engine_without_whole_weights_computes_nothing(run: TinyRun, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run.engine.load_weights_file(str(tmp_path / "gone.safetensors"), run.version + 1)
+    for use in (lambda: run.engine.score([[1, 2]]), lambda: run.engine.submit(GenerationRequest("r", [1, 2], max_tokens=1))):
+        with pytest.raises(EngineError, match=r"has not finished loading weight version .*; it computes nothing"):
+            use()
+    assert run.sync().mean < 1e-4
+
+
+PROMPT = list(range(100, 180))
+
+
+def generated(engine: Any, **options: Any) -> Any:
+    engine.submit(GenerationRequest("prefix", PROMPT, **{"max_tokens": 2, **options}))
+    while engine.num_unfinished:
+        done = engine.poll()
+    return done[0]
+
+
+def test_requests_that_still_run_are_ended_and_leave_no_prefix(run: TinyRun) -> None:
+    engine = run.engine
+    assert generated(engine).cached_tokens == 0 < generated(engine).cached_tokens
+    engine.submit(GenerationRequest("stray", PROMPT, max_tokens=40))
+    assert engine.poll() == [] and engine.num_unfinished == 1
+    run.step()
+    assert run.sync().mean < 1e-4
+    assert engine.num_unfinished == 0
+    completion = generated(engine)
+    assert (completion.cached_tokens, completion.policy_version) == (0, run.version)
+
+
+def test_a_prefix_cache_that_cannot_be_cleared_is_an_error(run: TinyRun) -> None:
+    """vLLM's own answer is False, as a request that nobody told the engine about holds blocks."""
+    from vllm import SamplingParams
+
+    engine, version = run.engine, run.version
+    engine._engine.add_request("unknown", {"prompt_token_ids": PROMPT}, SamplingParams(max_tokens=40))
+    engine._engine.step()
+    with pytest.raises(WeightSyncError, match=r"version \d+: the engine's prefix cache is still in use after 3 tries"):
+        run.sync()
+    assert engine.policy_version == version
+    with pytest.raises(EngineError, match="it computes nothing"):
+        engine.submit(GenerationRequest("r", PROMPT, max_tokens=1))
+    engine._engine.abort_request(["unknown"])
+    assert run.sync().mean < 1e-4
+    assert generated(engine).cached_tokens == 0
+
+
+def test_a_cache_that_is_free_after_another_step_is_cleared(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = run.engine._engine
+    answers = iter([False, True])
+    reset = engine.reset_prefix_cache
+    monkeypatch.setattr(engine, "reset_prefix_cache", lambda: next(answers) and reset())
+    assert run.sync().mean < 1e-4
+    assert next(answers, None) is None
+
+
+def test_what_nobody_can_compare_is_left_out() -> None:
+    """Weights that a model stores in a form of its own: found out with those on disk, not taken for stale ones."""
+
+    class Transposing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain, self.turned = torch.nn.Parameter(torch.zeros(4, 4)), torch.nn.Parameter(torch.zeros(4, 4))
+
+        @torch.no_grad()
+        def load_weights(self, stream: Any) -> set[str]:
+            weights: Mapping[str, torch.Tensor] = dict(stream)
+            self.plain.copy_(weights["plain"])
+            self.turned.copy_(weights["turned"].T)
+            return set(weights)
+
+    model, on_disk = Transposing(), {"plain": torch.randn(4, 4), "turned": torch.randn(4, 4)}
+    model.load_weights(on_disk.items())
+    watch = LoadWatch(model)
+    watch.calibrate(on_disk.items())
+    assert watch.compared_share() == 0.5
+    new = {name: value + 1 for name, value in on_disk.items()}
+    model.load_weights(new.items())
+    assert watch.stale() == [] and watch.received == {name: digest(value) for name, value in new.items()}
+    watch.begin()
+    for name, value in on_disk.items():
+        watch._note(name, value)  # given, but not loaded
+    assert watch.stale() == ["plain"]
