@@ -128,10 +128,13 @@ class BwrapSandbox:
     def _command(self, info: int) -> list[str]:
         python, *arguments = command("single", _INSIDE)
         python = os.path.realpath(python)
-        shown: list[str] = []
         covered = set(self._files.hidden)
-        for path in sorted({*self._files.shown, *covered, python}, key=lambda path: os.path.realpath(path).split("/")):
-            shown += ["--tmpfs", path] if path in covered else _show(path)
+        places = {path: os.path.realpath(path) for path in {*self._files.shown, *covered, python}}
+        shown: list[str] = []
+        for real, path in sorted(((real, path) for path, real in places.items()), key=lambda place: place[0].split("/")):
+            shown += ["--tmpfs", path] if path in covered else _show(real)
+        for path, real in places.items():  # once all is there: a link must not make a folder that is to be shown
+            shown += ["--symlink", real, path] if real != path else []
         for path in self._files.hidden:
             shown += ["--remount-ro", path]
         folder = str(Path(inside.__file__).parent)
@@ -139,12 +142,8 @@ class BwrapSandbox:
         return [self._bwrap, *_OPTIONS, *shown, *_SCRATCH, "--info-fd", str(info), "--", python, *arguments]
 
 
-def _show(path: str) -> list[str]:
-    """A file or folder at its real place; where its path goes through links, a link to it."""
-    real = os.path.realpath(path)
-    if real != path:
-        return [*_show(real), "--symlink", real, path]
-    return ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
+def _show(real: str) -> list[str]:
+    return ["--dev-bind" if real.startswith("/dev/") else "--ro-bind", real, real]
 
 
 class BwrapProcess:

@@ -48,7 +48,9 @@ def visible_files(preload: Sequence[str] = (), packages: Sequence[str] = ()) -> 
     zipped = os.path.join(os.path.dirname(folder), f"python{sys.version_info.major}{sys.version_info.minor}.zip")
     others = _existing((zipped, sysconfig.get_config_var("DESTSHARED") or "", os.path.join(folder, "lib-dynload")))
     fixed = [*others, *_libraries(), *filter(os.path.exists, (*_DEVICES, *_TABLES))]
-    hidden = [entry.path for entry in os.scandir(folder) if entry.is_dir() and not _is_standard(entry.name)]
+    hidden = [
+        entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False) and not _is_standard(entry.name)
+    ]
     return Files(
         readable=_outermost([*stdlib.values(), *fixed, *modules.values()]),
         shown=sorted({folder, *fixed, *modules.values()}),

@@ -28,17 +28,20 @@ class Layout(NamedTuple):
     job: Path
 
 
-def wheel(prefix: Path, python: str = sys.executable) -> Layout:
-    """As pip installs us: beside the packages that code may import, with data and a script in the prefix."""
+def wheel(prefix: Path, python: str = sys.executable, packages: Path | None = None) -> Layout:
+    """As pip installs us: beside the packages that code may import, with data and a script in the prefix.
+
+    Packages are links; a small one lies here itself, or in ``packages``.
+    """
     folder = prefix / "lib" / VERSION / "site-packages"
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         files = metadata.files(package) or []
         for name in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             there = Path(str(metadata.distribution(package).locate_file(name)))
-            if package == "mpmath":  # a small one lies here itself
-                shutil.copytree(there, folder / name)
-            else:
+            if package == "mpmath":
+                there = Path(shutil.copytree(there, (packages or folder) / name))
+            if there != folder / name:
                 (folder / name).symlink_to(there)
     _ours(folder)
     info = folder / "rapo_rllib-0.1.0.dist-info"
@@ -57,14 +60,17 @@ def wheel(prefix: Path, python: str = sys.executable) -> Layout:
 
 
 def without_environment(prefix: Path) -> Layout:
-    """The same where the folder of packages lies in the standard library's, as without a virtual environment."""
+    """The same where the folder of packages lies in the standard library's, as without a virtual environment.
+
+    A package is a link to what sorts before that folder.
+    """
     stdlib = Path(sysconfig.get_path("stdlib"))
     unneeded = shutil.ignore_patterns("site-packages", "dist-packages", "test", "tests", "idlelib", "config-*", "ensurepip")
     shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=unneeded, symlinks=True)
     (prefix / "lib" / stdlib.name / "stray.py").write_text(f"ANSWER = {SECRET!r}\n")
     (prefix / "bin").mkdir()
     real = os.path.realpath(sys.executable)
-    return wheel(prefix, str(shutil.copy(real, prefix / "bin" / Path(real).name)))
+    return wheel(prefix, str(shutil.copy(real, prefix / "bin" / Path(real).name)), prefix.parent / "before")
 
 
 def editable(prefix: Path) -> Layout:

@@ -54,11 +54,13 @@ def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, st
     os.mkdir(f"{base}{_OLD}")
     syscall("pivot_root", base.encode(), f"{base}{_OLD}".encode())
     os.chdir("/")
-    for parts, path, covered in places:  # a folder comes before what is in it
+    for parts, _, covered in places:  # a folder comes before what is in it
         if covered:
             syscall("mount", b"tmpfs", "/".join(parts).encode(), b"tmpfs", _NOSUID | _NODEV, b"size=1m,mode=755")
         else:
-            _show(path, "/".join(parts))
+            _show("/".join(parts))
+    for parts, path, _ in places:  # once all is there: a link must not make a folder that is to be shown
+        _link(path, "/".join(parts))
     modules.link(modules.FOLDER, links)
     os.makedirs(WORK)
     syscall("umount2", _OLD.encode(), _DETACH)
@@ -67,15 +69,20 @@ def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, st
     syscall("mount_setattr", -1, b"/", 0x8000, read_only, len(read_only))  # all mounts beneath
 
 
-def _show(path: str, real: str) -> None:
-    """Bind a path of the old root to the same place; where the path goes through links, a link to it as well."""
-    if not os.path.lexists(real):
-        os.makedirs(os.path.dirname(real), exist_ok=True)
-        if os.path.isdir(f"{_OLD}{real}"):
-            os.mkdir(real)
-        else:
-            os.close(os.open(real, os.O_CREAT | os.O_WRONLY, 0o644))
-        syscall("mount", f"{_OLD}{real}".encode(), real.encode(), None, _BIND | _REC, None)
+def _show(real: str) -> None:
+    """Bind a path of the old root to the same place."""
+    if os.path.lexists(real):
+        return
+    os.makedirs(os.path.dirname(real), exist_ok=True)
+    if os.path.isdir(f"{_OLD}{real}"):
+        os.mkdir(real)
+    else:
+        os.close(os.open(real, os.O_CREAT | os.O_WRONLY, 0o644))
+    syscall("mount", f"{_OLD}{real}".encode(), real.encode(), None, _BIND | _REC, None)
+
+
+def _link(path: str, real: str) -> None:
+    """Where a path goes through links, lead from it to where it really is."""
     if real != path and not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(real, path)
