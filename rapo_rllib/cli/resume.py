@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from ray.tune.experiment import Trial
 
 from rapo_rllib.checkpoint_folder import MANIFEST, RESULT, strangers, whole_checkpoints
 from rapo_rllib.cli.interrupt import reaches
+from rapo_rllib.cli.result_journal import complete_results, replace
 
 # of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
 # about results that are not in a checkpoint
@@ -52,7 +52,7 @@ def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) 
             _go_on(trial, ends)
     note["trial_data"] = [trial.get_json_state() for trial in trials]
     note["runner_data"] = {key: value for key, value in note["runner_data"].items() if key not in _OF_ITS_PROCESS}
-    _replace(notes[-1], json.dumps(note).encode())
+    replace(notes[-1], json.dumps(note).encode())
     _go_on_sampling(experiment_folder)
     return ResumeConfig()
 
@@ -81,7 +81,7 @@ def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
     folder = Path(str(trial.path))
     checkpoints = _checkpoints(folder)
     trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # a new one goes where there never was one
-    _cut_last_line(folder / "result.json")
+    complete_results(folder)
     if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: as Tune has it
         kept = _register(trial, [path for path in whole_checkpoints(folder) if path in checkpoints])
         _delete_cut_short([path for path in checkpoints if path not in kept], checkpoints)
@@ -114,7 +114,7 @@ def _delete_cut_short(unfinished: Iterable[Path], checkpoints: Collection[Path])
 def _register(trial: Any, kept: list[Path]) -> list[Path]:
     """Make Tune's list of checkpoints anew: of ``kept``, the furthest last, each with the result it was written after.
 
-    Results that Tune had not copied to the trial's folder yet are in the checkpoints, and added to its file.
+    Results of theirs that the trial's file lacks (of a run without a journal) are added to it.
     """
     from ray.train._internal.checkpoint_manager import _CheckpointManager, _TrainingResult
 
@@ -137,18 +137,4 @@ def _go_on_sampling(experiment_folder: Path) -> None:
     states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
     if states:
         state = cloudpickle.loads(states[-1].read_bytes())
-        _replace(states[-1], cloudpickle.dumps({**state, "_finished": False}))
-
-
-def _cut_last_line(file: Path) -> None:
-    """Drop what follows the last end of a line: it was being written when the run was killed."""
-    if file.exists():
-        content = file.read_bytes()
-        file.write_bytes(content[: content.rfind(b"\n") + 1])
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """At once, so that a kill leaves the old content or the new."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
+        replace(states[-1], cloudpickle.dumps({**state, "_finished": False}))

@@ -137,6 +137,7 @@ def _train(
 
     from rapo_rllib.cli.interrupt import TrialStopper, TrialWatch
     from rapo_rllib.cli.metric_check import MetricCheck
+    from rapo_rllib.cli.result_journal import ResultJournal
     from rapo_rllib.cli.resume import resume_config
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
@@ -163,7 +164,7 @@ def _train(
                 scheduler=scheduler,
                 verbose=2 if options.verbose else 0,
                 raise_on_failed_trial=False,
-                callbacks=[TrialWatch(stopper, interruption), reporter, *spec.loggers],
+                callbacks=[TrialWatch(stopper, interruption), ResultJournal(), reporter, *spec.loggers],
                 resume_config=resumed,
             )
         except tune.TuneError as error:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from ray.tune.utils.serialization import TuneFunctionEncoder
 
 from rapo_rllib.checkpoint_folder import whole_folder
 from rapo_rllib.cli.interrupt import Interruption, TrialStopper
+from rapo_rllib.cli.result_journal import JOURNAL, ResultJournal
 from rapo_rllib.cli.resume import resume_config
 
 NOTE = "experiment_state-2026-01-01_00-00-00.json"
@@ -91,6 +93,25 @@ def test_results_that_were_not_noted_any_more_are_in_the_checkpoints(tmp_path: P
     run = Run(tmp_path, iterations=[3, 4], results=[1, 2])
     assert newest(run.resumed()).metrics == {"training_iteration": 4, "reward": 0.4}
     assert run.results() == [1, 2, 3, 4]
+
+
+def test_results_that_tune_had_not_copied_yet_are_in_the_journal(tmp_path: Path) -> None:
+    run = Run(tmp_path, iterations=[6], results=[])
+    journal = ResultJournal()
+    for moment, iteration in enumerate((1, 2, 3, 4, 3, 4, 5, 6)):  # it was killed after 4, and went on from 2
+        journal.on_trial_result(0, [], run.trial, {**result(iteration), "timestamp": moment})
+    lines = (run.trial_folder / JOURNAL).read_text().splitlines(keepends=True)
+    (run.trial_folder / "result.json").write_text("".join(lines[3:6]) + lines[6][:9])  # Tune's, as a kill left it
+    with (run.trial_folder / JOURNAL).open("a") as file:
+        file.write(lines[0][:9])
+    assert run.resumed().status == "PENDING"
+    assert (run.trial_folder / "result.json").read_text() == "".join(lines)
+
+
+def test_a_remote_storage_has_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ResultJournal().on_trial_result(0, [], SimpleNamespace(path="s3://bucket/job/trial"), result(1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_as_many_are_kept_as_ever(tmp_path: Path) -> None:
