@@ -123,6 +123,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         retrieval_level: str = NotProvided,
         retrieval_noise: float = NotProvided,
         buffer_growth: str = NotProvided,
+        retrieval_query: str = NotProvided,
         retrieval_budget: str = NotProvided,
         rollout_schedule: str = NotProvided,
         entropy_top_k: int | None = NotProvided,
@@ -191,6 +192,8 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             buffer_growth: which of the policy's own steps enter the buffer: ``none``, those of ``successful`` trajectories, or
                 of those with a positive ``advantage``; see docs/buffer.md.
             retrieval_noise: chance that a retrieved trace is replaced by a random one.
+            retrieval_query: what the buffer is asked with: the whole ``history``, retrieved steps included (the paper), or the
+                ``generated`` steps alone.
             retrieval_budget: what a trace must fit into: ``response``, or ``prompt_and_response`` (released code).
             rollout_schedule: ``continuous``, or ``lockstep``: every trajectory waits for the slowest of the round (released
                 code).

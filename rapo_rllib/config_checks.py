@@ -30,6 +30,7 @@ _CHOICES = {
     "retrieval_quality": RETRIEVAL_QUALITIES,
     "retrieval_timing": RETRIEVAL_TIMINGS,
     "retrieval_level": ("step", "trajectory"),
+    "retrieval_query": ("history", "generated"),
     "retrieval_budget": ("response", "prompt_and_response"),
     "rollout_schedule": ("continuous", "lockstep"),
     "branch_advantage": ("soft", "hard"),

@@ -88,6 +88,7 @@ class RolloutSettings:
     step_timeout_s: float = 120.0  # deadline of one env step (its tool call included)
     branching: BranchingSettings | None = None  # None: all trajectories of a group are sampled from the start
     retrieval_level: str = "step"  # step, or trajectory: one whole trajectory is retrieved before the first step
+    retrieval_query: str = "history"  # what is asked with: history, the retrieved steps in it included, or generated ones alone
     retrieval_budget: str = "response"  # what a trace must fit into with the rest: response, or prompt_and_response
     rollout_schedule: str = "continuous"  # continuous, or lockstep: nobody generates until all have their tool results
 

@@ -19,7 +19,7 @@ from rapo_rllib.protocol.chat import ChatProtocol, without_spill
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.settings import RolloutSettings
-from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, Trajectory
+from rapo_rllib.types import FALLBACK, HistoryQuery, Question, RetrievedTrace, Trajectory
 
 
 class Next(Enum):
@@ -57,7 +57,7 @@ class Session:
     env: Any = None
     stop: tuple[str, ...] = ()
     question_text: str = ""
-    history: str = ""  # generated steps and observations, without retrieved traces: what keys look like
+    history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
     completion: Completion | None = None
     started: float = field(default_factory=time.monotonic)
     env_started: float | None = None  # when the call of its env that is running began; None: none runs
@@ -218,6 +218,8 @@ class Session:
             self.trajectory.append_retrieved(token_ids, retrieved)
             self.trajectory.retrievals[-1].text_start = len(self.trajectory.text)
             self.trajectory.text += text
+            if self.settings.retrieval_query == "history" and retrieved.trace.source != FALLBACK:  # which is no step
+                self.history += retrieved.trace.text.rstrip() + "\n"
         return Next.GENERATE
 
     def end(self, reason: str, error: str = "") -> Next:

@@ -73,6 +73,7 @@ def make(**training: Any) -> RAPOConfig:
         ({"entropy_top_k": 2.5}, "entropy_top_k = 2.5: must be a whole number at least 1"),
         ({"retrieval_level": "token"}, "retrieval_level = 'token': must be one of 'step', 'trajectory'"),
         ({"retrieval_noise": 1.1}, "retrieval_noise = 1.1: must be between 0 and 1"),
+        ({"retrieval_query": "all"}, "retrieval_query = 'all': must be one of 'history', 'generated'"),
         ({"retrieval_budget": "prompt"}, "retrieval_budget = 'prompt': must be one of 'response', 'prompt_and_response'"),
         ({"rollout_schedule": "async"}, "rollout_schedule = 'async': must be one of 'continuous', 'lockstep'"),
         ({"importance_level": "word"}, "importance_level = 'word': must be one of 'token', 'sequence', 'sequence_token'"),

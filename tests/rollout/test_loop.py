@@ -105,7 +105,7 @@ def test_a_retrieval_sits_between_two_generated_steps() -> None:
     assert "<retrieve>\n<python>9</python>\n</retrieve>" in trajectory.text
 
 
-def test_queries_hold_question_and_history_without_retrieved_text() -> None:
+def test_a_query_holds_question_and_history() -> None:
     source = OneTrace()
     make_loop(source=source).run(QUESTIONS[:1], retrieval_prob=1.0)
     query = source.batches[0][0]
@@ -113,24 +113,41 @@ def test_queries_hold_question_and_history_without_retrieved_text() -> None:
     assert query.history == "<python>0 + 1</python>\n<result>\n1\n</result>"
 
 
-def test_the_query_after_a_retrieval_holds_what_was_written_since() -> None:
-    """All own steps and results, in order, and of what was shown nothing: the keys in the buffer are such histories."""
+@pytest.mark.parametrize(("asked_with", "shown"), [("history", "<python>9</python>\n"), ("generated", "")])
+def test_the_query_after_a_retrieval(asked_with: str, shown: str) -> None:
+    """All steps and results in order, as keys in the buffer have them; or all but what was shown."""
     source = OneTrace()
 
     def three_calls(so_far: str) -> str:
         calls = so_far.rsplit("What is ", 1)[1].count("<result>")
         return f"<python>{calls} + 5</python>" if calls < 3 else solve(so_far)
 
-    (group,) = make_loop(three_calls, source, group_size=1, num_hybrid=1, max_response_tokens=900).run(
-        QUESTIONS[:1], retrieval_prob=1.0
-    )
+    settings = {"group_size": 1, "num_hybrid": 1, "max_response_tokens": 900, "retrieval_query": asked_with}
+    (group,) = make_loop(three_calls, source, **settings).run(QUESTIONS[:1], retrieval_prob=1.0)
     (trajectory,) = group.trajectories
     assert [retrieval.after_step for retrieval in trajectory.retrievals] == [0, 1, 2]
     assert trajectory.text.count("<retrieve>\n<python>9</python>\n</retrieve>") == 3
-    steps = [f"<python>{call} + 5</python>\n<result>\n{call + 5}\n</result>" for call in range(3)]
+    steps = [f"<python>{call} + 5</python>\n<result>\n{call + 5}\n</result>\n" for call in range(3)]
     queries = [query for batch in source.batches for query in batch]
-    assert [query.history for query in queries] == ["\n".join(steps[: count + 1]) for count in range(3)]
+    assert [query.history for query in queries] == [shown.join(steps[: count + 1]).strip() for count in range(3)]
     assert {(q.question, q.asker, q.weight_version) for q in queries} == {("What is 0 + 1?", "0/q0/0", 0)}
+
+
+def test_a_fallback_is_no_step_of_the_history() -> None:
+    class Nothing(OneTrace):
+        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+            self.batches.append(list(queries))
+            return [[] for _ in queries]
+
+    def two_calls(so_far: str) -> str:
+        return "<python>1</python>" if so_far.count("<result>") < 2 else solve(so_far)
+
+    source = Nothing()
+    loop = make_loop(two_calls, source, group_size=1, num_hybrid=1)
+    loop.retriever = Retriever(source, selection="nearest", top_k=1, fallback_text="Think for yourself.")
+    (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
+    assert group.trajectories[0].text.count("Think for yourself.") == 2
+    assert not any("Think" in query.history for batch in source.batches for query in batch)
 
 
 def test_histories_that_wait_together_are_searched_together() -> None:
