@@ -101,6 +101,7 @@ class TraceFilter:
     min_reward: float | None = None  # of the trajectory that a trace was cut from
     question: str = "any"  # any; other: none of the question that asks; same: only those
     max_age: int | None = None  # weight versions since the policy wrote it; what off-policy agents wrote does not age
+    hide_answers: bool = False  # none that shows an accepted answer of the question that asks: its number, or its words
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class HistoryQuery:
     question_id: str = ""
     asker: str = ""  # name of the trajectory: retrieval noise draws from it, so that chance does not depend on timing
     weight_version: int = 0  # of the policy that asks; what it wrote itself has an age
+    answers: tuple[str, ...] = ()  # that are accepted, for the filter that hides them
 
 
 FALLBACK = "fallback"  # id and source of the trace that stands for "nothing suitable was found"

@@ -18,6 +18,7 @@ from rapo_rllib.buffer.filters import AllowedRows
 from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import PartRows
 from rapo_rllib.buffer.rows import NAMES, trace_of
+from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.live_keys import CHECK_S, VERSION_NOTE
@@ -66,6 +67,11 @@ class Drawable:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self.forget()
+
+    @property
+    def hides_answers(self) -> bool:
+        """Whether a trace that shows the answer to a query is none of its."""
+        return self._settings.filter.hide_answers
 
     def forget(self) -> None:
         """See at the next drawing what is there then."""
@@ -135,17 +141,40 @@ def random_traces(
     """
     states = [rng.getstate() for rng in rngs]
     for _ in range(TRIES):
-        sets = list(zip(*(layer.numbers(queries, without, dim) for layer in layers), strict=True))
+        sets = [list(allowed) for allowed in zip(*(layer.numbers(queries, without, dim) for layer in layers), strict=True)]
         for rng, state in zip(rngs, states, strict=True):
             rng.setstate(state)
-        drawn = [_one_of(allowed, rng) for allowed, rng in zip(sets, rngs, strict=True)]
-        wanted = [[place[1] for place in drawn if place is not None and place[0] == at] for at in range(len(layers))]
-        found = [layer.traces(numbers) for layer, numbers in zip(layers, wanted, strict=True)]
-        if all(place is None or place[1] in found[place[0]] for place in drawn):
-            return [None if place is None else found[place[0]][place[1]] for place in drawn]
+        drawn = _drawn(layers, queries, sets, rngs)
+        if drawn is not None:
+            return drawn
         for layer in layers:
             layer.forget()
     raise RetrievalError(f"step traces are deleted as fast as they are drawn: {TRIES} times one was gone before it was read")
+
+
+def _drawn(
+    layers: Sequence[Drawable],
+    queries: Sequence[HistoryQuery],
+    sets: Sequence[list[np.ndarray]],
+    rngs: Sequence[random.Random],
+) -> list[StepTrace | None] | None:
+    """One trace per query out of its sets, a set per layer; None where a row is gone. What is hidden is drawn again."""
+    drawn: list[StepTrace | None] = [None] * len(queries)
+    waiting = list(range(len(queries)))
+    while waiting:
+        places = {at: place for at in waiting if (place := _one_of(sets[at], rngs[at])) is not None}
+        read = [layer.traces([row for of, row in places.values() if of == index]) for index, layer in enumerate(layers)]
+        if not all(row in read[layer] for layer, row in places.values()):
+            return None
+        waiting = []
+        for at, (layer, row) in places.items():
+            trace = read[layer][row]
+            if layers[layer].hides_answers and shows_answer(trace.text, queries[at].answers):
+                sets[at][layer] = sets[at][layer][sets[at][layer] != row]
+                waiting.append(at)
+            else:
+                drawn[at] = trace
+    return drawn
 
 
 def _column(values: list) -> np.ndarray:

@@ -6,6 +6,7 @@ Beside the filter stand sources that are shut out, those of weight 0.
     store.py --Lite----> AllowedRows -------> Snapshot.search(allowed=...)
 
 Both say the same; a test holds them against each other. Questions are compared by their text: data sets number theirs alike.
+``hide_answers`` is in neither: see ``shown_answers.py``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def check_filter(chosen: TraceFilter) -> None:
         raise ValueError(f"{where}.min_reward must be a number, got {chosen.min_reward!r}; leave it out for none")
     if chosen.max_age is not None and (not _is_number(chosen.max_age) or chosen.max_age != int(max(chosen.max_age, 0))):
         raise ValueError(f"{where}.max_age must be a whole number of weight versions, 0 or more, got {chosen.max_age!r}")
+    if not isinstance(chosen.hide_answers, bool):
+        raise ValueError(f"{where}.hide_answers must be true or false, got {chosen.hide_answers!r}")
 
 
 def _is_number(value: Any) -> bool:

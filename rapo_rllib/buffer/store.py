@@ -21,6 +21,7 @@ from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import COUNT, PartRows
 from rapo_rllib.buffer.reading import BufferReader
 from rapo_rllib.buffer.rows import FIELDS, check_columns, retrieved_of
+from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.stored import lasting_name
 from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
@@ -180,7 +181,16 @@ class StepTraceBuffer:
     ) -> list[list[RetrievedTrace]]:
         """As :meth:`retrieve`, of queries that are embedded as ``vectors [B, D]``. Raises as that one."""
         self._open_whole()
-        found = self._nearest.find(vectors, queries, top_k, without)
+
+        def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
+            return self._whole(self._nearest.find(vectors[positions], [queries[at] for at in positions], count, without))
+
+        if self.settings.filter.hide_answers:
+            return nearest_without_answers(find, queries, top_k)
+        return find(range(len(queries)), top_k)
+
+    def _whole(self, found: Sequence[Sequence[dict]]) -> list[list[RetrievedTrace]]:
+        """What a search found, long texts put together again."""
         whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
         return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
 

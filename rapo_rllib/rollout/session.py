@@ -129,8 +129,9 @@ class Session:
 
     def query(self) -> HistoryQuery:
         """What this trajectory asks the Step-Trace Buffer now."""
-        version = self.trajectory.policy_version
-        return HistoryQuery(self.question_text, self.history.strip(), self.question.id, self.name, version)
+        question, version = self.question, self.trajectory.policy_version
+        answers = tuple(filter(None, (question.answer, *question.aliases)))
+        return HistoryQuery(self.question_text, self.history.strip(), question.id, self.name, version, answers)
 
     def take_completion(self, completion: Completion) -> None:
         """Append a generated step."""

@@ -10,6 +10,7 @@ import pytest
 from rapo_rllib.buffer.choices import check_settings
 from rapo_rllib.buffer.filters import AllowedRows, milvus_expression
 from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, TraceFilter
@@ -166,6 +167,50 @@ def test_each_query_has_its_own_filter(place: str) -> None:
     buffer.close()
 
 
+HIDING = [((), "01234"), (("3",), "0124"), (("Step", "7"), ""), (("01.0", "4"), "023"), (("tep",), "01234")]
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+@pytest.mark.parametrize("top_k", [1, 2, 5])
+def test_answers_are_hidden(place: str, index: str, top_k: int) -> None:
+    """However near they are, the next ones come in their place; in a search, and where noise draws."""
+    settings = BufferSettings(uri=place, index=index, top_k=top_k)
+    buffer, hiding = StepTraceBuffer(settings), StepTraceBuffer(replace(settings, filter=TraceFilter(hide_answers=True)))
+    queries = [replace(QUERY, answers=answers) for answers, _ in HIDING]
+    everything = ["".join(hit.trace.text[-1] for hit in hits) for hits in buffer.retrieve(queries, top_k=5)]
+    found = ["".join(hit.trace.text[-1] for hit in hits) for hits in hiding.retrieve(queries)]
+    for hits, nearest, (_, allowed) in zip(found, everything, HIDING, strict=True):
+        assert hits == "".join(number for number in nearest if number in allowed)[:top_k]
+    assert [drawn(hiding, query) for query in queries] == [allowed for _, allowed in HIDING]
+    both = hiding.random_traces(queries, [random.Random(seed) for seed in range(len(queries))])
+    assert both == [hiding.random_traces([query], [random.Random(seed)])[0] for seed, query in enumerate(queries)]
+    buffer.close()
+    hiding.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "shown"),
+    [
+        ("<python>3 + 5</python>\n<result>\n8\n</result>", ["8"], True),
+        ("<python>3 + 5</python>\n<result>\n18\n</result>", ["8"], False),
+        ("it is 8.0, no more", ["8"], True),
+        ("it is 8.5", ["8"], False),
+        ("it is 1,250 in all", ["1250"], True),
+        ("it is $1250", ["1,250"], True),
+        ("12 - 8", ["-8"], True),  # whether that is a sign cannot be told
+        ("one half: .5", ["0.5"], True),
+        ("The Eiffel\nTower, Paris", ["eiffel tower"], True),
+        ("The Eiffel, a Tower", ["eiffel tower"], False),
+        ("Parisian", ["Paris", "Lutetia"], False),
+        ("In Lutetia!", ["Paris", "Lutetia"], True),
+        ("\\boxed{\\frac{1}{2}}", ["\\frac{1}{2}"], True),
+        ("whatever", ["", "?"], False),
+    ],
+)
+def test_what_shows_an_answer(text: str, answers: list[str], shown: bool) -> None:
+    assert shows_answer(text, answers) is shown
+
+
 def test_an_expression() -> None:
     expression = milvus_expression(TraceFilter(("gpt", 'a"b'), 0.5, "other", 4), QUERY)
     versions = "(weight_version < 0 or weight_version >= 6)"
@@ -181,6 +226,7 @@ def test_an_expression() -> None:
         ({"question": "mine"}, "filter.question"),
         ({"max_age": -1}, "filter.max_age"),
         ({"max_age": 1.5}, "filter.max_age"),
+        ({"hide_answers": "always"}, "filter.hide_answers"),
     ],
 )
 def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:

@@ -111,6 +111,7 @@ def test_a_query_holds_question_and_history() -> None:
     query = source.batches[0][0]
     assert query.question == "What is 0 + 1?" and query.question_id == "q0"
     assert query.history == "<python>0 + 1</python>\n<result>\n1\n</result>"
+    assert query.answers == ("1",)
 
 
 @pytest.mark.parametrize(("asked_with", "shown"), [("history", "<python>9</python>\n"), ("generated", "")])

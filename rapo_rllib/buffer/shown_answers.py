@@ -1,0 +1,71 @@
+"""Whether a text shows an answer, and a search that leaves out the step traces that show the one their asker must find.
+
+Milvus has no such filter, so the nearest are looked at, and more of them until enough are left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+
+from rapo_rllib.types import HistoryQuery, RetrievedTrace
+
+MOST = 16_384  # rows that one search of Milvus returns
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_WORD = re.compile(r"[^\W_]+")
+
+
+def shows_answer(text: str, answers: Sequence[str]) -> bool:
+    """Whether any of the answers stands in the text: a number by its value without its sign, anything else by its words.
+
+    Words are compared without case, marks or spaces; a part of a word or of a number is none.
+
+    >>> shows_answer("12 + 1,005 = 1,017.0", ["1017"]), shows_answer("It is 10170", ["1017"])
+    (True, False)
+    >>> shows_answer("<answer>The Eiffel-Tower</answer>", ["Eiffel tower"])
+    True
+    """
+    numbers = words = None
+    for answer in answers:
+        wanted = _number(answer.strip().lstrip("-+$").rstrip("%"))
+        if wanted is not None:
+            numbers = {_number(found) for found in _NUMBER.findall(text)} if numbers is None else numbers
+            if wanted in numbers:
+                return True
+        elif parts := _WORD.findall(answer.casefold()):
+            words = f" {' '.join(_WORD.findall(text.casefold()))} " if words is None else words
+            if f" {' '.join(parts)} " in words:
+                return True
+    return False
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        found = Decimal(text.replace(",", "").strip())
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() else None
+
+
+def nearest_without_answers(
+    find: Callable[[Sequence[int], int], list[list[RetrievedTrace]]], queries: Sequence[HistoryQuery], top_k: int
+) -> list[list[RetrievedTrace]]:
+    """For each query the ``top_k`` nearest traces that do not show its answers, nearest first.
+
+    Args:
+        find: the nearest traces of some of the queries, by their positions; as many of each as it is told.
+        queries: with their answers; a query without any hides nothing.
+        top_k: traces of each; fewer where a search ends before.
+    """
+    found: list[list[RetrievedTrace]] = [[] for _ in queries]
+    waiting, count = list(range(len(queries))), top_k
+    while waiting:
+        hits = dict(zip(waiting, find(waiting, count), strict=True))
+        for position, nearest in hits.items():
+            found[position] = [hit for hit in nearest if not shows_answer(hit.trace.text, queries[position].answers)][:top_k]
+        if count == MOST:
+            break
+        waiting = [position for position in waiting if len(found[position]) < top_k and len(hits[position]) == count]
+        count = min(MOST, 4 * count)
+    return found
