@@ -89,7 +89,8 @@ class RAPO(SavesCheckpoints, Algorithm):
         self.progress.phase("starting")
         self.run_summary = RunSummary()
         config.preflight()
-        self._cursor = QuestionCursor(questions(config, "train"), seed=config.seed or 0)
+        train_questions = questions(config, "train")
+        self._cursor = QuestionCursor(train_questions, seed=config.seed or 0)
         self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
         self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
         self._ahead = SamplerAhead(self._cursor) if config.one_step_off else None
@@ -103,7 +104,8 @@ class RAPO(SavesCheckpoints, Algorithm):
         if config.uses_retrieval:
             from rapo_rllib.buffer_setup import open_buffer
 
-            self._buffer, self._upkeep = open_buffer(config, self.progress, self.run_name, self.test_questions)
+            named = (self.progress, self.run_name, self.test_questions, train_questions)
+            self._buffer, self._upkeep = open_buffer(config, *named)
         self._mixing = make_mixing(config, self.progress)
         self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
         super().setup(config)

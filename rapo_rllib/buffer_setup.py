@@ -20,7 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 def open_buffer(
-    config: Any, progress: Progress, run: RunName, test_questions: Sequence[Question] = ()
+    config: Any,
+    progress: Progress,
+    run: RunName,
+    test_questions: Sequence[Question] = (),
+    train_questions: Iterable[Question] = (),
 ) -> tuple[StepTraceBuffer, BufferUpkeep]:
     """The complete buffer of this config, built if it is not there yet, and its upkeep in this run; the caller closes both.
 
@@ -30,12 +34,14 @@ def open_buffer(
         run: name of this run.
         test_questions: those of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
             beforehand, so nothing can be said about them.
+        train_questions: those of the training; how many of them have step traces is said.
 
     Raises:
         ValueError: it cannot be built, was built from something else, or holds evaluation questions.
         RetrievalError: Milvus does not answer.
     """
     from rapo_rllib.buffer.build import ensure_built
+    from rapo_rllib.buffer.coverage import coverage
     from rapo_rllib.buffer.leak_guard import LeakGuard
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.buffer.unfinished import unfinished_imports
@@ -59,8 +65,11 @@ def open_buffer(
     for files in unfinished_imports(buffer):
         logger.warning("the Step-Trace Buffer lacks step traces: the import of %s was not finished; run it again", files)
     buffer.prepare()
-    progress.say(f"the Step-Trace Buffer holds {count} step traces")
-    return buffer, BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings, guard)
+    covered = coverage(buffer, (question.text for question in train_questions))
+    progress.say(f"the Step-Trace Buffer holds {count} step traces" + ("" if covered is None else f": {covered}"))
+    upkeep = BufferUpkeep(buffer, run, config.objective_settings, config.protocol_settings, guard)
+    upkeep.coverage = covered
+    return buffer, upkeep
 
 
 def retriever_over(config: Any, source: TraceSource) -> Retriever:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rapo_rllib.buffer.coverage import Coverage
 from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard
@@ -58,6 +59,7 @@ class BufferUpkeep:
         self._grown: StepTraceBuffer | None = None
         self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
         self._version = 0
+        self.coverage: Coverage | None = None  # of the training questions, where they have texts
         self._failures = 0  # iterations
         self._failed = False  # since the last one was counted
         if self._settings.growth != "none":
@@ -97,7 +99,9 @@ class BufferUpkeep:
         self._failures += self._failed
         self._failed = False
         used = len(self._record.totals) + len(self._own_record.totals)
-        values = {"uses": len(shown), "traces_used": used, "failures": self._failures}
+        values: dict[str, float] = {"uses": len(shown), "traces_used": used, "failures": self._failures}
+        if self.coverage is not None:
+            values["coverage"] = self.coverage.share
         if self._grown is not None:
             values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
             values |= {"duplicates": change.duplicates, "refused": refused}

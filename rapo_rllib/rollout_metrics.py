@@ -10,6 +10,7 @@ from typing import Any
 from rapo_rllib.objective.advantages import has_signal
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
+from rapo_rllib.retrieval_effect import effect_metrics
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import FALLBACK, TokenKind, Trajectory, TrajectoryGroup
@@ -142,6 +143,7 @@ def _retrieval_metrics(
         "empty": float(sum(s.retrieval_empty for s in stats)),
         "skipped": float(sum(s.retrieval_skipped for s in stats)),
         "seconds": float(sum(s.retrieval_s for s in stats)),
+        **effect_metrics(trajectories, objective),
         "wait_share": sum(s.retrieval_wait_s for s in stats) / trajectory_s if trajectory_s else 0.0,
     }
     return {f"retrieval/{name}": value for name, value in values.items()}

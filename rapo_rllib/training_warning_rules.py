@@ -6,6 +6,7 @@ an algorithm that reports none of them gets no warning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 RECENT = 3  # iterations that a rule looks at, so that one odd batch warns of nothing
@@ -60,6 +61,58 @@ def _retrieval_failures(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
         return None
     advice = "see the log, and step_trace_buffer.uri and .timeout_s; above max_retrieval_failure_share the run stops"
     return f"{share:.0%} of the retrievals failed", advice
+
+
+def _retrieval_harms(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    """One-sided test of two shares, at 1 %, over the last iterations together."""
+    with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
+    if with_it is None or without is None:
+        return None
+    (right, count), (right_without, count_without) = with_it, without
+    pooled = (right + right_without) / (count + count_without)
+    deviation = math.sqrt(pooled * (1 - pooled) * (1 / count + 1 / count_without))
+    behind = right_without / count_without - right / count
+    if deviation == 0 or behind < 2.33 * deviation:
+        return None
+    shares = (
+        f"{right / count:.0%} of the trajectories that retrieve are right, {right_without / count_without:.0%} of the others"
+    )
+    advice = (
+        "read in the transcripts what is shown (transcripts: true); have step traces of all training questions, "
+        "filter.question: same, filter.hide_answers, or a lower retrieval_prob"
+    )
+    return f"{shares} that call a tool", advice
+
+
+def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
+    """How many trajectories of a kind were right in the last iterations, and of how many; None below 30."""
+    counts = _last(rows, f"{_RETRIEVAL}{name}_count")
+    shares = _last(rows, f"{_RETRIEVAL}accuracy_{name}")
+    if counts is None or shares is None or sum(counts) < 30:
+        return None
+    return sum(count * share for count, share in zip(counts, shares, strict=True)), sum(counts)
+
+
+def _answers_copied(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    counts = _last(rows, _RETRIEVAL + "wrong_answers_count")
+    shares = _last(rows, _RETRIEVAL + "wrong_answers_copied")
+    if counts is None or shares is None or sum(counts) < 10:
+        return None
+    copied = sum(count * share for count, share in zip(counts, shares, strict=True)) / sum(counts)
+    if copied < 0.3:
+        return None
+    advice = "have step traces of all training questions, or filter.question: same; a policy that copies learns to copy"
+    return f"{copied:.0%} of the wrong answers that step traces show are copied", advice
+
+
+def _little_covered(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = rows[-1].get("buffer/coverage", 1.0)
+    if share >= 0.5 or not rows[-1]["num_hybrid"]:
+        return None
+    advice = (
+        "raise step_trace_buffer.max_traces, import more (rllib buffer import), or let an agent write them (rllib buffer build)"
+    )
+    return f"the buffer has step traces for {share:.0%} of the training questions", advice
 
 
 def _equal_rewards(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
@@ -185,6 +238,9 @@ def _restarts(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
 RULES: Mapping[str, Rule] = {
     "nothing_retrieved": _nothing_retrieved,
     "retrieval_failures": _retrieval_failures,
+    "retrieval_harms": _retrieval_harms,
+    "answers_copied": _answers_copied,
+    "little_covered": _little_covered,
     "equal_rewards": _equal_rewards,
     "never_rewarded": _never_rewarded,
     "entropy_collapse": _entropy_collapse,

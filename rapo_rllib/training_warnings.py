@@ -14,7 +14,7 @@ from typing import Any
 from rapo_rllib.metrics_flat import flattened
 from rapo_rllib.training_warning_rules import PATIENCE, RECENT, RULES, Row
 
-_PREFIXES = ("env_runners/", "learners/default_policy/", "fault_tolerance/")
+_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/")
 
 
 @dataclass(frozen=True)

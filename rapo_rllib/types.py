@@ -27,6 +27,11 @@ class Question:
     source: str = ""
     benchmark: str = ""  # an evaluation also tells the accuracy on the questions of each, by this name
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All that are accepted."""
+        return tuple(filter(None, (self.answer, *self.aliases)))
+
 
 @dataclass(frozen=True)
 class StepTrace:
@@ -107,6 +112,7 @@ class Step:
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0
     observation: str = ""
+    right: bool | None = None  # whether it is a step of a solution, where its environment can tell
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
 
 
@@ -121,6 +127,9 @@ class Retrieval:
     start: int  # its tokens are token_ids[start:stop]
     stop: int
     noisy: bool = False  # a random trace (retrieval_noise)
+    own_question: bool = False  # cut from a trajectory of the very question
+    shows_answer: bool = False  # holds an accepted answer to it: its number, or its words
+    answer: str = ""  # that it gives; empty: it gives none
     text_start: int = -1  # as in Step
 
 
@@ -149,6 +158,7 @@ class Trajectory:
     text: str = ""  # the response, for people, tools and retrieval; never encoded again
     reward: float = 0.0
     reward_terms: dict[str, float] = field(default_factory=dict)  # which add up to the reward, where the environment names them
+    predicted: str = ""  # its answer, where it gave one and its environment told
     correct: bool = False
     format_ok: bool = False
     score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"

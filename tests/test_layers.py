@@ -54,6 +54,7 @@ LAYERS = {
             "run_name.py",
             "run_summary.py",
             "question_source.py",
+            "retrieval_effect.py",
             "retrieval_failures.py",
             "presets.py",
             "off_policy_setup.py",

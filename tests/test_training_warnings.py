@@ -36,7 +36,13 @@ def after(changes: dict[str, float], count: int = PATIENCE, config: dict[str, An
 
 
 NOTHING = {SAMPLED + "retrieval/count": 0.0}
+RIGHT = {SAMPLED + "retrieval/retrieved_count": 80.0, SAMPLED + "retrieval/others_count": 90.0}
+HARMS = RIGHT | {SAMPLED + "retrieval/accuracy_retrieved": 0.15, SAMPLED + "retrieval/accuracy_others": 0.3}
+COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/wrong_answers_copied": 0.75}
 CASES = [
+    ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
+    ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
+    ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/queries": 0.0}, "no trajectory asked", "protocol.examples"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/skipped": 15.0}, "do not fit", "max_response_tokens"),
@@ -73,7 +79,10 @@ def test_a_healthy_training_warns_of_nothing() -> None:
     assert after({}, count=12) == {}
 
 
-@pytest.mark.parametrize("name", ["nothing_retrieved", "equal_rewards", "cut_for_length", "tool_errors", "mismatch"])
+@pytest.mark.parametrize(
+    "name",
+    ["nothing_retrieved", "retrieval_harms", "answers_copied", "equal_rewards", "cut_for_length", "tool_errors", "mismatch"],
+)
 def test_one_odd_batch_warns_of_nothing(name: str) -> None:
     (changes,) = [case[1] for case in CASES if case[0] == name][:1]
     assert name not in after(changes, count=RECENT - 1)
@@ -84,6 +93,29 @@ def test_one_odd_batch_warns_of_nothing(name: str) -> None:
 @pytest.mark.parametrize(("config", "prob"), [({"num_hybrid": 0}, 0.5), ({}, 0.5), ({"num_hybrid": 4}, 0.0)])
 def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: float) -> None:
     assert after(NOTHING | {SAMPLED + "retrieval/queries": 0.0, SAMPLED + "retrieval_prob": prob}, config=config) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {SAMPLED + "retrieval/accuracy_retrieved": 0.27},  # 3 points: chance
+        {SAMPLED + "retrieval/accuracy_retrieved": 0.45},  # better
+        {SAMPLED + "retrieval/retrieved_count": 9.0},
+        {SAMPLED + "retrieval/others_count": 9.0},
+    ],
+)
+def test_retrieval_is_said_to_harm_where_it_does_so_beyond_chance(changes: dict[str, float]) -> None:
+    assert "retrieval_harms" in after(HARMS)
+    assert "retrieval_harms" not in after(HARMS | changes)
+
+
+def test_few_wrong_answers_say_nothing() -> None:
+    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_count": 3.0})
+    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_copied": 0.2})
+
+
+def test_a_buffer_that_nobody_asks_need_not_cover_anything() -> None:
+    assert "little_covered" not in after({"buffer/coverage": 0.1}, config={"num_hybrid": 0})
 
 
 def test_entropy_collapse_is_seen_against_the_beginning() -> None:

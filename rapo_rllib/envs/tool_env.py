@@ -75,7 +75,8 @@ class ToolEnv(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the text of one generated step.
 
-        A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``.
+        A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``, and
+        ``step_right`` where the environment knows a solution.
         Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
         to the reward, and ``score_failure`` if the scorer could not judge. One call too many truncates it, scored as
         unanswered, with ``end = "tool_limit"``.
@@ -95,8 +96,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session())
         result = session.run(parsed.tool_input or "")
         self._steps.append(EpisodeStep(action, tool.tag, result.text, result.error))
-        info = {"tool": tool.name, "tool_error": result.error, "tool_seconds": result.seconds}
-        return result.text, 0.0, False, False, info
+        called: dict[str, Any] = {"tool": tool.name, "tool_error": result.error, "tool_seconds": result.seconds}
+        if (right := self.step_right(self._question, result.text)) is not None:
+            called["step_right"] = right
+        return result.text, 0.0, False, False, called
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
+        return None
 
     def truncate(self) -> tuple[float, dict[str, Any]]:
         """Judge an episode that a budget of the rollout ends behind a tool call: as one without an answer, by all its terms.

@@ -18,6 +18,7 @@ Departures from the paper, where it is silent:
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.settings import ObjectiveSettings
@@ -163,6 +164,29 @@ def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSetti
     """
     rewards = [reward for _, reward in retrieval_rewards(trajectory, settings)]
     return math.fsum(rewards) / len(rewards) if rewards else 0.0
+
+
+def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
+    """What Z_ret would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
+
+    Nothing is trained with it. It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less
+    entropy than a call.
+
+    Args:
+        trajectory: with the entropies of its tokens.
+        settings: as of :func:`trajectory_retrieval_reward`.
+
+    Returns:
+        Nats; None where it has fewer than two generated steps.
+    """
+    entropies = [
+        step_entropy(trajectory.step_entropies(index), settings.step_entropy_tokens, settings.step_entropy_reduction)
+        for index in range(len(trajectory.steps))
+        if _generated(trajectory, index)
+    ]
+    kinds = (settings.retrieval_quality, settings.retrieval_timing)
+    rewards = [retrieval_reward(before, after, *kinds) for before, after in pairwise(entropies)]
+    return math.fsum(rewards) / len(rewards) if rewards else None
 
 
 def _check_kind(key: str, value: str, known: tuple[str, ...]) -> None:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import EnvError
 from rapo_rllib.protocol.chat import ChatProtocol, without_spill
-from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.settings import RolloutSettings
-from rapo_rllib.types import FALLBACK, HistoryQuery, Question, RetrievedTrace, Trajectory
+from rapo_rllib.types import FALLBACK, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, Trajectory
 
 
 class Next(Enum):
@@ -130,8 +131,7 @@ class Session:
     def query(self) -> HistoryQuery:
         """What this trajectory asks the Step-Trace Buffer now."""
         question, version = self.question, self.trajectory.policy_version
-        answers = tuple(filter(None, (question.answer, *question.aliases)))
-        return HistoryQuery(self.question_text, self.history.strip(), question.id, self.name, version, answers)
+        return HistoryQuery(self.question_text, self.history.strip(), question.id, self.name, version, question.answers)
 
     def take_completion(self, completion: Completion) -> None:
         """Append a generated step."""
@@ -154,6 +154,7 @@ class Session:
         step = self.trajectory.steps[-1]
         step.tool, step.tool_error = result.info.get("tool"), result.info.get("tool_error")
         step.tool_seconds, step.observation = result.info.get("tool_seconds", 0.0), result.observation
+        step.right = result.info.get("step_right")
         self.trajectory.reward += float(result.reward)
         if result.terminated or result.truncated:
             self._take_outcome(result.info)
@@ -173,6 +174,7 @@ class Session:
         return self.end("length")
 
     def _take_outcome(self, info: dict[str, Any]) -> None:
+        self.trajectory.predicted = str(info.get("predicted", ""))
         self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
         self.trajectory.format_ok = bool(info.get("format_ok", True))
         self.trajectory.reward_terms = dict(info.get("reward_terms", {}))
@@ -217,11 +219,18 @@ class Session:
             self.retrieval_skipped += 1
         else:
             self.trajectory.append_retrieved(token_ids, retrieved)
-            self.trajectory.retrievals[-1].text_start = len(self.trajectory.text)
+            self._note_shown(self.trajectory.retrievals[-1], retrieved.trace)
             self.trajectory.text += text
             if self.settings.retrieval_query == "history" and retrieved.trace.source != FALLBACK:  # which is no step
                 self.history += retrieved.trace.text.rstrip() + "\n"
         return Next.GENERATE
+
+    def _note_shown(self, shown: Retrieval, trace: StepTrace) -> None:
+        shown.text_start = len(self.trajectory.text)
+        shown.own_question = trace.question == self.question_text
+        shown.shows_answer = shows_answer(trace.text, self.question.answers)
+        answer = parse_step(trace.text, self.chat.settings, ()).answer
+        shown.answer = "" if answer is None else boxed_answer(answer)
 
     def end(self, reason: str, error: str = "") -> Next:
         """Close the trajectory under the name of what ended it."""

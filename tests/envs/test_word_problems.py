@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -185,3 +186,20 @@ def test_the_smallest_numbers_still_make_problems() -> None:
     for steps in ((1, 1), (3, 3)):
         options = WordProblemsOptions(max_number=5, steps=steps)
         assert len(problems(options, "train", 200)) + len(problems(options, "test", 100)) == 300
+
+
+def test_a_call_is_right_if_its_value_is_one_of_the_solution() -> None:
+    config = {"steps": [2, 3], "num_train": 50}
+    env, source = WordProblems(config), WordProblems.questions(config, "train")
+    problem, question = source.problem(7), source[7]
+    env.reset(options={"question": question})
+    told = {}
+    for code in (problem.operations[0].code, problem.operations[-1].expression, "1 - 5000"):
+        told[code] = env.step(f"<python>{code}</python>")[4]["step_right"]
+    assert list(told.values()) == [True, True, False]
+    assert "step_right" not in env.step("<answer>1</answer>")[4]
+    strangers = (replace(question, id="word-train-3-8"), replace(question, id="gsm8k-1"), replace(question, text="Another?"))
+    for stranger in strangers:
+        env.reset(options={"question": stranger})
+        assert "step_right" not in env.step("<python>1 + 1</python>")[4]
+    env.close()

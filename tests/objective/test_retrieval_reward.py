@@ -14,6 +14,7 @@ from rapo_rllib.objective.retrieval_reward import (
     retrieval_reward,
     retrieval_timing,
     trajectory_retrieval_reward,
+    unaided_retrieval_reward,
 )
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
@@ -182,3 +183,14 @@ def test_dividing_entropies_by_log_v_changes_no_advantage() -> None:
     assert divided == pytest.approx([z / log_v for z in plain])
     expected = retrieval_advantages([*plain, 0.0]).tolist()
     assert retrieval_advantages([*divided, 0.0]).tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_same_reward_where_nothing_was_retrieved() -> None:
+    """Steps of entropies 2, 1 and 3: Z is 2 tanh 1 = 1.523188 and tanh -4 = -0.999329, whose mean is 0.261929."""
+    walked = trajectory([2.0, 2.0], "O", [1.0], "O", [2.0, 4.0])
+    assert unaided_retrieval_reward(walked) == pytest.approx(0.261929, abs=1e-6)
+    assert trajectory_retrieval_reward(walked) == 0.0
+    assert unaided_retrieval_reward(trajectory([2.0], "O")) is None
+    assert unaided_retrieval_reward(trajectory()) is None
+    without_timing = ObjectiveSettings(retrieval_timing="none", step_entropy_tokens=1)
+    assert unaided_retrieval_reward(trajectory([2.0], [1.0, 9.0]), without_timing) == pytest.approx(math.tanh(1.0))

@@ -25,10 +25,12 @@ class Lines(Progress):
         self.said.append(text)
 
 
-def opened(config: RAPOConfig, test_questions) -> tuple[int, str]:
+def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int, str]:
     """Number of step traces, and what was said."""
     progress = Lines()
-    buffer, upkeep = open_buffer(config, progress, RunName("run"), test_questions)
+    buffer, upkeep = open_buffer(config, progress, RunName("run"), test_questions, train_questions)
+    covered = upkeep.coverage
+    assert upkeep.take([], 0).get("coverage") == (None if covered is None else covered.covered / covered.total)
     count = buffer.count()
     assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()
@@ -53,3 +55,14 @@ def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path, caplog: p
     known = questions(config, "train")[:20]
     with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer verify"):
         opened(config, known)
+
+
+def test_how_many_training_questions_have_step_traces_is_said(tmp_path: Path) -> None:
+    settings = {"uri": str(tmp_path / "t.db"), "max_traces": 12, "timeout_s": 60.0}
+    task = {"num_train": 1200, "steps": [2, 2]}  # three steps each
+    config = RAPOConfig().environment("rapo/word_problems", env_config=task).training(step_trace_buffer=settings)
+    assert (
+        "the Step-Trace Buffer holds 12 step traces: step traces for 4 of 1,200 training questions"
+        in (opened(config, [], questions(config, "train"))[1])
+    )
+    assert "training questions" not in opened(config, [], SeedQuestions(3))[1]
