@@ -181,10 +181,15 @@ def _from_python(path: Path) -> ExperimentSpec:
     if not isinstance(given, dict):
         raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
     stop, notes = translated_stop(given)
+    values = config.to_dict()
+    if (
+        "language_model" in values
+    ):  # what RAPO's `model` became; beside it, RLlib's old network defaults would be changed by --set
+        values["model"] = values.pop("language_model")
     return ExperimentSpec(
         name=path.stem,
         algorithm=config.algo_class,
-        config=config.to_dict(),
+        config=values,
         base_config=config,
         stop=stop,
         loggers=namespace.get("loggers") or [],

@@ -38,6 +38,13 @@ def test_the_command_line_finds_the_config() -> None:
     assert spec.stop == {"training_iteration": 20}
 
 
+def test_an_option_changes_the_model_and_leaves_the_rest_of_it() -> None:
+    options = RunOptions(overrides=[("model.name_or_path", "another")])
+    (spec,) = read_experiments(REPOSITORY / "tuned_examples" / "rapo_pipeline.py", options)
+    config = spec.algorithm.get_default_config().update_from_dict(spec.config)  # as a trial of Tune does
+    assert config.language_model == {"name_or_path": "another", "logits_chunk_size": 128, "gradient_checkpointing": True}
+
+
 @pytest.mark.parametrize(("call", "output"), [("3.5 m in cm", "350"), ("2 km in m", "2000"), ("5 mm in cm", "0.5")])
 def test_the_tool(pipeline: ModuleType, call: str, output: str) -> None:
     assert pipeline.convert(call) == output
