@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from cli_runs import run_here
 from letters_env import Letters
+from ray import cloudpickle
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.checks import only_config
-from rapo_rllib.cli.experiments import read_experiments
+from rapo_rllib.cli.experiments import ExperimentSpec, read_experiments
 from rapo_rllib.cli.options import RunOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -106,7 +111,7 @@ def small_config(model: str = "smollm2-135m-instruct") -> RAPOConfig:
         .environment(Letters)
         .training(
             model={"name_or_path": model, "autocast_dtype": "float32"},
-            engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16},
+            engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_gib": 0.2},
             questions_per_step=4,
             group_size=4,
             num_hybrid=0,
@@ -139,6 +144,28 @@ def built_here(path: Path, **overrides: Any) -> Any:
         overrides: what ``--set`` would change.
     """
     return only_config(read_experiments(path, RunOptions(overrides=list(overrides.items())))).build_algo()
+
+
+def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
+    """The trial of ``rllib ARGUMENTS``: the command as it is, but that it trains in this process in place of Tune's."""
+    found: list[TrialHere] = []
+
+    def train(described: str, specs: list[ExperimentSpec], *_: Any) -> int:
+        (spec,) = specs
+        algorithm = spec.algorithm(config=cloudpickle.loads(cloudpickle.dumps(spec.config)))  # Tune's trial is another process
+        try:
+            results = [algorithm.train() for _ in range(int(spec.stop["training_iteration"]))]
+            found.append(TrialHere(Path(algorithm.logdir), results))
+        finally:
+            algorithm.stop()
+        return 0
+
+    patch.setattr(sys, "path", [*sys.path])  # the command adds the folder of its file to both
+    patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    patch.setattr("rapo_rllib.cli.run.run_experiments", train)
+    said = run_here(patch, *arguments)
+    assert found, said
+    return found[0]
 
 
 def trials(folder: Path) -> list[Trial]:

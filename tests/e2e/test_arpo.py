@@ -1,4 +1,4 @@
-"""ARPO end to end, shortened and together with retrieval: vLLM, Milvus Lite, SmolLM2, branches that reach the learner."""
+"""ARPO end to end, shortened and together with retrieval: vLLM, Milvus Lite, a small model, branches that reach the learner."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import math
 from typing import Any
 
 import pytest
-from cli_runs import rllib
-from jobs import Trial, at, short_job, trials
+from jobs import Trial, at, short_job, trained_here
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def trial(tmp_path_factory: pytest.TempPathFactory, speaking_model: str, ray_session: None) -> Trial:
     folder = tmp_path_factory.mktemp("arpo")
     changes: dict[str, Any] = {"branching": {"initial": 6, "base_prob": 1.0}, "branch_advantage": "hard"}
-    changes |= {"max_response_tokens": 160, "max_step_tokens": 40}
-    changes |= {"group_size": 8, "num_hybrid": 8}  # a model that seldom calls tools shall branch and retrieve somewhere
+    changes |= {"group_size": 8, "num_hybrid": 8, "model": {"name_or_path": speaking_model}}
     job = short_job(folder, "arpo_math.yaml", iterations=1, **changes, evaluation_interval=0, evaluate_before_training=False)
-    done = rllib(folder, "train", "file", str(job), timeout_s=400)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    (found,) = trials(folder)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        return trained_here(patch, "train", "file", str(job))
 
 
 def test_branches_share_what_came_before_them(trial: Trial) -> None:

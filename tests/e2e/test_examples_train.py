@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from cli_runs import rllib
-from jobs import TUNED_EXAMPLES, Trial, at, trials
+from jobs import TUNED_EXAMPLES, Trial, at, trained_here, trials
+from small_model import save_speaking_model
 
 pytestmark = pytest.mark.e2e
 
@@ -26,6 +27,7 @@ SMALL: dict[str, Any] = {
     "learner_num_threads": 1,
     "num_cpus_for_main_process": 1,
 }
+CONVERTING = {"max_response_tokens": 96, "max_step_tokens": 16, "num_hybrid": 2, "step_trace_buffer.max_traces": 20}
 RETRIEVING = {"num_hybrid": 2, "step_trace_buffer.max_traces": 20}
 TWO = ("--num-samples", "2")
 SWEEPS: dict[str, tuple[str, ...]] = {
@@ -35,12 +37,17 @@ SWEEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def trained(folder: Path, model: str, *arguments: str, **config: Any) -> list[Trial]:
-    """The trials of ``rllib ARGUMENTS`` after one iteration, two at a time."""
+def options(model: str, **config: Any) -> list[str]:
+    """What makes a training small, on a command line."""
     changes = {"model.name_or_path": model, **SMALL, **config}
     sets = [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    stop = ("--stop", '{"training_iteration": 1}', "--ray-num-cpus", "2", "--no-checkpoint-at-end")
-    done = rllib(folder, *arguments, *stop, *sets, timeout_s=500)
+    return ["--stop", '{"training_iteration": 1}', *sets]
+
+
+def trained(folder: Path, model: str, *arguments: str, **config: Any) -> list[Trial]:
+    """The trials of ``rllib ARGUMENTS`` after one iteration, two at a time."""
+    more = ("--ray-num-cpus", "2", "--no-checkpoint-at-end")
+    done = rllib(folder, *arguments, *more, *options(model, **config), timeout_s=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return trials(folder)
 
@@ -57,16 +64,36 @@ def test_a_sweep(tmp_path: Path, small_model: str, name: str) -> None:
     assert all(0 <= at(result, "evaluation/env_runners/accuracy") <= 1 for result in results)
 
 
-def test_an_example_by_its_name(tmp_path: Path, small_model: str) -> None:
-    (trial,) = trained(tmp_path, small_model, "example", "run", "grpo_math", "--storage-path", "results")
+def test_an_example_by_its_name(tmp_path: Path, small_model: str, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trial = trained_here(monkeypatch, "example", "run", "grpo_math", *options(small_model))
     assert at(trial.results[0], "env_runners/num_episodes") == 8
 
 
-def test_the_pipeline(tmp_path: Path, small_model: str) -> None:
-    path = str(TUNED_EXAMPLES / "rapo_pipeline.py")
-    (trial,) = trained(tmp_path, small_model, "train", "file", path, **RETRIEVING)
+@pytest.fixture(scope="module")
+def converting_model(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> str:
+    """A small model that calls the tool of the pipeline."""
+    chain = ("\n", "<", "convert", ">", "3", " m", " in", " cm", " <", "/", "convert", ">")
+    return str(save_speaking_model(tmp_path_factory.mktemp("converting_model"), smollm2, [chain]))
+
+
+def check_pipeline(trial: Trial) -> None:
     (result,) = trial.results
     assert at(result, "env_runners/num_episodes") == 8
-    assert result["unit_calls"] >= 0
+    assert result["unit_calls"] > 0
     evaluated = at(result, "evaluation/env_runners")
     assert evaluated["error_rate"] == pytest.approx(1 - evaluated["accuracy"])
+
+
+PIPELINE = ("train", "file", str(TUNED_EXAMPLES / "rapo_pipeline.py"))
+
+
+def test_the_pipeline(tmp_path: Path, converting_model: str, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_pipeline(trained_here(monkeypatch, *PIPELINE, *options(converting_model, **CONVERTING)))
+
+
+@pytest.mark.slow  # 45 s; in short: the one above
+def test_the_pipeline_by_tune(tmp_path: Path, converting_model: str) -> None:
+    (trial,) = trained(tmp_path, converting_model, *PIPELINE, **CONVERTING)
+    check_pipeline(trial)

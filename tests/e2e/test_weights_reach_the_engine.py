@@ -18,8 +18,8 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 @pytest.fixture(scope="module")
-def algorithm(ray_session: None) -> Iterator[Any]:
-    algorithm = small_config().build_algo()
+def algorithm(ray_session: None, small_model: str) -> Iterator[Any]:
+    algorithm = small_config(small_model).build_algo()
     yield algorithm
     algorithm.stop()
 
