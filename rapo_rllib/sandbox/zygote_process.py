@@ -35,7 +35,8 @@ class ZygoteProcess:
 
     def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
         self.owner, self._stopping = os.getpid(), threading.Lock()
-        self.folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
+        # without links: the kernel says where files are mapped from, by their real paths
+        self.folder = "" if NAMESPACES in layers else os.path.realpath(tempfile.mkdtemp(prefix="rapo-sandbox-"))
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive_in, self._alive = os.pipe()
         settings = {

@@ -237,6 +237,17 @@ def test_whoever_fills_the_disk_is_killed(sandbox: ForkserverSandbox, name: str)
     assert result.outcome == "scratch"
 
 
+def test_mapped_files_count_where_a_link_leads_to_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "link"))
+    sandbox = ForkserverSandbox(layers_in_force("forkserver", "off", False))
+    assert sandbox.run(f"{WRITES}{FILLS['unlinked and mapped']}\ntime.sleep(99)", LIMITS).outcome == "scratch"
+    sandbox.close()
+
+
 @pytest.mark.parametrize("namespaces", ["auto", "off"])
 def test_space_cannot_be_reserved(namespaces: str) -> None:
     sandbox = ForkserverSandbox(layers_in_force("forkserver", namespaces, False))
