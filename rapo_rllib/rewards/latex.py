@@ -30,6 +30,7 @@ _REPLACED = {
     **dict.fromkeys("≥⩾", "\\ge "),
     "π": "\\pi ",
     "∞": "\\infty ",
+    **dict.fromkeys(("\\mathbb{R}", "\\mathbb R", "ℝ"), "(-\\infty,\\infty)"),
     "∪": "\\cup ",
     "±": "\\pm ",
     "×": "\\times ",

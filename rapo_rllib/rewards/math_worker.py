@@ -105,13 +105,14 @@ def unfinished(tree: Any) -> set[str]:
 
 
 def _like_terms(node: Any) -> bool:
-    """Two terms that differ by a number only: 2 + 3, x + x, or 2 + 2^3."""
+    r"""Two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
     from sympy import Integer, Mul
 
     kinds = []
     for term in node.args:
         others = [factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)]
-        kinds.append(Mul(*others) if others else Integer(1))
+        kind = Mul(*others) if others else Integer(1)
+        kinds.append(kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1])  # of 2 \sqrt{2}: \sqrt{2}
     return len(set(kinds)) < len(kinds)
 
 
@@ -129,7 +130,9 @@ def _several_numbers(node: Any) -> bool:
 
 
 def _open_power(node: Any) -> str | None:
-    r"""``power``: 2^3, or ``root``: \sqrt{4}; None where that is the value's form: \sqrt{2}, x^2, 1/3."""
+    r"""``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; None where that is the value's form: \sqrt{2}, x^2, 1/3."""
+    if node.base.is_Pow and _number(node.base.base) is not None and node.exp.is_Integer and abs(node.exp) != 1:
+        return "power"
     base, exponent = _number(node.base), _number(node.exp)
     if base is None or exponent is None or exponent == -1:
         return None

@@ -86,7 +86,8 @@ def _without_tail(text: str) -> tuple[str, Unit | None]:
         return match["value"], ("degree", 1)
     match = _TEXT_TAIL.fullmatch(text)
     if match is not None:
-        return (text, None) if hedged(match["unit"]) else (match["value"], _known(match["unit"], match))
+        several = "," in match["unit"]  # "or so", "and a bit": the word is a comma by now
+        return (text, None) if several or hedged(match["unit"]) else (match["value"], _known(match["unit"], match))
     match = _WORD_TAIL.fullmatch(text)
     if match is None or not _is_unit(match["unit"], attached=not match["gap"]):
         return text, None

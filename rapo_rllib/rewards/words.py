@@ -15,7 +15,7 @@ _WORDS = (
     "unknown|undefined|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|"
     "sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|hundreds|"
     "thousand|thousands|million|millions|billion|billions|trillion|trillions|dozen|dozens|score|percent|percentage|"
-    "nan|infinity|infinite"
+    "nan|infinity|infinite|ish"
 )
 _HEDGE = re.compile(rf"(?<![a-zA-Z])(?:{_WORDS})(?![a-zA-Z])", re.IGNORECASE)
 
