@@ -23,9 +23,10 @@ IDS = [1, 2, 3, 40, 500, 6000, 7, 8]
 
 
 @pytest.fixture(scope="module")
-def algorithm(ray_session: None) -> Iterator[Any]:
-    config = small_config()
+def algorithm(ray_session: None, small_model: str) -> Iterator[Any]:
+    config = small_config(small_model)
     config.language_model = {**config.language_model, "lora": {"rank": RANK, "alpha": 16}}
+    config.engine = {**config.engine, "kv_cache_gib": 0.1}
     algorithm = config.training(kl_coeff=0.01).env_runners(num_env_runners=1).build_algo()
     yield algorithm
     algorithm.stop()
@@ -41,7 +42,7 @@ def move(algorithm: Any) -> None:
     """What updates do to the adapters, only more of it, and RLlib to their version."""
     generator = torch.Generator().manual_seed(0)
     for tensor in adapters(algorithm).tensors().values():
-        tensor += 0.02 * torch.randn(tensor.shape, generator=generator)
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
     algorithm.learner_group._learner._weights_seq_no += 1
 
 

@@ -1,9 +1,13 @@
-"""Two learners do what one does, with nothing to do for one of them as well; and fail together, at once."""
+"""Two learners do what one does, with nothing to do for one of them as well; take over its state, and fail together, at once.
+
+Each learner of Ray takes 7 s, so the tests of a file share two; the last of them breaks them.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,10 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 
+from rapo_rllib.algorithm_checkpoint import SavesCheckpoints, _save
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.config import RAPOConfig
+from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner import RAPOTorchLearner
 from rapo_rllib.learner_group import RAPOLearnerGroup
 from rapo_rllib.settings import ObjectiveSettings
@@ -59,45 +65,32 @@ def metric(results: dict[str, Any], name: str) -> float:
     return float(results[DEFAULT_MODULE_ID][name].peek())
 
 
-# with shards, 17 s: also in test_fsdp.py, and under Ray in e2e/test_scaling.py
-@pytest.mark.parametrize("parallelism", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_two_learners_equal_one_and_fail_together(folder: Path, parallelism: str) -> None:
-    settings = {"num_epochs": 2, "lr": 1e-2, "old_logprobs": "learner", "learner_class": LearnerThatFails}
-    local = LearnerGroup(config=TinyConfig(folder, **settings))
-    remote = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism=parallelism, **settings))
-    try:
-        start, before = local.get_state(components="learner/rl_module"), weights(local)
-        # 4 groups in 2 minibatches; then 1 group, so that one learner has nothing to do; then none at all
-        for data in (batch(4, num_minibatches=2), batch(1), batch(0)):
-            timesteps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: 0}
-            (one,) = local.update(training_data=data, timesteps=timesteps)
-            two = remote.update(training_data=data, timesteps=timesteps)
-            assert len(two) == 2
-            for name in ("total_loss", "gradient_norm", "entropy", "ratio_max", "num_tokens", "num_steps", "mismatch"):
-                for result in two:
-                    assert metric(result, name) == pytest.approx(metric(one, name), rel=1e-3, abs=1e-5), name
-            ours, theirs = weights(local), weights(remote)
-            for name, tensor in ours.items():
-                torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=2e-4)
-        versions = [r.get() for r in remote.foreach_learner(lambda learner: learner._weights_seq_no).result_or_errors]
-        assert versions == [3, 3]
-        scores = [r.get() for r in remote.foreach_learner(lambda learner: learner.score([[4, 5, 6]])).result_or_errors]
-        assert scores[0] == scores[1]
-        assert scores[0][0] == pytest.approx(local._learner.score([[4, 5, 6]])[0], abs=0.02)
-        remote.set_state({"learner": {"rl_module": start["learner"]["rl_module"]}})
-        restored = weights(remote)
-        assert all(torch.equal(tensor, restored[name]) for name, tensor in before.items())
-        check_that_one_failure_is_an_error_for_all(remote)
-    finally:
-        remote.shutdown()
+SETTINGS: dict[str, Any] = {"num_epochs": 2, "lr": 1e-2, "old_logprobs": "learner", "learner_class": LearnerThatFails}
+STEPS = {NUM_ENV_STEPS_SAMPLED_LIFETIME: 0}
 
 
-def check_that_one_failure_is_an_error_for_all(group: LearnerGroup) -> None:
-    group.foreach_learner(lambda learner: setattr(learner, "broken", True))
-    start = time.monotonic()
-    with pytest.raises(Exception, match="forward and backward failed on 1 of 2 learners; learner 1: OSError: a disk is gone"):
-        group.update(training_data=batch(4), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 0})
-    assert time.monotonic() - start < 60
+def start_two(folder: Path, parallelism: str) -> Iterator[RAPOLearnerGroup]:
+    group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism=parallelism, **SETTINGS))
+    yield group
+    group.shutdown()
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Iterator[RAPOLearnerGroup]:
+    yield from start_two(folder, "ddp")
+
+
+@pytest.fixture
+def two_with_shards(folder: Path) -> Iterator[RAPOLearnerGroup]:
+    yield from start_two(folder, "fsdp")
+
+
+def one(folder: Path) -> LearnerGroup:
+    return LearnerGroup(config=TinyConfig(folder, **SETTINGS))
+
+
+def answers(group: LearnerGroup, function: Any) -> list[Any]:
+    return [result.get() for result in group.foreach_learner(function).result_or_errors]
 
 
 def test_config_builds_this_group(folder: Path) -> None:
@@ -105,3 +98,88 @@ def test_config_builds_this_group(folder: Path) -> None:
     group = config.build_learner_group()
     assert isinstance(group, RAPOLearnerGroup) and isinstance(group._learner, RAPOTorchLearner)
     assert weights(group).keys() == group._learner.policy.weights().keys()
+
+
+def test_two_learners_equal_one(folder: Path, two: RAPOLearnerGroup) -> None:
+    check_that_they_equal_one(one(folder), two)
+
+
+@pytest.mark.slow  # 17 s: also in test_fsdp.py, and under Ray in e2e/test_scaling.py
+def test_two_learners_with_shards_equal_one_and_fail_together(folder: Path, two_with_shards: RAPOLearnerGroup) -> None:
+    check_that_they_equal_one(one(folder), two_with_shards)
+    check_that_one_failure_is_an_error_for_all(two_with_shards)
+
+
+def check_that_they_equal_one(local: LearnerGroup, remote: RAPOLearnerGroup) -> None:
+    start, before = local.get_state(components="learner/rl_module"), weights(local)
+    # 4 groups in 2 minibatches; then 1 group, so that one learner has nothing to do; then none at all
+    for data in (batch(4, num_minibatches=2), batch(1), batch(0)):
+        (expected,) = local.update(training_data=data, timesteps=STEPS)
+        two = remote.update(training_data=data, timesteps=STEPS)
+        assert len(two) == 2
+        for name in ("total_loss", "gradient_norm", "entropy", "ratio_max", "num_tokens", "num_steps", "mismatch"):
+            for result in two:
+                assert metric(result, name) == pytest.approx(metric(expected, name), rel=1e-3, abs=1e-5), name
+        ours, theirs = weights(local), weights(remote)
+        for name, tensor in ours.items():
+            torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=2e-4)
+    assert answers(remote, lambda learner: learner._weights_seq_no) == [3, 3]
+    scores = answers(remote, lambda learner: learner.score([[4, 5, 6]]))
+    assert scores[0] == scores[1]
+    assert scores[0][0] == pytest.approx(local._learner.score([[4, 5, 6]])[0], abs=0.02)
+    remote.set_state({"learner": {"rl_module": start["learner"]["rl_module"]}})
+    restored = weights(remote)
+    assert all(torch.equal(tensor, restored[name]) for name, tensor in before.items())
+
+
+def held(learner: Any) -> list[torch.Tensor]:
+    """Weights, and what the optimiser keeps for each."""
+    (optimizer,) = learner._optimizers()
+    kept = [values[name].clone() for values in optimizer.state_dict()["state"].values() for name in sorted(values)]
+    return [*(parameter.detach().clone() for parameter in learner.policy.language_model.parameters()), *kept]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 2)])
+def test_a_state_on_another_number_of_learners(
+    folder: Path, two: RAPOLearnerGroup, tmp_path: Path, before: int, after: int
+) -> None:
+    state = str(tmp_path / "state")
+    saved, restored = (two if number == 2 else one(folder) for number in (before, after))
+    saved.update(training_data=batch(4, num_minibatches=2), timesteps=STEPS)
+    answers(saved, lambda learner: learner.save_training_state(state))
+    (expected, *_) = answers(saved, held)
+    size = sum(file.stat().st_size for file in Path(state).iterdir())
+    assert size < 1.7 * sum(tensor.numel() * 4 for tensor in expected) + 50_000  # replicas are written once
+    restored.update(training_data=batch(1), timesteps=STEPS)  # newer, and still it is restored
+    assert not all(torch.equal(a, b) for a, b in zip(answers(restored, held)[0], expected, strict=True))
+    answers(restored, lambda learner: learner.load_training_state(state, 0))
+    for found in answers(restored, held):
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+class Saver(SavesCheckpoints):
+    """The part of the algorithm that asks all learners."""
+
+    def __init__(self, group: LearnerGroup) -> None:
+        self.learner_group = group
+
+
+def test_a_learner_that_cannot_write_is_an_error_and_lives_on(two: RAPOLearnerGroup, tmp_path: Path) -> None:
+    (tmp_path / "state" / "__0_0.distcp").mkdir(parents=True)  # in the way of the first learner's file
+    with pytest.raises(CheckpointError, match=r"learner 0: .*__0_0.distcp"):
+        Saver(two)._on_all_learners(tmp_path / "state", _save, writes=True)
+    Saver(two)._on_all_learners(tmp_path / "other", _save, writes=True)
+    assert (tmp_path / "other" / ".metadata").exists()
+
+
+def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
+    """The last: RLlib takes learners that raised for broken ones, and asks them no more."""
+    check_that_one_failure_is_an_error_for_all(two)
+
+
+def check_that_one_failure_is_an_error_for_all(group: LearnerGroup) -> None:
+    group.foreach_learner(lambda learner: setattr(learner, "broken", True))
+    start = time.monotonic()
+    with pytest.raises(Exception, match="forward and backward failed on 1 of 2 learners; learner 1: OSError: a disk is gone"):
+        group.update(training_data=batch(4), timesteps=STEPS)
+    assert time.monotonic() - start < 60

@@ -1,29 +1,20 @@
-"""The learners' state by torch distributed checkpoint: bit for bit, on any number of learners."""
+"""The learners' state by torch distributed checkpoint, bit for bit; between numbers of learners: test_learners_together.py."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray.cloudpickle
-import tiny_learner
 import torch
-from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 
-from rapo_rllib.algorithm_checkpoint import SavesCheckpoints, _save
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner import RAPOTorchLearner
 from rapo_rllib.settings import ObjectiveSettings
-
-# Ray's workers cannot import modules of this folder
-ray.cloudpickle.register_pickle_by_value(tiny_learner)
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
@@ -129,50 +120,3 @@ def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "state" / "model.json").unlink()  # one that does not say
     with pytest.raises(CheckpointError, match=r"holds the weights of another model: .* is missing there"):
         other.load_training_state(str(tmp_path / "state"), 0)
-
-
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2), (2, 2)])
-def test_on_another_number_of_learners(folder: Path, tmp_path: Path, before: int, after: int) -> None:
-    state = str(tmp_path / "state")
-    first = LearnerGroup(config=TinyConfig(folder, num_learners=before))
-    second = LearnerGroup(config=TinyConfig(folder, num_learners=after))
-    try:
-        first.update(training_data=batch(4), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 0})
-        answers(first, lambda learner: learner.save_training_state(state))
-        (one, *_) = answers(first, lambda learner: (weights(learner), entries(learner)))
-        answers(second, lambda learner: learner.load_training_state(state, 0))
-        for there in answers(second, lambda learner: (weights(learner), entries(learner))):
-            assert equal(there[0], one[0])
-            assert equal(there[1], one[1])
-        size = sum(file.stat().st_size for file in Path(state).iterdir())
-        tensors = sum(tensor.numel() * 4 for tensor in [*one[0], *one[1]])
-        assert size < 1.7 * tensors + 50_000  # replicas are written once
-    finally:
-        for group in (first, second):
-            if not group.is_local:
-                group.shutdown()
-
-
-class Saver(SavesCheckpoints):
-    """The part of the algorithm that asks all learners."""
-
-    def __init__(self, group: LearnerGroup) -> None:
-        self.learner_group = group
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_a_learner_that_cannot_write_is_an_error_and_lives_on(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "state" / "__0_0.distcp").mkdir(parents=True)  # in the way of the first learner's file
-    group = LearnerGroup(config=TinyConfig(folder, num_learners=2))
-    try:
-        with pytest.raises(CheckpointError, match=r"learner 0: .*__0_0.distcp"):
-            Saver(group)._on_all_learners(tmp_path / "state", _save, writes=True)
-        Saver(group)._on_all_learners(tmp_path / "other", _save, writes=True)
-        assert (tmp_path / "other" / ".metadata").exists()
-    finally:
-        group.shutdown()
-
-
-def answers(group: LearnerGroup, function: Any) -> list[Any]:
-    return [result.get() for result in group.foreach_learner(function).result_or_errors]

@@ -1,4 +1,7 @@
-"""A rollout whose Milvus server is killed in its middle ends on-policy and says so; once it is back, retrieval goes on."""
+"""A rollout whose Milvus server is lost in its middle ends on-policy and says so; once it is back, retrieval goes on.
+
+What a server that is killed and started again does to a buffer: buffer/test_buffer_failures.py.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from collections.abc import Callable, Sequence, Set
 
 import pytest
 from milvus_server import MilvusServer
+from relay import Relay
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
 
 from rapo_rllib.agents.vllm_agent import VLLMAgent
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus import connection
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -88,12 +93,16 @@ def test_an_evaluation_without_its_buffer_stops_and_counts_what_failed() -> None
 
 
 @pytest.mark.milvus
-def test_a_server_killed_in_a_rollout(milvus_server: MilvusServer, caplog: pytest.LogCaptureFixture) -> None:
-    buffer = StepTraceBuffer(BufferSettings(uri=milvus_server.uri, collection="rollout", timeout_s=2.0))
+def test_a_server_lost_in_a_rollout(
+    milvus_server: MilvusServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_CONNECT_S", 0.2)  # that each search looks for a lost server, behind the first
+    relay = Relay(int(milvus_server.uri.rsplit(":", 1)[1]))
+    buffer = StepTraceBuffer(BufferSettings(uri=f"http://127.0.0.1:{relay.port}", collection="rollout", timeout_s=2.0))
     buffer.create()
     buffer.insert(TRACES)
     buffer.prepare()
-    source = Interrupted(buffer, 2, milvus_server.kill)
+    source = Interrupted(buffer, 2, relay.cut)
     loop = make_loop(source)
     num_queries = len(QUESTIONS) * NUM_HYBRID * NUM_CALLS
 
@@ -111,7 +120,7 @@ def test_a_server_killed_in_a_rollout(milvus_server: MilvusServer, caplog: pytes
     with pytest.raises(RetrievalError, match=rf"of {num_queries + 18} retrievals failed, .*= 0\.4: .*{buffer.uri}' answers"):
         failures.add([loop.stats, loop.stats])
 
-    milvus_server.restart()
+    relay.restore()
     deadline = time.monotonic() + 60
     loop.run(QUESTIONS, retrieval_prob=1.0)
     while loop.stats.retrieval_failures and time.monotonic() < deadline:
@@ -121,3 +130,4 @@ def test_a_server_killed_in_a_rollout(milvus_server: MilvusServer, caplog: pytes
     loop.close()
     buffer.drop()
     buffer.close()
+    relay.cut()

@@ -27,12 +27,15 @@ from rapo_rllib.weight_digest import base_digests, digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
+STEP_TOKENS = 512  # that one step of the engine computes at most, of all its requests
+
 
 @pytest.fixture(scope="module")
 def engine(smollm2: Path) -> Iterator[Any]:
     from rapo_rllib.rollout.vllm_engine import VLLMEngine
 
-    settings = EngineSettings(dtype="float32", max_num_seqs=8, enforce_eager=True)
+    options = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True, "kv_cache_gib": 0.2}
+    settings = EngineSettings(**options, extra={"max_num_batched_tokens": STEP_TOKENS})
     engine = VLLMEngine(str(smollm2), settings, max_model_len=256)
     yield engine
     engine.close()
@@ -279,8 +282,9 @@ def test_a_seeded_request_samples_the_same_whatever_runs_beside_it(engine: Any, 
 
 
 def test_seeded_requests_survive_a_prompt_that_is_prefilled_in_parts(engine: Any, tokenizer: Any) -> None:
-    """More prompt tokens than one step of the engine takes (2,048): some rows are computed in part, their token discarded."""
-    prompts = [tokenizer.encode(f"{index} " * 100)[:230] for index in range(16)]
+    """More prompt tokens than one step of the engine takes: some rows are computed in part, their token discarded."""
+    prompts = [tokenizer.encode(f"{index} " * 100)[:200] for index in range(3)]
+    assert sum(map(len, prompts)) > STEP_TOKENS == engine._engine.vllm_config.scheduler_config.max_num_batched_tokens
     together = [list(completion.token_ids) for completion in generate(engine, prompts, seed=5, max_tokens=6)]
     alone = [list(generate(engine, [prompt], seed=5, max_tokens=6)[0].token_ids) for prompt in prompts]
     assert together == alone
@@ -381,7 +385,7 @@ def test_a_prompt_over_the_models_length_costs_its_trajectories(engine: Any, tok
 
 def test_noise_is_kept_token_by_token(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
     """The hottest sampling that vLLM takes: broken UTF-8, special tokens, whatever the vocabulary holds."""
-    loop = make_loop(engine, tokenizer, group_size=32, temperature=2.0, max_prompt_tokens=128)
+    loop = make_loop(engine, tokenizer, group_size=8, temperature=2.0, max_prompt_tokens=128)
     (group,) = loop.run([Question("noise", "What is 1 + 1?", "2")])
     assert not [t.error for t in group.trajectories if t.error]
     assert any("�" in t.text for t in group.trajectories)

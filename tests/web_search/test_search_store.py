@@ -59,15 +59,16 @@ def test_another_process_asks_nobody(tmp_path: Path, web_search: Make) -> None:
     assert len(server.requests) == 1
 
 
-def test_results_grow_old(tmp_path: Path, web_search: Make) -> None:
+def test_results_grow_old(tmp_path: Path, web_search: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with local_service(lambda _: Reply(TAVILY)) as server:
-        tool = web_search(server.url, cache=str(tmp_path), cache_days=0.3 / 86400)
+        tool = web_search(server.url, cache=str(tmp_path), cache_days=2)
         tool.run("x")
-        tool.run("x")
-        assert len(server.requests) == 1
-        time.sleep(0.4)
-        tool.run("x")
-        assert len(server.requests) == 2
+        for days, num_requests in ((0, 1), (1.9, 1), (2.1, 2)):
+            later = time.time() + days * 86400
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda later=later: later)
+                tool.run("x")
+            assert len(server.requests) == num_requests
 
 
 def test_nothing_found_is_kept_too(tmp_path: Path, web_search: Make) -> None:
@@ -144,14 +145,21 @@ def test_a_damaged_cache_is_a_warning(
     assert len(server.requests) == again
 
 
+@pytest.fixture
+def clock_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are told as seconds from now: what passes between two calls would count."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+
+
+@pytest.mark.usefixtures("clock_that_stands")
 def test_a_damaged_cache_that_was_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = SearchStore(tmp_path, 1)
     store.put("key", FOUND)
     damage_database(tmp_path)
     assert store.get("key") is None
     store.put("key", FOUND)
-    assert store.take_turn("queue of this test", 1, 9) == 0
-    assert 0.9 < (store.take_turn("queue of this test", 1, 9) or 0) <= 1
+    assert [store.take_turn("queue of this test", 1, 9) for _ in range(2)] == [0, pytest.approx(1)]
     assert caplog.text.count("trouble with the cache") == 1
 
 
@@ -161,15 +169,15 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         SearchStore(tmp_path / "file" / "x", 1)
 
 
+@pytest.mark.usefixtures("clock_that_stands")
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_turns(on_disk: bool, tmp_path: Path) -> None:
     stores = [SearchStore(tmp_path if on_disk else None, 1) for _ in range(2)]
     queue = f"queue {on_disk}"
     turns = [stores[n % 2].take_turn(queue, 1, 3.5) for n in range(5)]
-    assert turns[0] == 0
-    assert turns[1:4] == pytest.approx([1, 2, 3], abs=0.45)
+    assert turns[:4] == pytest.approx([0, 1, 2, 3])
     assert turns[4] is None  # after 4 s; not taken
-    assert stores[0].take_turn(queue, 1, 5) == pytest.approx(4, abs=0.45)
+    assert stores[0].take_turn(queue, 1, 5) == pytest.approx(4)
     assert stores[0].take_turn(f"another {queue}", 1, 5) == 0
 
 
