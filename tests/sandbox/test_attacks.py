@@ -72,7 +72,8 @@ def public_python(open_folder: Path) -> str:
 def snippet(world: World, attack: Attack) -> dict[str, Any]:
     """What the driver is told: those that must end do so soon, the others have time on a busy machine too."""
     codes = [world.code(attack), *([AFTER_POISON] if attack.goal == "poison" else [])]
-    return {"codes": codes, "timeout_s": 1.0 if attack.goal == "ends" else 20.0}
+    timeout_s = 20.0 if attack.goal != "ends" else 0.2 if attack.outcomes == ("timeout",) else 1.0
+    return {"codes": codes, "timeout_s": timeout_s}
 
 
 def drive(
