@@ -32,6 +32,11 @@ MODELS: dict[str, dict[str, Any]] = {  # each with randomness that another does 
 }
 
 
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp(request.param), request.param)
+
+
 def save(folder: Path, kind: str) -> str:
     extra = {"layerdrop": 0.5} if kind in ("opt", "xglm") else {}
     config = AutoConfig.for_model(kind, **COMMON, **MODELS[kind], **extra)
@@ -41,9 +46,8 @@ def save(folder: Path, kind: str) -> str:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("kind", MODELS)
-def test_training_passes_are_those_of_evaluation(kind: str, checkpointing: bool, tmp_path: Path) -> None:
-    settings = {"name_or_path": save(tmp_path, kind), "autocast_dtype": None, "gradient_checkpointing": checkpointing}
+def test_training_passes_are_those_of_evaluation(model: str, checkpointing: bool) -> None:
+    settings = {"name_or_path": model, "autocast_dtype": None, "gradient_checkpointing": checkpointing}
     module = CausalLMRLModule(model_config=settings)
     (row,) = pack_rows(random_groups([(5, [6, 4])]), max_tokens=100)
     trained = [module.forward_train({ROW: row})["logprobs"] for _ in range(2)]

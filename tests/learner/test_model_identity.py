@@ -42,6 +42,17 @@ def trained(folder: Path, **settings: Any) -> RAPOTorchLearner:
     return learner
 
 
+@pytest.fixture(scope="module")
+def whole_state(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Saved after some steps."""
+    return saved(folder, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def lora_state(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return saved(folder, tmp_path_factory.mktemp("lora"), **LORA)
+
+
 def saved(folder: Path, state: Path, **settings: Any) -> str:
     trained(folder, **settings).save_training_state(str(state))
     return str(state)
@@ -58,11 +69,11 @@ def weights(learner: RAPOTorchLearner) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in learner.policy.weights().items()}
 
 
-def test_adapters_over_another_base_are_refused_and_nothing_is_changed(folder: Path, tmp_path: Path) -> None:
-    state, other = saved(folder, tmp_path / "state", **LORA), build(other_weights(folder, tmp_path / "other"), **LORA)
+def test_adapters_over_another_base_are_refused_and_nothing_is_changed(folder: Path, lora_state: str, tmp_path: Path) -> None:
+    other = build(other_weights(folder, tmp_path / "other"), **LORA)
     before = weights(other)
     with pytest.raises(CheckpointError, match="not the same model: the adapters belong to other base weights") as raised:
-        other.load_training_state(state, 0)
+        other.load_training_state(lora_state, 0)
     assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / "other")) in str(raised.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items()) and other._weights_seq_no == 0
 
@@ -77,19 +88,22 @@ def test_the_exported_policy_is_another_base(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(folder: Path, tmp_path: Path, dtype: str) -> None:
-    learner = trained(folder, **LORA)
-    learner.save_training_state(str(tmp_path / "state"))
+def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(
+    folder: Path, lora_state: str, tmp_path: Path, dtype: str
+) -> None:
+    learner = build(folder, **LORA)
+    learner.load_training_state(lora_state, 0)
     shutil.copytree(folder, tmp_path / "copy")
     other = build(tmp_path / "copy", dtype=dtype, **LORA)
-    other.load_training_state(str(tmp_path / "state"), 0)
-    expected = weights(learner)
+    before, expected = weights(other), weights(learner)
+    other.load_training_state(lora_state, 0)
+    assert not all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items())
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(other).items())
 
 
-def test_whole_weights_do_not_depend_on_what_was_loaded_before_them(folder: Path, tmp_path: Path) -> None:
-    state, other = saved(folder, tmp_path / "state"), build(other_weights(folder, tmp_path / "other"))
-    other.load_training_state(state, 0)
+def test_whole_weights_do_not_depend_on_what_was_loaded_before_them(folder: Path, whole_state: str, tmp_path: Path) -> None:
+    other = build(other_weights(folder, tmp_path / "other"))
+    other.load_training_state(whole_state, 0)
     expected = weights(build(folder))
     assert not any(torch.equal(tensor, expected[name]) for name, tensor in weights(other).items() if "proj" in name)
 
@@ -106,19 +120,17 @@ def test_the_reference_model_must_be_the_one_of_before(folder: Path, tmp_path: P
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "lora"])
 @pytest.mark.parametrize(("key", "value"), [("rms_norm_eps", 0.1), ("hidden_act", "gelu"), ("model_type", "mistral")])
 def test_a_model_that_computes_otherwise_is_refused(
-    folder: Path, tmp_path: Path, settings: dict[str, Any], key: str, value: Any
+    folder: Path, whole_state: str, lora_state: str, tmp_path: Path, settings: dict[str, Any], key: str, value: Any
 ) -> None:
     """Its weights have the same names, shapes and values."""
-    state = saved(folder, tmp_path / "state", **settings)
     shutil.copytree(folder, tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "other" / "config.json").write_text(json.dumps({**config, key: value}))
     with pytest.raises(CheckpointError, match=rf"not the same model: in config.json {key} is .*, here {value!r}"):
-        build(tmp_path / "other", **settings).load_training_state(state, 0)
+        build(tmp_path / "other", **settings).load_training_state(lora_state if settings else whole_state, 0)
 
 
-def test_what_means_nothing_to_the_weights_may_differ(folder: Path, tmp_path: Path) -> None:
-    state = saved(folder, tmp_path / "state")
+def test_what_means_nothing_to_the_weights_may_differ(folder: Path, whole_state: str, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())
     harmless = {
@@ -129,21 +141,22 @@ def test_what_means_nothing_to_the_weights_may_differ(folder: Path, tmp_path: Pa
         "eos_token_id": 3,
     }
     (tmp_path / "other" / "config.json").write_text(json.dumps({**config, **harmless}))
-    build(tmp_path / "other").load_training_state(state, 0)
+    build(tmp_path / "other").load_training_state(whole_state, 0)
 
 
-def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    state = saved(folder, tmp_path / "state")
+def test_another_vocabulary_is_refused(folder: Path, whole_state: str, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other")
     file = tmp_path / "other" / "tokenizer.json"
     file.write_text(file.read_text().replace('"t30"', '"other"'))
     with pytest.raises(CheckpointError, match="the tokenizers have other vocabularies"):
-        build(tmp_path / "other").load_training_state(state, 0)
+        build(tmp_path / "other").load_training_state(whole_state, 0)
 
 
-def test_a_checkpoint_of_before_is_taken_with_a_warning(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    state = saved(folder, tmp_path / "state", **LORA)
-    (Path(state) / IDENTITY).unlink()
+def test_a_checkpoint_of_before_is_taken_with_a_warning(
+    folder: Path, lora_state: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = shutil.copytree(lora_state, tmp_path / "state")
+    (state / IDENTITY).unlink()
     with caplog.at_level(logging.WARNING, logger="rapo_rllib"):
-        build(folder, **LORA).load_training_state(state, 0)
+        build(folder, **LORA).load_training_state(str(state), 0)
     assert "does not say which model it belongs to" in caplog.text and str(folder) in caplog.text
