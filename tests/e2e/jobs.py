@@ -69,7 +69,6 @@ def short_job(folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, *
     buffer = {"step_trace_buffer": {"uri": str(folder / "step_traces.db"), "max_traces": 40}}
     config = merged(merged(experiment["config"], SHORT), merged(buffer, changes))
     short = merged(experiment, {"config": config, "stop": {"training_iteration": iterations}})
-    short["checkpoint_config"] = {"checkpoint_frequency": 1, "checkpoint_at_end": True}
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump({"short": short}), encoding="utf-8")
     return path

@@ -1,17 +1,15 @@
-"""The main job, shortened: ``rllib train file``, vLLM, Milvus Lite, SmolLM2; then its checkpoint, evaluated."""
+"""The main job, shortened: ``rllib train file``, vLLM, Milvus Lite, SmolLM2."""
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import rllib, run_here
-from jobs import Trial, at, example, short_job, trials
-from sums import write_sums
+from cli_runs import rllib
+from jobs import Trial, at, short_job, trials
 
 pytestmark = pytest.mark.e2e
 
@@ -92,28 +90,6 @@ def test_the_update_moved_the_policy_and_the_engine_followed(job: tuple[Any, Tri
     for result in (first, second):
         assert at(result, "learners/default_policy/mismatch") < 0.01
         assert at(result, "sync/canary_mean") < 0.01
-
-
-def test_the_last_checkpoint_is_evaluated_as_its_run_was_set(
-    job: tuple[Any, Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    checkpoint = str(job[1].last_checkpoint)
-    run_here(monkeypatch, "evaluate", checkpoint, "--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 2)}")
-    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
-    ((label, numbers),) = results["benchmarks"]["gsm8k"]["models"].items()
-    assert label.endswith(Path(checkpoint).name)
-    assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (2, 0, 0.0)
-    assert 0 < numbers["tokens"] <= 128  # max_response_tokens
-    found = results["settings"][label]
-    assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
-    budgets = {"max_prompt_tokens": 384, "max_response_tokens": 128, "max_step_tokens": 32, "max_tool_calls": 2}
-    assert {name: found[name] for name in budgets} == budgets
-    own = example("rapo_math.yaml")["config"]["protocol"]
-    assert found["protocol"]["system_prompt"] == own["system_prompt"]
-    assert found["protocol"]["examples"] == [list(pair) for pair in own["examples"]]
-    assert found["env_config"]["reward"] == {"correct": 1.0, "format": 0.5}
-    assert (found["engine"]["dtype"], found["tools"]) == ("float32", {"gsm8k": ["python"]})
 
 
 def test_transcripts(job: tuple[Any, Trial]) -> None:

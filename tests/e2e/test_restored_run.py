@@ -1,14 +1,17 @@
-"""A run that goes on from its checkpoint, and its policy as other libraries read it."""
+"""A run that goes on from its checkpoint, which is evaluated too, and its policy as other libraries read it."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from jobs import Trial, TrialHere, at, built_here, short_job
+from cli_runs import run_here
+from jobs import Trial, TrialHere, at, built_here, example, short_job
+from sums import write_sums
 
 pytestmark = pytest.mark.e2e
 
@@ -65,6 +68,28 @@ def test_a_restored_run_goes_on(checkpointed: tuple[TrialHere, Path], restored: 
     questions = {t["question_id"] for t in restored.trial.transcripts}
     assert len(questions) == 2
     assert not questions & seen, "the restored run asked questions again that this epoch had already"
+
+
+def test_the_checkpoint_is_evaluated_as_its_run_was_set(
+    checkpointed: tuple[TrialHere, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = str(checkpointed[1])
+    run_here(monkeypatch, "evaluate", checkpoint, "--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 2)}")
+    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    ((label, numbers),) = results["benchmarks"]["gsm8k"]["models"].items()
+    assert label.endswith(Path(checkpoint).name)
+    assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (2, 0, 0.0)
+    assert 0 < numbers["tokens"] <= 128  # max_response_tokens
+    found = results["settings"][label]
+    assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
+    budgets = {"max_prompt_tokens": 384, "max_response_tokens": 128, "max_step_tokens": 32, "max_tool_calls": 2}
+    assert {name: found[name] for name in budgets} == budgets
+    own = example("rapo_math.yaml")["config"]["protocol"]
+    assert found["protocol"]["system_prompt"] == own["system_prompt"]
+    assert found["protocol"]["examples"] == [list(pair) for pair in own["examples"]]
+    assert found["env_config"]["reward"] == {"correct": 1.0, "format": 0.5}
+    assert (found["engine"]["dtype"], found["tools"]) == ("float32", {"gsm8k": ["python"]})
 
 
 def test_the_exported_policy_in_transformers_and_vllm(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
