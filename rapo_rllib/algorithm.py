@@ -48,6 +48,7 @@ from rapo_rllib.sampling import sample_batch
 from rapo_rllib.sampling_ahead import SamplerAhead
 from rapo_rllib.transcripts import write_iteration, write_transcripts
 from rapo_rllib.types import Question
+from rapo_rllib.warm_start import started_from, warm_start
 from rapo_rllib.weight_sync import SyncReport, WeightSync, sync_metrics
 
 _PHASES = {  # timer -> what a live display shows
@@ -106,6 +107,9 @@ class RAPO(SavesCheckpoints, Algorithm):
 
             named = (self.progress, self.run_name, self.test_questions, train_questions)
             self._buffer, self._upkeep = open_buffer(config, *named)
+        self._warm_start = warm_start(config, self.progress)
+        if self._warm_start is not None:
+            config = self.config = started_from(config, self._warm_start)
         self._mixing = make_mixing(config, self.progress)
         self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
         super().setup(config)
@@ -267,6 +271,8 @@ class RAPO(SavesCheckpoints, Algorithm):
             results.pop(EVALUATION_RESULTS, None)  # RLlib would report an older one
         if self._evaluation_s:
             results.setdefault(TIMERS, {})[EVALUATION_ITERATION_TIMER] = self._evaluation_s
+        if self._warm_start is not None:
+            results["warm_start"] = {**self._warm_start.facts, "cached": self._warm_start.cached}
         results["rapo"] = self.run_summary.as_dict(self.progress.seconds)
         return results
 

@@ -79,6 +79,8 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
                 setattr(self, key, value)
         for key, value in UPDATE_DEFAULTS.items():
             setattr(self, key, value)
+        self.warm_start: dict[str, Any] | None = None
+        self._started_from: str | None = None  # folder of the model that a warm start has made; of a running RAPO
         self.questions_per_step = 32
         self.num_minibatches = 2
         self.retrieval_prob: float | list = 0.5
@@ -115,6 +117,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         engine: Mapping[str, Any] = NotProvided,
         protocol: Mapping[str, Any] = NotProvided,
         step_trace_buffer: Mapping[str, Any] = NotProvided,
+        warm_start: Mapping[str, Any] | None = NotProvided,
         questions_per_step: int = NotProvided,
         group_size: int = NotProvided,
         num_hybrid: int = NotProvided,
@@ -182,6 +185,8 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             engine: ``EngineSettings``: dtype, max_num_seqs, gpu_memory_utilization, kv_cache_gib, ...
             protocol: ``ProtocolSettings``: system_prompt, examples, tags.
             step_trace_buffer: ``BufferSettings``: uri, embedder, traces, top_k, selection, ...
+            warm_start: ``WarmStartSettings``: num_trajectories, shown_share, lr, ...; worked steps are imitated before the
+                first iteration. None: none are.
             questions_per_step: questions of one training step (paper: 32).
             group_size: ``G``, trajectories per question (paper: 16).
             num_hybrid: ``N_hybrid``, how many of them may retrieve (paper: 8).
@@ -285,7 +290,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
         super().validate()
-        _ = (self.model_settings, self.protocol_settings, self.buffer_settings, self.rollout_settings)
+        _ = (self.model_settings, self.protocol_settings, self.buffer_settings, self.rollout_settings, self.warm_start_settings)
         check_rapo_values(self)
 
     def preflight(self) -> None:

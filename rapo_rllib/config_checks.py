@@ -120,6 +120,7 @@ def check_rapo_values(config: Any) -> None:
     check_range("retrieval_noise", config.retrieval_noise, 0, 1)
     _check_preset(config)
     _check_branching(config)
+    _check_warm_start(config)
     for name in ("max_step_tokens", "max_steps", "time_budget_s", "importance_cap", "dual_clip"):
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), 1)
@@ -230,6 +231,18 @@ def _check_branching(config: Any) -> None:
         check_range(f"branching.{name}", getattr(branching, name), 0, 1)
     check_range("branching.entropy_weight", branching.entropy_weight, -1e3, 1e3)
     check_choice("branching.rule", branching.rule, ("threshold", "coin"))
+
+
+def _check_warm_start(config: Any) -> None:
+    settings = config.warm_start_settings
+    if settings is None:
+        return
+    for name in ("num_trajectories", "num_epochs", "batch_size"):
+        check_range(f"warm_start.{name}", getattr(settings, name), 1, integer=True)
+    for name in ("shown_share", "fitting_share"):
+        check_range(f"warm_start.{name}", getattr(settings, name), 0, 1)
+    check_range("warm_start.lr", settings.lr, 1e-12)
+    check_range("warm_start.seed", settings.seed, 0, integer=True)
 
 
 def _check_preset(config: Any) -> None:

@@ -35,6 +35,7 @@ from rapo_rllib.settings import (
     ProtocolSettings,
     RolloutSettings,
     TraceFilter,
+    WarmStartSettings,
 )
 from rapo_rllib.web_search.options import SearchOptions
 
@@ -56,6 +57,7 @@ _NESTED: tuple[tuple[str, str, type], ...] = (
     ("step_trace_buffer", "", BufferSettings),
     ("step_trace_buffer.filter", "", TraceFilter),
     ("branching", "", BranchingSettings),
+    ("warm_start", "", WarmStartSettings),
     ("env_config", "of every tool environment", ToolEnvOptions),
     ("env_config.reward", "", RewardOptions),
     ("env_config", "of rapo/word_problems", WordProblemsOptions),

@@ -19,6 +19,7 @@ from rapo_rllib.settings import (
     ProtocolSettings,
     RolloutSettings,
     TraceFilter,
+    WarmStartSettings,
 )
 
 _OBJECTIVE_KEYS = tuple(ObjectiveSettings.__dataclass_fields__)
@@ -34,6 +35,8 @@ class SettingsViews:
     protocol: dict[str, Any]
     step_trace_buffer: dict[str, Any]
     branching: Any
+    warm_start: Any
+    _started_from: str | None
     num_hybrid: int
     retrieval_prob: Any
     retrieval_level: str
@@ -48,6 +51,8 @@ class SettingsViews:
     def model_settings(self) -> ModelSettings:
         """The model as the learner loads it, ``auto`` resolved."""
         values = dict(self.language_model)
+        if self._started_from is not None:
+            values["name_or_path"] = self._started_from
         if values.get("lora") is not None:
             values["lora"] = _lora_settings(values["lora"])
         settings = settings_from(ModelSettings, values, "model")
@@ -83,6 +88,14 @@ class SettingsViews:
         if "filter" in values and not isinstance(values["filter"], TraceFilter):
             values["filter"] = _trace_filter(values["filter"])
         return settings_from(BufferSettings, values, "step_trace_buffer")
+
+    @property
+    def warm_start_settings(self) -> WarmStartSettings | None:
+        """The warm start; None: there is none."""
+        if self.warm_start is None:
+            return None
+        settings: WarmStartSettings = settings_from(WarmStartSettings, self.warm_start, "warm_start")
+        return settings
 
     @property
     def old_policy(self) -> str:

@@ -14,9 +14,10 @@ from RLlib's ``TorchLearner``, and why:
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME, WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
+from rapo_rllib.batching.imitation import ImitationBatch
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.hardware import return_free_memory
@@ -121,6 +123,8 @@ class RAPOTorchLearner(ScoresRows, GivesWeights, SavesTrainingState, TorchLearne
             NotFiniteError: on all learners together, if ``max_consecutive_nan`` steps in a row were not finite.
         """
         self._check_is_built()
+        if isinstance(training_data, ImitationBatch):
+            return self._imitate(training_data)
         self.before_gradient_based_update(timesteps=timesteps or {})
         training_data.validate()
         training_data.solve_refs()
@@ -148,26 +152,51 @@ class RAPOTorchLearner(ScoresRows, GivesWeights, SavesTrainingState, TorchLearne
             return len(os.sched_getaffinity(0))
         return self.config.learner_num_threads
 
+    def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
+        """One optimiser step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
+        (minibatch,) = self._scored(batch.minibatches)
+        self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
+        with _torch_threads(self._num_threads()):
+            loss, norm = self._accumulated(minibatch, self._add_imitation_gradient)
+            if math.isfinite(norm) and math.isfinite(loss):
+                self._step(norm)
+        self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
+        return self.metrics.reduce()
+
+    def _add_imitation_gradient(self, scored: ScoredRow) -> float:
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})[DEFAULT_MODULE_ID]
+        loss = -(scores[LOGPROBS] * scored.row.weights).sum()
+        loss.backward()
+        return float(loss.detach())
+
     def _optimizer_step(self, minibatch: ScoredMinibatch, metrics: UpdateMetrics) -> None:
         """Accumulate over the rows of one minibatch, sum over the learners, step."""
-        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        optimizer.zero_grad(set_to_none=True)
-        work = partial(self._add_gradient, metrics)
+        step_loss, norm = self._accumulated(minibatch, partial(self._add_gradient, metrics))
+        if not (math.isfinite(norm) and math.isfinite(step_loss)):
+            self._skip_step(step_loss, norm, metrics)
+            return
+        self._step(norm)
+        self._skipped_in_a_row = 0
+        metrics.add_step(step_loss, norm)
+
+    def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], float]) -> tuple[float, float]:
+        """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters."""
+        self.get_optimizer(DEFAULT_MODULE_ID).zero_grad(set_to_none=True)
         with self._ranks.together("forward and backward"):
             losses = self._run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if self._lockstep is None:
-            self._ranks.sum_gradients(parameters)
-        step_loss = self._ranks.sum([sum(losses)])[0]
-        norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(step_loss))):
-            self._skip_step(step_loss, float(norm), metrics)
-            return
+            self._ranks.sum_gradients(self._trained)
+        loss = self._ranks.sum([sum(losses)])[0]
+        return loss, float(whole(torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])))
+
+    def _step(self, norm: float) -> None:
         if self.config.grad_clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.grad_clip, norm)
-        optimizer.step()
-        self._skipped_in_a_row = 0
-        metrics.add_step(step_loss, float(norm))
+            torch.nn.utils.clip_grads_with_norm_(self._trained, self.config.grad_clip, torch.tensor(norm))
+        self.get_optimizer(DEFAULT_MODULE_ID).step()
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
 
     def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> float:
         """Forward and backward pass of one row; its loss."""

@@ -28,8 +28,21 @@ def check_parts(config: Any) -> None:
         _check_evaluation(config)
     if config.uses_retrieval:
         _check_buffer(config)
+    if config.warm_start is not None:
+        _check_warm_start(config)
     if config.off_policy_trajectories and config.off_policy_source == "expert":
         expert_trajectories(config, "off_policy_source")
+
+
+def _check_warm_start(config: Any) -> None:
+    traces = config.warm_start_settings.traces
+    if traces == "expert":
+        expert_trajectories(config, "warm_start.traces")
+    elif not Path(traces).is_file():
+        raise ValueError(
+            f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "
+            "environment's own"
+        )
 
 
 def _check_evaluation(config: Any) -> None:

@@ -76,6 +76,7 @@ def questions(config: Any, split: str) -> Sequence[Question]:
 
 _WITHOUT_EXPERT = {
     "step_trace_buffer.traces": "name a trace file, or null for a buffer that exists already",
+    "warm_start.traces": "name a trace file",
     "off_policy_source": "name 'replay', or give the environment a classmethod expert_trajectories(env_config)",
 }
 

@@ -58,6 +58,23 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
+class WarmStartSettings:
+    """Imitation of worked steps before the first iteration, so that the policy can use its tools and read what it is shown."""
+
+    traces: str = "expert"  # whose trajectories: "expert" (the environment's), or a .jsonl[.gz] file of them
+    num_trajectories: int = 1000  # the first so many that are correct and fit into the budgets
+    shown_share: float = (
+        0.5  # chance that a step trace is shown before a step, as retrieval will do; 0 where nothing is retrieved
+    )
+    fitting_share: float = 0.8  # of those, that show the step that comes next; the others are of another question
+    num_epochs: int = 1  # times that all of them are seen
+    batch_size: int = 16  # trajectories of an optimiser step
+    lr: float = 1e-4  # at first, after some steps of warm-up; it falls to 0
+    seed: int = 0  # of the order, and of what is shown
+    folder: str | None = None  # where the models are kept that came out; None: the cache; a cluster needs a shared one
+
+
+@dataclass(frozen=True)
 class BranchingSettings:
     """ARPO's entropy-based adaptive rollout: which trajectories fork after a tool result. ALGORITHM section 10."""
 

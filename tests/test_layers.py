@@ -60,6 +60,7 @@ LAYERS = {
             "off_policy_setup.py",
             "failed_batch.py",
             "phase.py",
+            "warm_start.py",
             "training_warning*.py",
         ),
         *(

@@ -46,7 +46,15 @@ def expert_tokens(
         chat: encodes.
         policy_version: of the group.
     """
-    result = Trajectory(
+    result = opened(expert, prompt_ids, policy_version)
+    for index, text in enumerate(expert.steps):
+        append_expert_step(result, text, chat, is_last=index == len(expert.steps) - 1)
+    return result
+
+
+def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: int = 0) -> Trajectory:
+    """A trajectory of origin ``expert`` without any token yet."""
+    return Trajectory(
         expert.question.id,
         list(prompt_ids),
         policy_version=policy_version,
@@ -56,16 +64,18 @@ def expert_tokens(
         format_ok=True,
         end="answer",
     )
-    for index, text in enumerate(expert.steps):
-        written, observation = split_observation(text, chat.settings)
-        last = index == len(expert.steps) - 1 and not observation
-        if last:
-            written = _up_to_the_answer(written, chat.settings)
-        step = result.append_expert([*chat.encode(written), *(chat.end_ids[:1] if last else [])], written)
-        step.observation = observation
-        result.append_observation(chat.encode(observation))
-        result.text += written + observation
-    return result
+
+
+def append_expert_step(result: Trajectory, text: str, chat: ChatProtocol, is_last: bool) -> None:
+    """Append the tokens of one step and of its result; behind an answer that ends it, the token that ends a turn."""
+    written, observation = split_observation(text, chat.settings)
+    answers = is_last and not observation
+    if answers:
+        written = _up_to_the_answer(written, chat.settings)
+    step = result.append_expert([*chat.encode(written), *(chat.end_ids[:1] if answers else [])], written)
+    step.observation = observation
+    result.append_observation(chat.encode(observation))
+    result.text += written + observation
 
 
 def _up_to_the_answer(text: str, settings: ProtocolSettings) -> str:

@@ -1,0 +1,83 @@
+r"""Worked trajectories with steps of others shown in them, as retrieval will show them: what a warm start imitates.
+
+ExpertTrajectory --choose_shown--> where a step trace stands, and which --worked_tokens--> Trajectory
+
+A fitting step trace is the step that comes next: behind it the work goes on with the step after it. An unfitting one is of
+another question: the next step is written as if it were not there. So a policy learns to read what it is shown, and not to
+take it over blindly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.expert_tokens import append_expert_step, opened
+from rapo_rllib.types import ExpertTrajectory, RetrievedTrace, StepTrace, Trajectory
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What stands before a step."""
+
+    text: str  # of a step trace
+    fits: bool  # it is that very step
+
+
+def choose_shown(
+    expert: ExpertTrajectory, others: Sequence[ExpertTrajectory], rng: random.Random, shown_share: float, fitting_share: float
+) -> dict[int, Shown]:
+    """Before which steps a step trace is shown: never before the first, and never two without a written step between them.
+
+    Args:
+        expert: the trajectory.
+        others: unfitting steps are drawn from these; those of the same question are not taken.
+        rng: of all chances.
+        shown_share: chance that one is shown before a step that may have one.
+        fitting_share: chance that it fits.
+    """
+    found: dict[int, Shown] = {}
+    index, last = 1, len(expert.steps) - 1
+    while index <= last:
+        shown = _one(expert, index, others, rng, fitting_share) if rng.random() < shown_share else None
+        if shown is not None:
+            found[index] = shown
+        index += 2 if shown is not None and shown.fits and index < last else 1
+    return found
+
+
+def _one(
+    expert: ExpertTrajectory, index: int, others: Sequence[ExpertTrajectory], rng: random.Random, fitting_share: float
+) -> Shown | None:
+    if rng.random() < fitting_share:
+        return Shown(expert.steps[index], True)
+    other = rng.choice(others) if others else expert
+    return None if other.question.text == expert.question.text else Shown(rng.choice(other.steps), False)
+
+
+def worked_tokens(
+    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: ChatProtocol, shown: Mapping[int, Shown]
+) -> Trajectory:
+    """The trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
+
+    A step that a fitting step trace shows is not written again, unless it is the last one, which only the policy can write.
+
+    Args:
+        expert: texts of its steps.
+        prompt_ids: ``[P]``.
+        chat: encodes.
+        shown: by the step that it stands before; see :func:`choose_shown`.
+    """
+    result, last = opened(expert, prompt_ids), len(expert.steps) - 1
+    for index, text in enumerate(expert.steps):
+        here = shown.get(index)
+        if here is not None:
+            piece = chat.retrieved_text(here.text)
+            trace = StepTrace("", expert.question.text, "", here.text, expert.reward, source=expert.source)
+            result.append_retrieved(chat.encode(piece), RetrievedTrace(trace, 0.0))
+            result.text += piece
+        if here is None or not here.fits or index == last:
+            append_expert_step(result, text, chat, is_last=index == last)
+    return result
