@@ -383,9 +383,18 @@ def test_a_prompt_over_the_models_length_costs_its_trajectories(engine: Any, tok
     loop.close()
 
 
-def test_noise_is_kept_token_by_token(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    """The hottest sampling that vLLM takes: broken UTF-8, special tokens, whatever the vocabulary holds."""
-    loop = make_loop(engine, tokenizer, group_size=8, temperature=2.0, max_prompt_tokens=128)
+@pytest.fixture
+def noise(engine: Any, model: Any) -> Iterator[Any]:
+    """The engine with weights that make all tokens equally likely."""
+    weights = model.state_dict()
+    engine.load_weights({**weights, "model.norm.weight": torch.zeros(model.config.hidden_size)}, version=40)
+    yield engine
+    engine.load_weights(weights, version=41)
+
+
+def test_noise_is_kept_token_by_token(noise: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """At the hottest sampling that vLLM takes: broken UTF-8, special tokens, whatever the vocabulary holds."""
+    loop = make_loop(noise, tokenizer, group_size=8, temperature=2.0, max_prompt_tokens=128)
     (group,) = loop.run([Question("noise", "What is 1 + 1?", "2")])
     assert not [t.error for t in group.trajectories if t.error]
     assert any("�" in t.text for t in group.trajectories)
