@@ -37,7 +37,7 @@ class WordProblemsOptions(ToolEnvOptions):
     num_train: int = 10_000  # training questions
     num_test: int = 500  # test questions
     seed: int = 0  # other numbers, other problems; no problem is in both splits of any seed
-    expert_style: str = "steps"  # steps: one python call per operation; single: one call with the whole expression
+    expert_style: str = "steps"  # steps: one call per operation, of the calculator if tools has it; single: one python call
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +55,14 @@ class WordProblemsOptions(ToolEnvOptions):
         require(is_int(self.num_test, 1), "num_test", self.num_test, "must be a whole number, 1 or more")
         require(is_int(self.seed, 0), "seed", self.seed, "must be a whole number, 0 or more")
         require(self.expert_style in EXPERT_STYLES, "expert_style", self.expert_style, f"must be one of {EXPERT_STYLES}")
+        one_call = self.expert_style == "single" and self.expert_tool == "calculator"
+        require(not one_call, "expert_style", self.expert_style, "must be steps: the calculator does one operation a call")
+
+    @property
+    def expert_tool(self) -> str:
+        """The tag that the expert calls."""
+        names = [entry.get("name") if isinstance(entry, Mapping) else entry for entry in self.tools]
+        return "calculator" if "calculator" in names else "python"
 
 
 def split_of(problem: WordProblem) -> str:
@@ -93,7 +101,7 @@ class WordProblemQuestions(LazyQuestions):
         return Question(id=name, text=problem.text, answer=str(problem.answer), source="word_problems")
 
 
-def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings) -> tuple[str, ...]:
+def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings, tag: str = "python") -> tuple[str, ...]:
     r"""The solution in the text protocol, cut into steps.
 
     Example (style "steps"): ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
@@ -101,7 +109,7 @@ def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings) -
     calls: Sequence[tuple[str, int]] = [(operation.code, operation.value) for operation in problem.operations]
     if style == "single":
         calls = [(_without_outer_brackets(problem.operations[-1]), problem.answer)]
-    steps = [f"<python>{code}</python>{render_observation(str(value), settings)}" for code, value in calls]
+    steps = [f"<{tag}>{code}</{tag}>{render_observation(str(value), settings)}" for code, value in calls]
     return (*steps, f"<{settings.answer_tag}>\\boxed{{{problem.answer}}}</{settings.answer_tag}>")
 
 
@@ -127,7 +135,7 @@ class WordProblems(ToolEnv):
         source = WordProblemQuestions(options, "train")
         for index in range(len(source)):
             problem = source.problem(index)
-            steps = expert_steps(problem, options.expert_style, options.protocol)
+            steps = expert_steps(problem, options.expert_style, options.protocol, options.expert_tool)
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
 
     def step_right(self, question: Question, output: str) -> bool | None:

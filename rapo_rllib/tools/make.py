@@ -12,6 +12,7 @@ from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
 
 # Import paths, so that a tool's packages are loaded only by those who use it.
 TOOLS = {
+    "calculator": "rapo_rllib.tools.calculator:Calculator",
     "python": "rapo_rllib.tools.python:PythonTool",
     "search": "rapo_rllib.corpus.search_tool:CorpusSearch",
     "web_search": "rapo_rllib.web_search.tool:WebSearch",

@@ -45,7 +45,7 @@ def test_every_own_attribute_is_there(keys: dict[str, ConfigKey]) -> None:
         ("model.lora.rank", "int", "16", "of each adapter"),
         ("step_trace_buffer.filter.question", "str", "'any'", "none of the question that asks"),
         ("branching.branches", "int", "2", "ways a fork goes on"),
-        ("env_config.expert_style", "str", "'steps'", "one python call per operation"),
+        ("env_config.expert_style", "str", "'steps'", "one call per operation"),
         ("env_config.reward.format_check", "str", "'final_step'", "whole_text"),
     ],
 )

@@ -167,6 +167,7 @@ def test_another_protocol_reaches_the_expert() -> None:
         ({"distractor_prob": 1.5}, "env_config.distractor_prob = 1.5"),
         ({"num_train": 0}, "env_config.num_train = 0"),
         ({"seed": "x"}, "env_config.seed = 'x'"),
+        ({"expert_style": "single", "tools": ["calculator"]}, "env_config.expert_style = 'single': must be steps"),
         ({"expert_style": "one"}, "env_config.expert_style = 'one': must be one of"),
     ],
 )
@@ -202,4 +203,18 @@ def test_a_call_is_right_if_its_value_is_one_of_the_solution() -> None:
     for stranger in strangers:
         env.reset(options={"question": stranger})
         assert "step_right" not in env.step("<python>1 + 1</python>")[4]
+    env.close()
+
+
+@pytest.mark.parametrize("tool", ["calculator", {"name": "calculator", "limits": {"timeout_s": 2}}])
+def test_the_expert_calls_the_calculator_where_there_is_one(tool: object) -> None:
+    config = {"tools": [tool], "num_train": 20, "steps": [1, 3], "reward": {"format": 0.5}}
+    env = WordProblems(config)
+    for expert in WordProblems.expert_trajectories(config):
+        env.reset(options={"question": expert.question})
+        for step in expert.steps[:-1]:
+            call, _, result = step.partition("</calculator>")
+            observation, *_, info = env.step(f"{call}</calculator>")
+            assert result == f"\n<result>\n{observation}\n</result>\n" and info["step_right"]
+        assert env.step(expert.steps[-1])[1] == 1.5
     env.close()

@@ -37,7 +37,7 @@ def test_by_import_path(path: str) -> None:
     ("name", "options", "message"),
     [
         ("pyton", {}, r"env_config.tools: unknown tool 'pyton': did you mean 'python'\?"),
-        ("zzz", {}, "unknown tool 'zzz': use one of python, search, web_search"),
+        ("zzz", {}, "unknown tool 'zzz': use one of calculator, python, search, web_search"),
         ("no.such.module:Tool", {}, "cannot import 'no.such.module:Tool'"),
         (f"{__name__}:Gone", {}, "cannot import"),
         (f"{__name__}:NoTool", {}, "is no tool: it lacks name, tag, limits, run"),

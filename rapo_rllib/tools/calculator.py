@@ -1,0 +1,51 @@
+"""The calculator tool: one operation on two numbers a call, so that a problem of three operations takes three calls.
+
+A smaller thing than the python tool, which does any calculation in one call: for tasks whose steps depend on each other.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from rapo_rllib.tools.base import ToolLimits, ToolResult
+
+_NUMBER = r"-?\d{1,18}(?:\.\d{1,18})?"
+_CALL = re.compile(rf"({_NUMBER})\s*([-+*]|//?)\s*({_NUMBER})", re.ASCII)
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+}
+_DIGITS = 10  # behind the point
+
+
+class Calculator:
+    """Works out ``12 + 5``: two decimal numbers, and one of ``+``, ``-``, ``*``, ``/`` and ``//`` between them. It is exact.
+
+    A quotient that does not end is rounded to ten digits behind the point.
+    """
+
+    name = tag = "calculator"
+    limits = ToolLimits(timeout_s=5.0, max_output_chars=200)
+
+    def run(self, input: str) -> ToolResult:
+        """The value; or what a call looks like, if this is none."""
+        call = _CALL.fullmatch(input.strip())
+        if call is None:
+            return ToolResult("one operation on two numbers a call, such as 12 + 5", error="form")
+        left, right = Fraction(call[1]), Fraction(call[3])
+        if call[2] in ("/", "//") and not right:
+            return ToolResult("division by zero", error="zero")
+        return ToolResult(_written(Fraction(_OPERATORS[call[2]](left, right))))
+
+
+def _written(value: Fraction) -> str:
+    """A decimal number without zeros at its end."""
+    whole = round(value * 10**_DIGITS)
+    sign, digits = "-" * (whole < 0), f"{abs(whole):0{_DIGITS + 1}d}"
+    return f"{sign}{digits[:-_DIGITS]}.{digits[-_DIGITS:]}".rstrip("0").rstrip(".")
