@@ -13,7 +13,7 @@ from ray.rllib.algorithms import algorithm_config
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.config_checks import check_rapo_values, known_keys, refuse_token
+from rapo_rllib.config_checks import check_rapo_values, check_schedule, known_keys, refuse_token
 from rapo_rllib.config_classes import MadeClasses
 from rapo_rllib.config_defaults import set_rllib_defaults
 from rapo_rllib.config_rllib_keys import check_rllib_keys
@@ -289,6 +289,8 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
+        if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
+            check_schedule("lr", self.lr)
         super().validate()
         _ = (self.model_settings, self.protocol_settings, self.buffer_settings, self.rollout_settings, self.warm_start_settings)
         check_rapo_values(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
@@ -84,7 +85,7 @@ def check_range(name: str, value: Any, low: float, high: float = float("inf"), *
     """Raise ``ValueError`` unless ``low <= value <= high`` (and a whole number, if asked)."""
     kind = int if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-        bounds = f"at least {low}" if high == float("inf") else f"between {low} and {high}"
+        bounds = f"at least {low}" if high >= sys.float_info.max else f"between {low} and {high}"
         raise ValueError(f"{name} = {value!r}: must be {'a whole number ' if integer else ''}{bounds}")
 
 
@@ -124,8 +125,8 @@ def check_rapo_values(config: Any) -> None:
     for name in ("max_step_tokens", "max_steps", "time_budget_s", "importance_cap", "dual_clip"):
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), 1)
-    _check_schedule("retrieval_prob", config.retrieval_prob, 1)
-    _check_schedule("lr", config.lr)
+    check_schedule("retrieval_prob", config.retrieval_prob, 1)
+    check_schedule("lr", config.lr)
     _check_rllib_values(config)
     _check_together(config)
     _check_objective_parts(config)
@@ -269,14 +270,15 @@ def _check_rllib_values(config: Any) -> None:
         check_range(name, getattr(config, name), 1e-3)
 
 
-def _check_schedule(name: str, value: Any, high: float = float("inf")) -> None:
+def check_schedule(name: str, value: Any, high: float = sys.float_info.max) -> None:
     """A number from 0 to ``high``, or points of one over env steps."""
     points = value if isinstance(value, (list, tuple)) else [[0, value]]
     for point in points:
         if not isinstance(point, (list, tuple)) or len(point) != 2:
             raise ValueError(f"{name} = {value!r}: must be a number or a schedule [[env steps, number], ...]")
+        check_range(f"env steps of {name}", point[0], 0)
         check_range(name, point[1], 0, high)
-    if points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
+    if not points or points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
         raise ValueError(f"{name} = {value!r}: a schedule starts at env step 0 and its steps increase")
 
 

@@ -16,7 +16,7 @@ RLLIB_KEYS: dict[str, str] = {
     "num_cpus_per_learner": "CPU cores that Ray reserves for each",
     "evaluation_interval": "evaluate on the test questions every so many training steps; None: never",
     "evaluation_duration": "test questions of one evaluation, of all data sets together, one greedy trajectory each",
-    "evaluation_config": "keys that differ in evaluation",
+    "evaluation_config": "keys that differ in evaluation; needs `evaluation_num_env_runners`",
     "callbacks_class": "a `RLlibCallback` of your own; episodes arrive as texts",
     "restart_failed_env_runners": "start an engine that died anew, and send it the weights",
     "sample_timeout_s": "how long engines in processes of their own may take for the questions they are given at once",

@@ -16,6 +16,7 @@ def check_parts(config: Any) -> None:
     Raises:
         ValueError: naming the key, its value and what to do.
     """
+    _check_evaluation_config(config)
     model = config.model_settings
     check_model_config(model)
     if model.lora is not None:
@@ -43,6 +44,18 @@ def _check_warm_start(config: Any) -> None:
             f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "
             "environment's own"
         )
+
+
+def _check_evaluation_config(config: Any) -> None:
+    """What is to differ in evaluation, which the engines that train do not read."""
+    if not config.evaluation_config:
+        return
+    if not config.evaluation_num_env_runners:
+        raise ValueError(
+            "evaluation_config with evaluation_num_env_runners = 0: evaluation asks the engines that train, which have their "
+            "own settings; set evaluation_num_env_runners to 1 or more, or leave evaluation_config out"
+        )
+    config.get_evaluation_config_object().validate()
 
 
 def _check_evaluation(config: Any) -> None:

@@ -171,3 +171,29 @@ def test_configs_of_every_origin_are_accepted_again() -> None:
     made.copy(copy_frozen=False).validate()
     RAPOConfig().update_from_dict(made.to_dict()).validate()
     made.get_evaluation_config_object().validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": [0, 1e-5]}, r"lr = \[0, 1e-05\]: must be a number or a schedule"),
+        ({"lr": [[0, 1e-5], ["a", 1e-6]]}, "env steps of lr = 'a': must be at least 0"),
+        ({"lr": float("inf")}, "lr = inf: must be at least 0"),
+        ({"retrieval_prob": []}, r"retrieval_prob = \[\]: a schedule starts at env step 0"),
+        ({"retrieval_prob": [[0, 0.5], ["10", 0.1]]}, "env steps of retrieval_prob = '10': must be at least 0"),
+        ({"retrieval_prob": [[0, 0.5], [float("nan"), 0.1]]}, "env steps of retrieval_prob = nan"),
+    ],
+)
+def test_points_of_a_schedule_are_numbers(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config().training(**settings).validate()
+
+
+def test_settings_of_an_evaluation_without_engines_of_its_own_are_refused() -> None:
+    """Evaluation asks the engines that train, and would ignore them."""
+    other = config().evaluation(evaluation_interval=1, evaluation_config={"max_response_tokens": 64})
+    with pytest.raises(ValueError, match="evaluation_config with evaluation_num_env_runners = 0: evaluation asks the engines"):
+        other.preflight()
+    own = config().evaluation(evaluation_num_env_runners=1, evaluation_config={"max_respons_tokens": 64})
+    with pytest.raises(ValueError, match="unknown key 'max_respons_tokens': did you mean 'max_response_tokens'"):
+        own.preflight()
