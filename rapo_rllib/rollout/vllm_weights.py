@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.shared_weights import SharedWeights
-from rapo_rllib.weight_digest import Digests
+from rapo_rllib.weight_digest import Digests, differing
 
 logger = logging.getLogger(__name__)
 
@@ -73,15 +73,22 @@ class TakesWeights:
 
     def _checked(self, version: int) -> LoadReport:
         """What all workers hold now; raises unless that is what they were given."""
-        report = LoadReport({}, {}, 1.0)
-        for missing, stale, received, base, share in self._engine.collective_rpc("settle_weights"):
+        settled = self._engine.collective_rpc("settle_weights")
+        report = LoadReport(settled[0][2], settled[0][3], 1.0)
+        for missing, stale, received, base, share in settled:
+            # the learner compares those of one; another may have been given something else, as each takes its own
+            if wrong := differing(report.received, received) + differing(report.base, base):
+                raise WeightSyncError(
+                    f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
+                    f"({', '.join(wrong[:3])}, ...)"
+                )
             for names, problem in ((missing, "received nothing"), (stale, "do not hold what they were given")):
                 if names:
                     shown = ", ".join(names[:3])
                     raise WeightSyncError(
                         f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
                     )
-            report = LoadReport(received, base, min(share, report.compared_share))
+            report = replace(report, compared_share=min(share, report.compared_share))
         return report
 
     def sleep(self) -> None:

@@ -222,3 +222,25 @@ def test_what_nobody_can_compare_is_left_out() -> None:
     for name, value in on_disk.items():
         watch._note(name, value)  # given, but not loaded
     assert watch.stale() == ["plain"]
+
+
+def test_workers_that_were_given_different_weights_are_an_error() -> None:
+    """With tensor parallelism each worker receives for itself, and one may miss what another got."""
+    from types import SimpleNamespace
+
+    from rapo_rllib.rollout.vllm_weights import TakesWeights
+
+    def engine(*received: dict[str, int]) -> TakesWeights:
+        made = TakesWeights()
+        settled = [([], [], one, {}, 0.5 + index / 4) for index, one in enumerate(received)]
+        made._engine = SimpleNamespace(collective_rpc=lambda method: settled)
+        return made
+
+    assert engine({"a": 1}, {"a": 1})._checked(3).compared_share == 0.5
+    for stale, now in (
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}),
+        ({"a": 1, "b": 3}, {"a": 1, "b": 2}),
+        ({"a": 1}, {"a": 1, "b": 3}),
+    ):
+        with pytest.raises(WeightSyncError, match=r"version 3: the engine's workers were given different weights: 1 .* \(b"):
+            engine(stale, now)._checked(3)
