@@ -133,6 +133,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         step_entropy_tokens: int | None = NotProvided,
         step_entropy_reduction: str = NotProvided,
         retrieval_quality: str = NotProvided,
+        retrieval_baseline: str = NotProvided,
         retrieval_timing: str = NotProvided,
         retrieval_advantage_weight: float = NotProvided,
         importance_shaping_weight: float = NotProvided,
@@ -205,7 +206,10 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             entropy_top_k: likeliest tokens that a token's entropy is made of (released code: 10); None: all.
             step_entropy_tokens: tokens from a step's start that its entropy is made of (released code: 20); None: all.
             step_entropy_reduction: ``mean`` over them, or ``sum`` (released code).
-            retrieval_quality: ``g`` of eq. 6: of the entropy's ``fall`` (paper), its ``rise``, or ``none``.
+            retrieval_quality: ``g`` of eq. 6: of the entropy's ``fall`` (paper), its ``rise``, or ``none``; ``oracle``: -1 for
+                what ``retrieval_noise`` shows, else 1.
+            retrieval_baseline: what is taken off ``Z``: nothing (``none``, paper), or what the entropy falls by in the group's
+                trajectories that retrieve nothing (``on_policy``).
             retrieval_timing: second factor of eq. 7: ``high_entropy`` (paper), ``low_entropy``, or ``none``.
             retrieval_advantage_weight: ``a`` of eq. 10 (paper: 0.2).
             importance_shaping_weight: ``m`` of eq. 8 (paper: 0.05).

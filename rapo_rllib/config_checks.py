@@ -14,7 +14,7 @@ from rapo_rllib.objective.aggregation import LOSS_AGGREGATIONS
 from rapo_rllib.objective.clipping import CLIP_MODES
 from rapo_rllib.objective.entropy import STEP_REDUCTIONS
 from rapo_rllib.objective.importance import IMPORTANCE_LEVELS, SHAPING_ORDERS
-from rapo_rllib.objective.retrieval_reward import RETRIEVAL_QUALITIES, RETRIEVAL_TIMINGS
+from rapo_rllib.objective.retrieval_reward import RETRIEVAL_BASELINES, RETRIEVAL_QUALITIES, RETRIEVAL_TIMINGS
 from rapo_rllib.presets import check_preset
 from rapo_rllib.settings import ALL_LINEAR, EngineSettings, LoraSettings, ModelSettings, ObjectiveSettings
 from rapo_rllib.unknown_keys import refuse_unknown_keys
@@ -29,6 +29,7 @@ _CHOICES = {
     "shaping_order": SHAPING_ORDERS,
     "step_entropy_reduction": STEP_REDUCTIONS,
     "retrieval_quality": RETRIEVAL_QUALITIES,
+    "retrieval_baseline": RETRIEVAL_BASELINES,
     "retrieval_timing": RETRIEVAL_TIMINGS,
     "retrieval_level": ("step", "trajectory"),
     "retrieval_query": ("history", "generated"),

@@ -170,7 +170,8 @@ class ObjectiveSettings:
     off_policy_shaping: float | None = 0.1  # gamma of LUFFY's p / (p + gamma) on off-policy tokens; None: clipped like others
     normalize_std: bool = True  # divide by the group's standard deviation
     advantage_epsilon: float = 1e-6  # added to that deviation
-    retrieval_quality: str = "fall"  # g, eq. 6: of the entropy's fall, its rise, or none
+    retrieval_quality: str = "fall"  # g, eq. 6: of the entropy's fall, its rise, or none; oracle: -1 for random traces, else 1
+    retrieval_baseline: str = "none"  # what is taken off Z: nothing (eq. 9), or the same of on_policy trajectories of the group
     retrieval_timing: str = "high_entropy"  # second factor of eq. 7: H_before; low_entropy: exp(-H_before); none: 1
     step_entropy_tokens: int | None = None  # tokens from a step's start that its entropy is made of; released code: 20
     step_entropy_reduction: str = "mean"  # over those tokens: mean, or sum (released code)

@@ -24,7 +24,7 @@ from rapo_rllib.objective.advantages import (
 )
 from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.overlong import overlong_punishment
-from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
+from rapo_rllib.objective.retrieval_reward import group_retrieval_rewards
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
 
@@ -172,8 +172,7 @@ def _advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np
     """Eq. 9 and 10 over the members of a group; for every token of each."""
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
     outcome = outcome_advantages([t.reward + _punishment(t, objective) for t in group.members], std, epsilon)
-    rewards = [trajectory_retrieval_reward(trajectory, objective) for trajectory in group.members]
-    retrieval = retrieval_advantages(rewards, std, epsilon)
+    retrieval = retrieval_advantages(group_retrieval_rewards(group.members, objective), std, epsilon)
     combined = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight).tolist()
     lengths = [len(trajectory.token_ids) for trajectory in group.members]
     if objective.branch_advantage == "hard":

@@ -18,13 +18,15 @@ Departures from the paper, where it is silent:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Retrieval, Trajectory
 
-RETRIEVAL_QUALITIES = ("fall", "rise", "none")
+RETRIEVAL_QUALITIES = ("fall", "rise", "none", "oracle")
+RETRIEVAL_BASELINES = ("none", "on_policy")
 RETRIEVAL_TIMINGS = ("high_entropy", "low_entropy", "none")
 PAPER = ObjectiveSettings()
 
@@ -46,17 +48,19 @@ def entropy_change(before: float, after: float) -> float:
     return -(after - before) / before
 
 
-def retrieval_quality(before: float, after: float, kind: str = "fall") -> float:
+def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bool = False) -> float:
     """Quality of a retrieved step trace (eq. 6), or an ablation's.
 
         fall (paper): g = tanh(2 ΔH)
         rise ("reward for entropy increase"): g = tanh(-2 ΔH)
         none ("without RQ"): g = 1
+        oracle: g = -1 for a random step trace (``retrieval_noise``), else 1; what the best of all qualities could do
 
     Args:
         before: H_before, nats.
         after: H_after, nats.
         kind: ``retrieval_quality`` of the configuration.
+        noisy: the step trace was drawn at random; asked for by ``oracle`` alone.
 
     Returns:
         g, in [-1, tanh 2] for ``fall``.
@@ -65,8 +69,8 @@ def retrieval_quality(before: float, after: float, kind: str = "fall") -> float:
         ValueError: ``kind`` is not known.
     """
     _check_kind("retrieval_quality", kind, RETRIEVAL_QUALITIES)
-    if kind == "none":
-        return 1.0
+    if kind in ("none", "oracle"):
+        return -1.0 if noisy and kind == "oracle" else 1.0
     change = entropy_change(before, after)
     return math.tanh(2 * change if kind == "fall" else -2 * change)
 
@@ -95,7 +99,9 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
     return entropy if kind == "high_entropy" else math.exp(-entropy)
 
 
-def retrieval_reward(before: float, after: float, quality: str = "fall", timing: str = "high_entropy") -> float:
+def retrieval_reward(
+    before: float, after: float, quality: str = "fall", timing: str = "high_entropy", noisy: bool = False
+) -> float:
     """Reward of one retrieval: its quality, weighted by its timing (eq. 7).
 
         Z(ŝₜ) = g · H_before
@@ -105,11 +111,12 @@ def retrieval_reward(before: float, after: float, quality: str = "fall", timing:
         after: H_after, nats.
         quality: what g is (:func:`retrieval_quality`).
         timing: what stands for the factor H_before (:func:`retrieval_timing`).
+        noisy: the step trace was drawn at random.
 
     Returns:
         Z; nats and ``|Z| ≤ H_before`` as in the paper.
     """
-    return retrieval_quality(before, after, quality) * retrieval_timing(before, timing)
+    return retrieval_quality(before, after, quality, noisy) * retrieval_timing(before, timing)
 
 
 def retrieval_entropies(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[float, float]]:
@@ -147,7 +154,10 @@ def measured_retrievals(
 def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[Retrieval, float]]:
     """The same retrievals, each with its reward ``Z`` (eq. 7), nats in the paper's form."""
     kinds = (settings.retrieval_quality, settings.retrieval_timing)
-    return [(retrieval, retrieval_reward(*pair, *kinds)) for retrieval, pair in measured_retrievals(trajectory, settings)]
+    return [
+        (retrieval, retrieval_reward(*pair, *kinds, noisy=retrieval.noisy))
+        for retrieval, pair in measured_retrievals(trajectory, settings)
+    ]
 
 
 def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float:
@@ -166,11 +176,35 @@ def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSetti
     return math.fsum(rewards) / len(rewards) if rewards else 0.0
 
 
+def group_retrieval_rewards(trajectories: Sequence[Trajectory], settings: ObjectiveSettings = PAPER) -> list[float]:
+    """The Z of a group's trajectories, as eq. 9 takes them.
+
+        none (paper): Z_ret
+        on_policy: Z_ret - mean over those without a retrieval of their unaided Z; for these themselves 0, as in the paper
+
+    Args:
+        trajectories: of the group.
+        settings: ``retrieval_baseline``, and how Z is computed.
+
+    Returns:
+        One per trajectory, nats.
+    """
+    rewards = [trajectory_retrieval_reward(trajectory, settings) for trajectory in trajectories]
+    _check_kind("retrieval_baseline", settings.retrieval_baseline, RETRIEVAL_BASELINES)
+    if settings.retrieval_baseline == "none":
+        return rewards
+    unaided = [unaided_retrieval_reward(t, settings) for t in trajectories if not t.retrievals and not t.off_policy]
+    known = [reward for reward in unaided if reward is not None]
+    baseline = math.fsum(known) / len(known) if known else 0.0
+    measured = [bool(measured_retrievals(trajectory, settings)) for trajectory in trajectories]
+    return [reward - baseline if has else reward for reward, has in zip(rewards, measured, strict=True)]
+
+
 def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
     """What Z_ret would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
 
-    Nothing is trained with it. It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less
-    entropy than a call.
+    It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call. Training uses
+    it with ``retrieval_baseline: on_policy`` only, an option of this package.
 
     Args:
         trajectory: with the entropies of its tokens.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
     entropy_change,
+    group_retrieval_rewards,
     retrieval_entropies,
     retrieval_quality,
     retrieval_reward,
@@ -17,7 +18,7 @@ from rapo_rllib.objective.retrieval_reward import (
     unaided_retrieval_reward,
 )
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
+from rapo_rllib.types import EXPERT, RetrievedTrace, StepTrace, Trajectory
 
 ENTROPY = st.floats(0, 12)
 TRACE = RetrievedTrace(StepTrace(id="t", question="q", history="", text="x", reward=1.0), similarity=0.9)
@@ -160,7 +161,7 @@ def test_entropy_below_zero_by_rounding_is_timed_as_zero() -> None:
 
 @pytest.mark.parametrize("key", ["retrieval_quality", "retrieval_timing"])
 def test_unknown_ablations_are_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=f"{key} must be one of .*, none; got 'fast'"):
+    with pytest.raises(ValueError, match=f"{key} must be one of .*, none.*; got 'fast'"):
         trajectory_retrieval_reward(trajectory([2.0], "R", [1.0]), ObjectiveSettings(**{key: "fast"}))
 
 
@@ -194,3 +195,30 @@ def test_the_same_reward_where_nothing_was_retrieved() -> None:
     assert unaided_retrieval_reward(trajectory()) is None
     without_timing = ObjectiveSettings(retrieval_timing="none", step_entropy_tokens=1)
     assert unaided_retrieval_reward(trajectory([2.0], [1.0, 9.0]), without_timing) == pytest.approx(math.tanh(1.0))
+
+
+def test_the_oracle_knows_what_was_drawn_at_random() -> None:
+    settings = ObjectiveSettings(retrieval_quality="oracle", retrieval_timing="none")
+    walked = trajectory([2.0], "R", [1.0], "R", [3.0])
+    assert trajectory_retrieval_reward(walked, settings) == 1.0
+    walked.retrievals[0].noisy = True
+    assert trajectory_retrieval_reward(walked, settings) == 0.0
+    walked.retrievals[1].noisy = True
+    assert trajectory_retrieval_reward(walked, settings) == -1.0
+    assert trajectory_retrieval_reward(walked, ObjectiveSettings(retrieval_quality="oracle")) == -(2.0 + 1.0) / 2
+
+
+def test_what_falls_without_a_retrieval_is_taken_off() -> None:
+    """On-policy Z of 2 tanh 1 = 1.523188 and of 0.261929 (steps 2, 1, 3): mean 0.892559."""
+    helped, not_measured = trajectory([2.0], "R", [0.0]), trajectory([2.0], "R")
+    group = [helped, not_measured, trajectory([2.0], [1.0]), trajectory([2.0], [1.0], [3.0]), trajectory([1.0])]
+    paper = 2 * math.tanh(2.0)
+    assert group_retrieval_rewards(group) == pytest.approx([paper, 0, 0, 0, 0])
+    less = ObjectiveSettings(retrieval_baseline="on_policy")
+    assert group_retrieval_rewards(group, less) == pytest.approx([paper - 0.892559, 0, 0, 0, 0], abs=1e-6)
+    assert group_retrieval_rewards([helped, trajectory([1.0])], less) == pytest.approx([paper, 0])
+    expert = trajectory([2.0], [1.0])
+    expert.origin = EXPERT
+    assert group_retrieval_rewards([helped, expert], less) == pytest.approx([paper, 0])
+    with pytest.raises(ValueError, match="retrieval_baseline must be one of none, on_policy"):
+        group_retrieval_rewards(group, ObjectiveSettings(retrieval_baseline="mean"))

@@ -66,7 +66,7 @@ def make(**training: Any) -> RAPOConfig:
         ({"branch_advantage": "firm"}, "branch_advantage = 'firm': must be one of 'soft', 'hard'"),
         ({"temperature": 0}, "temperature = 0: must be between 0.001 and 2.0"),
         ({"dual_clip": 0.5}, "dual_clip = 0.5: must be at least 1"),
-        ({"retrieval_quality": "drop"}, "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none'"),
+        ({"retrieval_quality": "drop"}, "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none', 'oracle'"),
         ({"retrieval_timing": "late"}, "retrieval_timing = 'late': must be one of 'high_entropy', 'low_entropy', 'none'"),
         ({"step_entropy_reduction": "max"}, "step_entropy_reduction = 'max': must be one of 'mean', 'sum'"),
         ({"step_entropy_tokens": 0}, "step_entropy_tokens = 0: must be a whole number at least 1"),
