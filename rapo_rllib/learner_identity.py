@@ -69,8 +69,15 @@ def model_identity(settings: ModelSettings, config: Any, base: str | None, refer
         "base": base,
         "reference": reference,
         "vocabulary": f"{zlib.crc32(repr(vocabulary).encode('utf-8', 'surrogatepass')):08x}",
-        "config": {key: value for key, value in values.items() if not any(part in key for part in _IRRELEVANT)},
+        "config": _relevant(values),
     }
+
+
+def _relevant(value: Any) -> Any:
+    """A config, or a part of one such as ``text_config``, without what may differ."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _relevant(inner) for key, inner in value.items() if not any(part in key for part in _IRRELEVANT)}
 
 
 def write_identity(folder: str, identity: Mapping[str, Any]) -> None:
@@ -104,9 +111,10 @@ def check_identity(folder: str, here: Mapping[str, Any]) -> None:
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
     """What of the two tells that they are different models. Keys that only one version of transformers writes do not."""
-    for key in sorted(there["config"].keys() & here["config"].keys()):
-        if there["config"][key] != here["config"][key]:
-            return f"in config.json {key} is {there['config'][key]!r}, here {here['config'][key]!r}"
+    before, now = _relevant(there["config"]), _relevant(here["config"])
+    for key in sorted(before.keys() & now.keys()):
+        if before[key] != now[key]:
+            return f"in config.json {key} is {before[key]!r}, here {now[key]!r}"
     for key, meaning in _MEANINGS.items():
         if None not in (there[key], here[key]) and there[key] != here[key]:
             return f"{meaning} (checksum {there[key]}, here {here[key]})"

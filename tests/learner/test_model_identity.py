@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from tiny_models import save_tiny_model, tiny_model
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.learner_identity import IDENTITY
-from rapo_rllib.settings import LoraSettings, ObjectiveSettings
+from rapo_rllib.learner_identity import IDENTITY, model_identity
+from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
 LORA: dict[str, Any] = {"lora": LoraSettings(rank=4)}
 
@@ -160,3 +161,14 @@ def test_a_checkpoint_of_before_is_taken_with_a_warning(
     with caplog.at_level(logging.WARNING, logger="rapo_rllib"):
         build(folder, **LORA).load_training_state(str(state), 0)
     assert "does not say which model it belongs to" in caplog.text and str(folder) in caplog.text
+
+
+def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(folder: Path) -> None:
+    """Models of several modalities have a ``text_config``, with the precision that it is loaded in."""
+
+    def identity(**changed: Any) -> dict[str, Any]:
+        values = {"model_type": "gemma3", "text_config": {"hidden_size": 8, "dtype": "float32", "use_cache": True} | changed}
+        return model_identity(ModelSettings(str(folder)), SimpleNamespace(to_dict=lambda: values), None, None)
+
+    assert identity(dtype="bfloat16", use_cache=False) == identity()
+    assert identity(hidden_size=16) != identity()
