@@ -394,7 +394,7 @@ def noise(engine: Any, model: Any) -> Iterator[Any]:
 
 def test_noise_is_kept_token_by_token(noise: Any, tokenizer: Any, tmp_path: Path) -> None:
     """At the hottest sampling that vLLM takes: broken UTF-8, special tokens, whatever the vocabulary holds."""
-    loop = make_loop(noise, tokenizer, group_size=8, temperature=2.0, max_prompt_tokens=128)
+    loop = make_loop(noise, tokenizer, group_size=8, temperature=2.0, max_prompt_tokens=128, max_response_tokens=96)
     (group,) = loop.run([Question("noise", "What is 1 + 1?", "2")])
     assert not [t.error for t in group.trajectories if t.error]
     assert any("�" in t.text for t in group.trajectories)
