@@ -17,6 +17,8 @@ SECRET = "gold-answer-7f31"  # no output has it by chance
 PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("numpy", "sympy", "mpmath")
+NOT_CODES = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "config-*", "ensurepip")
+UNNEEDED = shutil.ignore_patterns(*NOT_CODES, "*.opt-?.pyc")  # of the standard library, where it is copied
 
 
 class Layout(NamedTuple):
@@ -65,8 +67,7 @@ def without_environment(prefix: Path) -> Layout:
     A package is a link to what sorts before that folder.
     """
     stdlib = Path(sysconfig.get_path("stdlib"))
-    unneeded = shutil.ignore_patterns("site-packages", "dist-packages", "test", "tests", "idlelib", "config-*", "ensurepip")
-    shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=unneeded, symlinks=True)
+    shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=UNNEEDED, symlinks=True)
     (prefix / "lib" / stdlib.name / "stray.py").write_text(f"ANSWER = {SECRET!r}\n")
     (prefix / "bin").mkdir()
     real = os.path.realpath(sys.executable)

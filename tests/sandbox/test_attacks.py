@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from attacks import AFTER_POISON, ATTACKS, CLEAN, Attack
+from layouts import UNNEEDED
 from world import ENVIRONMENT, World
 
 PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
@@ -63,8 +64,7 @@ def public_python(open_folder: Path) -> str:
     except (OSError, subprocess.CalledProcessError):
         stdlib = Path(sysconfig.get_path("stdlib"))
         prefix = open_folder / "python"
-        unneeded = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "config-*", "ensurepip")
-        shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=unneeded)
+        shutil.copytree(stdlib, prefix / "lib" / stdlib.name, ignore=UNNEEDED)
         (prefix / "bin").mkdir()
         return str(shutil.copy(real, prefix / "bin" / Path(real).name))
 
@@ -123,17 +123,20 @@ def outcomes(request: pytest.FixtureRequest, open_folder: Path, parts: Path) -> 
         world.close()
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_in_the_sandbox(attack: Attack, outcomes: dict[str, Outcome], request: pytest.FixtureRequest) -> None:
-    found = outcomes[attack.name]
+def test_attacks_in_the_sandbox(outcomes: dict[str, Outcome], request: pytest.FixtureRequest) -> None:
     plain = "plain" in request.node.callspec.id
-    assert found.escaped == (plain and attack.seen_without_namespaces)
-    assert not found.outcome.startswith("ToolError")
-    if attack.goal == "ends":
-        assert found.outcome in (*attack.outcomes, "timeout")
-        assert found.seconds < 60  # a second of its own, where without the limit it would be for ever
-    if attack.goal == "poison":
-        assert found.after == CLEAN
+    assert len(outcomes) == len(ATTACKS) > 140
+    assert {
+        attack.name: outcomes[attack.name] for attack in ATTACKS if not held_off(attack, outcomes[attack.name], plain)
+    } == {}
+
+
+def held_off(attack: Attack, found: Outcome, plain: bool) -> bool:
+    if found.escaped != (plain and attack.seen_without_namespaces) or found.outcome.startswith("ToolError"):
+        return False
+    if attack.goal == "ends":  # a fraction of a second of its own, where without the limit it would be for ever
+        return found.outcome in (*attack.outcomes, "timeout") and found.seconds < 60
+    return attack.goal != "poison" or found.after == CLEAN
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +165,6 @@ def control(open_folder: Path) -> Iterator[dict[str, bool]]:
         world.close()
 
 
-@pytest.mark.parametrize("name", [attack.name for attack in ATTACKS if attack.harmless])
-def test_without_a_sandbox_the_attack_succeeds(name: str, control: dict[str, bool]) -> None:
-    assert control[name], "the test would not notice an escape"
+def test_without_a_sandbox_the_attacks_succeed(control: dict[str, bool]) -> None:
+    assert [name for name, escaped in control.items() if not escaped] == [], "the test would not notice an escape"
+    assert len(control) > 70

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from attacks import ATTACKS, Attack
+from attacks import ATTACKS
 from world import World
 
 from rapo_rllib.sandbox import SandboxLimits, SandboxSettings, shared_sandbox
@@ -79,9 +79,9 @@ def escaped(sandbox: Sandbox) -> Iterator[dict[str, bool]]:
 
 
 @needs_bwrap
-@pytest.mark.parametrize("attack", CHOSEN, ids=lambda attack: attack.name)
-def test_attacks(attack: Attack, escaped: dict[str, bool]) -> None:
-    assert not escaped[attack.name]
+def test_attacks(escaped: dict[str, bool]) -> None:
+    assert [name for name, has in escaped.items() if has] == []
+    assert len(escaped) == len(CHOSEN) > 40
 
 
 def test_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,15 @@ class Listeners:
         self._selector.close()
 
 
+def _database() -> bytes:
+    """Of SQLite, made in memory: on disk each would be waited for."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("create table t (x)")
+        database.execute("insert into t values (?)", (SECRET,))
+        database.commit()
+        return database.serialize()
+
+
 class World:
     """Canaries for some attacks, which a process with the user id ``uid`` may read and change.
 
@@ -83,6 +93,7 @@ class World:
         self.folder, self.uid, self.attacks = folder, uid, list(attacks)
         self.listeners = Listeners(folder)
         self._victims: dict[str, subprocess.Popen[bytes]] = {}
+        self._database = _database()
         for number, attack in enumerate(self.attacks):
             self._set_up(attack, folder / str(number))
         self._before = {attack.name: self._state(attack) for attack in self.attacks}
@@ -92,9 +103,7 @@ class World:
         (folder / "file").write_text(SECRET)
         (folder / f"{SECRET}-name").touch()
         (folder / "module.py").write_text(f"print({SECRET!r})")
-        with sqlite3.connect(folder / "database") as database:
-            database.execute("create table t (x)")
-            database.execute("insert into t values (?)", (SECRET,))
+        (folder / "database").write_bytes(self._database)
         for path in (folder, *folder.iterdir()):
             os.chown(path, self.uid, self.uid)
         if "W['victim']" in attack.code:
