@@ -191,6 +191,26 @@ def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(world: World, m
 
 
 @pytest.mark.timeout(60)
+def test_a_child_that_cannot_be_watched_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    forked: list[int] = []
+
+    def refuse(pid: int) -> int:
+        forked.append(pid)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    caller = world.call(b"1")
+    world.handle([(world.zygote.control.fileno(), IN)])
+    assert "Too many open files" in json.loads(caller.lifeline.recv(4096))["failed"]
+    caller.close()
+    assert not os.path.exists(f"/proc/{forked[0]}")
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert not world.zygote.children
+
+
+@pytest.mark.timeout(60)
 def test_what_the_warden_is_told(world: World) -> None:
     """A session's folder is looked at after each call, a folder is removed after the end, and the warden's word kills."""
     session = world.start(one_call=False)

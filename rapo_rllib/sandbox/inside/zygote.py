@@ -14,6 +14,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import sys
 import time
@@ -80,8 +81,8 @@ class Zygote:
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
         """Call ``handler`` when ``fd`` can be read, from the next round on. Handlers never wait."""
-        self._handlers[fd] = self._round, handler
         self._poll.register(fd, select.EPOLLIN)
+        self._handlers[fd] = self._round, handler
 
     def forget(self, fd: int) -> None:
         """No longer."""
@@ -148,7 +149,16 @@ class Zygote:
                     os._exit(0)
         finally:
             os.close(status_out)
-        self.children.append(Child(self, pid, lifeline, status_in, limits, self._num_children))
+        try:
+            child = Child(self, pid, lifeline, status_in, limits, self._num_children)
+        except OSError:  # no descriptors are left to watch it by
+            self.forget(lifeline.fileno())
+            self.forget(status_in)
+            os.close(status_in)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)  # nobody would reap it later, and it has done nothing that could hold it up
+            raise
+        self.children.append(child)
 
 
 def become_child(jail: Jail, limits: Limits, seed: int, fds: tuple[int, int, int], folder: str, base_bytes: int) -> None:
