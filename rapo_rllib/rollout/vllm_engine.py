@@ -5,6 +5,7 @@ Together with ``vllm_recorder`` and ``vllm_worker`` the only code that imports v
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Sequence
@@ -83,9 +84,11 @@ class VLLMEngine(TakesWeights):
             arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
         if weight_transfer is not None:
             arguments["weight_transfer_config"] = {"backend": weight_transfer}
+        gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
         except Exception as error:
+            gc.unfreeze()
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
         self._start_recording()
         if trained is not None and trained.lora is not None:
