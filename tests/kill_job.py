@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ from rapo_rllib.models import resolve_model
 
 JOB = """
 from few_questions import FewLetters
+from held_step import hold
 from rapo_rllib import RAPOConfig
 
 config = (
     RAPOConfig()
     .environment(FewLetters, env_config={{"num_questions": {num_questions}}})
     .env_runners(num_env_runners=0)
+    .callbacks(on_train_result=hold)
     .debugging(seed=3)
     .training(
         model={{"name_or_path": {model!r}, "autocast_dtype": None}},
@@ -48,11 +50,11 @@ config = (
             "extra": {{"enable_prefix_caching": False}},
             "kv_cache_gib": 0.2,
         }},
-        questions_per_step=4,
+        questions_per_step={questions_per_step},
         group_size=4,
         num_hybrid=2,
         retrieval_level="trajectory",
-        step_trace_buffer={{"uri": "steps.db", "max_grown": 12}},
+        step_trace_buffer={{"uri": {uri!r}, "max_grown": {max_grown}}},
         buffer_growth="successful",
         num_minibatches=2,
         max_prompt_tokens=192,
@@ -68,25 +70,35 @@ config = (
 stop = {{"training_iteration": {iterations}}}
 """
 
+# the third step begins the second epoch, and what the policy wrote is more than its buffer keeps
+SIZES = {"num_questions": 10, "questions_per_step": 4, "max_grown": 12}
+COMMAND_LINE = ("file", "job.py", "--checkpoint-freq", "1", "--keep-checkpoints-num", "2", "--resume")
+
 
 class KilledJob:
-    """One run in ``folder``, which goes on however often it is killed."""
+    """One run in ``folder``, which goes on however often it is killed.
 
-    def __init__(self, folder: Path, model: Path, iterations: int, num_questions: int = 10) -> None:
+    Args:
+        folder: of the job, its results and its buffer.
+        model: folder of the policy.
+        iterations: after which it ends.
+        **sizes: in place of those of ``SIZES``.
+    """
+
+    def __init__(self, folder: Path, model: Path, iterations: int, **sizes: int) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        job = JOB.format(model=str(model), iterations=iterations, num_questions=num_questions)
-        (folder / "job.py").write_text(job)
+        values = {"uri": str(folder / "steps.db"), "model": str(model), "iterations": iterations, **SIZES, **sizes}
+        (folder / "job.py").write_text(JOB.format(**values))
         self._log = (folder / "log.txt").open("ab")
 
     def start(self) -> subprocess.Popen[bytes]:
-        """``rllib train file job.py --resume``, as the leader of a process group."""
+        """``rllib train`` with ``COMMAND_LINE``, as the leader of a process group."""
         tests = str(Path(__file__).parent)
         env = environment()
         env["PYTHONPATH"] = os.pathsep.join([tests, env["PYTHONPATH"]])
-        options = ["--checkpoint-freq", "1", "--keep-checkpoints-num", "2", "--storage-path", "results", "--resume"]
         return subprocess.Popen(
-            [*COMMAND, "train", "file", "job.py", *options],
+            [*COMMAND, "train", *COMMAND_LINE, "--storage-path", "results"],
             cwd=self.folder,
             env=env,
             stdout=self._log,
@@ -94,6 +106,11 @@ class KilledJob:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def hold(self, iteration: int) -> Callable[[], bool]:
+        """The next process that has done this iteration waits before its checkpoint; whether it does."""
+        (self.folder / f"hold_{iteration}").touch()
+        return (self.folder / f"held_{iteration}").exists
 
     def run_until(self, condition: Callable[[], bool]) -> bool:
         """Start, and ``kill -9`` the driver once ``condition`` holds; False: the run ended by itself before."""
@@ -103,7 +120,7 @@ class KilledJob:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 return True
-            time.sleep(0.01)
+            time.sleep(0.02)
         assert process.returncode == 0, self.log[-4000:]
         return False
 
@@ -133,52 +150,59 @@ class KilledJob:
         return iteration
 
     @property
-    def asked(self) -> list[list[str]]:
-        """Question ids of every iteration, in order, as often as there are trajectories."""
-        files = sorted((self.trial / "transcripts").glob("*.jsonl"))
-        return [[json.loads(line)["question_id"] for line in file.read_text().splitlines()] for file in files]
-
-    @property
-    def curve(self) -> dict[int, tuple[float, float]]:
-        """Loss and mean reward by iteration; of one that was done twice, the second."""
-        found = {}
-        for line in (self.trial / "result.json").read_text().splitlines():
-            result = json.loads(line)
-            loss = result["learners"]["default_policy"]["total_loss"]
-            found[result["training_iteration"]] = (loss, result["env_runners"]["episode_return_mean"])
-        return found
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What its last checkpoint holds: tensors and counts of the learner, and the algorithm's own."""
-        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-        last = whole_checkpoints(self.trial)[-1]
-        dcp_to_torch_save(last / "training_state", self.folder / "state.pt")
-        learner = torch.load(self.folder / "state.pt", weights_only=False)
-        own = pickle.loads((last / "algorithm_state.pkl").read_bytes())
-        return {"learner": learner, **{part: own["rapo"][part] for part in ("cursor", "off_policy", "buffer")}}
+    def seen(self) -> Seen:
+        """What it has done so far."""
+        lines = (self.trial / "result.json").read_text().splitlines()
+        return Seen.of(self.trial, map(json.loads, lines), whole_checkpoints(self.trial)[-1])
 
 
-def _differences(a: Any, b: Any, path: str = "") -> list[str]:
+@dataclass(frozen=True)
+class Seen:
+    """What two runs that should be the same are compared by."""
+
+    asked: list[list[str]]  # question ids of every iteration, in order, as often as there are trajectories
+    curve: dict[int, tuple[float, float]]  # loss and mean reward by iteration; of one that was done twice, the second
+    state: dict[str, Any]  # of the last checkpoint: tensors and counts of the learner, and the algorithm's own
+
+    @classmethod
+    def of(cls, trial: Path, results: Iterable[dict[str, Any]], checkpoint: Path) -> Seen:
+        """Of a trial's folder."""
+        files = sorted((trial / "transcripts").glob("*.jsonl"))
+        asked = [[json.loads(line)["question_id"] for line in file.read_text().splitlines()] for file in files]
+        curve = {
+            result["training_iteration"]: (
+                float(result["learners"]["default_policy"]["total_loss"]),
+                float(result["env_runners"]["episode_return_mean"]),
+            )
+            for result in results
+        }
+        return cls(asked, curve, _state(checkpoint))
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    with tempfile.TemporaryDirectory() as folder:
+        dcp_to_torch_save(checkpoint / "training_state", Path(folder) / "state.pt")
+        learner = torch.load(Path(folder) / "state.pt", weights_only=False)
+    own = pickle.loads((checkpoint / "algorithm_state.pkl").read_bytes())
+    return {"learner": learner, **{part: own["rapo"][part] for part in ("cursor", "off_policy", "buffer")}}
+
+
+def differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """Where ``a`` and ``b`` are not exactly the same."""
     if is_dataclass(a):
-        return _differences(vars(a), vars(b), path)
+        return differences(vars(a), vars(b), path)
     if isinstance(a, dict):
-        return [d for key in a.keys() | b.keys() for d in _differences(a.get(key), b.get(key), f"{path}/{key}")]
+        return [d for key in a.keys() | b.keys() for d in differences(a.get(key), b.get(key), f"{path}/{key}")]
     if isinstance(a, torch.Tensor):
         return [] if torch.equal(a, b) else [path]
     if isinstance(a, np.ndarray):
         return [] if np.array_equal(a, b) else [path]
     if isinstance(a, (list, tuple)):
         found = [] if len(a) == len(b) else [path]
-        return found + [d for i, (x, y) in enumerate(zip(a, b, strict=False)) for d in _differences(x, y, f"{path}/{i}")]
+        return found + [d for i, (x, y) in enumerate(zip(a, b, strict=False)) for d in differences(x, y, f"{path}/{i}")]
     return [] if a == b or (a != a and b != b) else [f"{path}: {a!r} != {b!r}"]
-
-
-def compare(killed: KilledJob, undisturbed: KilledJob) -> list[str]:
-    """What differs between two runs that should be the same: questions, loss curve, learner, cursor, replay store, buffer."""
-    found = _differences(killed.asked, undisturbed.asked, "asked")
-    return found + _differences(killed.curve, undisturbed.curve, "curve") + _differences(killed.state, undisturbed.state)
 
 
 def at_random(job: KilledJob, rng: random.Random) -> Callable[[], bool]:
@@ -214,9 +238,9 @@ def main() -> int:
     while killed.run_until(at_random(killed, rng) if kills < options.kills else lambda: False):
         kills += 1
         print(f"kill {kills}: {killed.progress}", flush=True)
-    differences = compare(killed, undisturbed)
-    print(f"{kills} kills; {len(differences)} differences", *differences[:20], sep="\n")
-    return 1 if differences or kills < options.kills else 0
+    found = differences(killed.seen, undisturbed.seen)
+    print(f"{kills} kills; {len(found)} differences", *found[:20], sep="\n")
+    return 1 if found or kills < options.kills else 0
 
 
 if __name__ == "__main__":
