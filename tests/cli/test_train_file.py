@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_runs import SMALL_PPO, checkpoints, rllib
+from cli_runs import checkpoints, rllib
+from train_here import train_here, train_toys
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
@@ -84,12 +85,13 @@ def test_a_checkpoint_loads_with_every_setting(old_run) -> None:
         algorithm.stop()
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_without_a_file_a_checkpoint_is_continued(old_run, tmp_path: Path) -> None:
     folder, _ = old_run
     config = {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_env_runners": 0}
     config |= {"model_config": {"fcnet_hiddens": [7], "vf_share_layers": True}}
-    words = ("--algo", "PPO", "--env", "CartPole-v1", "--config", json.dumps(config), "--stop", '{"training_iteration": 3}')
-    done = rllib(tmp_path, "train", *words, "--restore", str(checkpoints(folder)[-1]))
+    words = ["--algo", "PPO", "--env", "CartPole-v1", "--config", json.dumps(config), "--stop", '{"training_iteration": 3}']
+    done = train_here(tmp_path, *words, "--restore", str(checkpoints(folder)[-1]))
     assert done.returncode == 0, done.stderr
     assert [result["training_iteration"] for result in results(tmp_path)] == [3]
     (checkpoint,) = checkpoints(tmp_path)
@@ -131,10 +133,11 @@ def report(*, result, **kwargs):
 
 config = (
     PPOConfig()
-    .environment(Line)
+    .environment(Line, env_config={"fails": tune.grid_search([True, False])})
     .callbacks(on_train_result=report)
     .env_runners(num_env_runners=0)
-    .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1, lr=tune.grid_search([1e-4]))
+    .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    .evaluation(evaluation_interval=1, evaluation_num_env_runners=0, evaluation_duration=1)
 )
 stop = {"training_iteration": 1}
 """
@@ -147,7 +150,7 @@ class Line(gymnasium.Env):
     def __init__(self, config=None):
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
         self.action_space = gymnasium.spaces.Discrete(2)
-        self.fails = (config or {}).get("fails", False)
+        self.fails = (config or {}).get("fails") is True  # before there are trials it is their grid
 
     def reset(self, *, seed=None, options=None):
         self.count = 0
@@ -161,15 +164,26 @@ class Line(gymnasium.Env):
 """
 
 
-def test_a_python_file_with_a_grid_imports_what_lies_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "line.py").write_text(PYTHON_FILE)
-    (tmp_path / "files" / "line_env.py").write_text(LINE_ENV)
-    done = rllib(tmp_path, "train", "file", "files/line.py")
-    assert done.returncode == 0, done.stderr
-    assert [result["config"]["lr"] for result in results(tmp_path)] == [1e-4]
-    assert {path.parent.parent.name for path in checkpoints(tmp_path)} == {"line"}
-    (checkpoint,) = checkpoints(tmp_path)  # at the end, by default
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """A Python file with a grid, of which one trial fails; both import what lies beside it."""
+    folder = tmp_path_factory.mktemp("grid")
+    (folder / "files").mkdir()
+    (folder / "files" / "line.py").write_text(PYTHON_FILE)
+    (folder / "files" / "line_env.py").write_text(LINE_ENV)
+    return folder, rllib(folder, "train", "file", "files/line.py")
+
+
+REWARD = "evaluation/env_runners/episode_return_mean"
+
+
+def test_a_python_file_with_a_grid_imports_what_lies_beside_it(grid) -> None:
+    folder, done = grid
+    (result,) = results(folder)
+    assert result["config"]["env_config"] == {"fails": False}, done.stderr
+    assert result["evaluation"]["env_runners"]["episode_return_mean"] == 5.0  # the place that REWARD names
+    assert {path.parent.parent.name for path in checkpoints(folder)} == {"line"}
+    (checkpoint,) = checkpoints(folder)  # at the end, by default
     summary = json.loads((checkpoint.parent / "summary.json").read_text())  # results with an accuracy are summarized
     known = {key: value for key, value in summary.items() if value is not None}
     assert known == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint), "warnings": []}
@@ -177,59 +191,51 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(tmp_path: Path) -
     assert done.stdout.count("accuracy_after       0.500") == 1
 
 
-REWARD = "evaluation/env_runners/episode_return_mean"
-WITH_EVALUATIONS = (
-    "scheduler: {type: asha, metric: %s, max_t: 4, grace_period: 2}, "
-    f"config: {{{SMALL_PPO}, evaluation_interval: 2, evaluation_num_env_runners: 0, evaluation_duration: 1}}"
-)
-
-
-@pytest.fixture(scope="module")
-def three_experiments(tmp_path_factory):
-    """A search that ASHA cuts short, a trial that fails, and a scheduler whose metric comes with evaluations only."""
-    folder = tmp_path_factory.mktemp("three")
-    (folder / "line_env.py").write_text(LINE_ENV)
-    asha = "{type: asha, metric: config/lr, max_t: 2, grace_period: 1, reduction_factor: 2}"
-    drawn = "lr: {grid_search: [1e-3, 1e-4]}, gamma: {uniform: [0.9, 0.99]}"
-    rates = f"env: CartPole-v1, stop: {{training_iteration: 2}}, scheduler: {asha}, config: {{{SMALL_PPO}, {drawn}}}"
-    bad = f"env: line_env.Line, stop: {{training_iteration: 1}}, config: {{{SMALL_PPO}, env_config: {{fails: true}}}}"
-    evaluated = f"env: CartPole-v1, stop: {{training_iteration: 3}}, {WITH_EVALUATIONS % REWARD}"
-    (folder / "three.yaml").write_text(
-        f"rates: {{run: PPO, {rates}}}\nbad: {{run: PPO, {bad}}}\nevaluated: {{run: PPO, {evaluated}}}\n"
-    )
-    return folder, rllib(folder, "train", "file", "three.yaml", "--ray-num-cpus", "1")
-
-
-def test_asha_stops_the_worse_trial(three_experiments) -> None:
-    """One trial after the other, compared by their learning rate: the second is behind the first at its first rung."""
-    folder, done = three_experiments
-    last = [json.loads(file.read_text().splitlines()[-1]) for file in folder.glob("results/rates/*/result.json")]
-    assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}, done.stderr
-    drawn = {result["config"]["gamma"] for result in last}
-    assert len(drawn) == 2
-    assert all(0.9 <= gamma <= 0.99 for gamma in drawn)
-
-
-def test_a_failed_trial_is_exit_status_1_with_the_error(three_experiments) -> None:
-    folder, done = three_experiments
+def test_a_failed_trial_is_exit_status_1_with_the_error(grid) -> None:
+    folder, done = grid
     assert done.returncode == 1
     assert "the line is broken" in done.stderr
-    (error_file,) = folder.glob("results/bad/*/error.txt")
+    (error_file,) = folder.glob("results/line/*/error.txt")
     assert f"(all of it: {error_file})" in done.stderr
     log = error_file.parents[1] / "log.txt"
     assert f"(what its processes said: {log})" in done.stderr
     assert f"What Ray and other libraries say goes to {log}\n" in done.stdout
     assert "RuntimeError: the line is broken" in log.read_text()
-    # the experiment after it was trained all the same, and its results are on disk; the first of them without an evaluation
-    (file,) = folder.glob("results/evaluated/*/result.json")
+
+
+def asha(metric: str, more: str) -> str:
+    return f"scheduler: {{type: asha, metric: {metric}, mode: max, {more}}}"
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_asha_stops_the_worse_trial_and_no_failure_those_that_follow(tmp_path: Path) -> None:
+    """One trial after the other, compared by their learning rate: the second is behind the first at its first rung."""
+    cut = asha("config/lr", "max_t: 2, grace_period: 1, reduction_factor: 2")
+    drawn = "lr: {grid_search: [1e-3, 1e-4]}, gamma: {uniform: [0.9, 0.99]}"
+    (tmp_path / "three.yaml").write_text(
+        "bad: {run: PPO, stop: {training_iteration: 1}, config: {fails: true}}\n"
+        f"rates: {{run: PPO, stop: {{training_iteration: 2}}, {cut}, config: {{{drawn}}}}}\n"
+        f"evaluated: {{run: PPO, stop: {{training_iteration: 3}}, {asha(REWARD, 'max_t: 4, grace_period: 2')}}}\n"
+    )
+    done = train_toys(tmp_path, "three.yaml")
+    assert done.returncode == 1 and "the line is broken" in done.stderr
+    last = [json.loads(file.read_text().splitlines()[-1]) for file in tmp_path.glob("results/rates/*/result.json")]
+    assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}, done.stderr
+    drawn_gammas = {result["config"]["gamma"] for result in last}
+    assert len(drawn_gammas) == 2
+    assert all(0.9 <= gamma <= 0.99 for gamma in drawn_gammas)
+    # the first result of a trial has no evaluation, and so no metric
+    (file,) = tmp_path.glob("results/evaluated/*/result.json")
     assert [json.loads(line)["training_iteration"] for line in file.read_text().splitlines()] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_metric_that_no_evaluation_brings_is_told(tmp_path: Path) -> None:
     typo = REWARD.replace("_mean", "_men")
-    text = f"{{run: PPO, env: CartPole-v1, stop: {{training_iteration: 3}}, {WITH_EVALUATIONS % typo}}}"
-    (tmp_path / "asha.yaml").write_text(f"typo: {text}\n")
-    done = rllib(tmp_path, "train", "file", "asha.yaml", "--ray-num-cpus", "1")
+    (tmp_path / "asha.yaml").write_text(
+        f"typo: {{run: PPO, stop: {{training_iteration: 3}}, {asha(typo, 'max_t: 4, grace_period: 2')}}}\n"
+    )
+    done = train_toys(tmp_path, "asha.yaml")
     assert done.returncode == 1
     said = f"scheduler.metric = '{typo}' is not among the results; did you mean {REWARD}"
     assert f"asha.yaml: experiment 'typo': {said}" in done.stderr

@@ -9,8 +9,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from cli_runs import SMALL_PPO, rllib
+from cli_runs import SMALL_PPO
 from logged_files import tensorboard_scalars, wandb_records
+from train_here import train_here
 
 JOB = f"""
 cart:
@@ -21,36 +22,20 @@ cart:
   loggers:
     - {{type: mlflow, tracking_uri: ./mlruns, experiment_name: maths, tags: {{who: me}}}}
     - {{type: wandb, project: maths, mode: offline}}
-  config: {{{SMALL_PPO}, callbacks: writes.WritesTranscripts}}
-"""
-
-# Writes where RAPO does, whose own way needs an engine.
-WRITES = """
-from rapo_rllib.algorithm import RAPO
-from ray.rllib.callbacks.callbacks import RLlibCallback
-
-
-class WritesTranscripts(RLlibCallback):
-    def on_train_result(self, *, algorithm, result, **kwargs):
-        folder, filesystem = RAPO._trial_folder(algorithm, "transcripts")
-        filesystem.create_dir(folder)
-        iteration = result["training_iteration"]
-        with filesystem.open_output_stream(f"{folder}/iteration_{iteration:05d}.jsonl") as file:
-            file.write(b'{"question": "%d"}' % iteration)
+  config: {{{SMALL_PPO}, callbacks: writes_transcripts.WritesTranscripts}}
 """
 
 Job = tuple[Path, CompletedProcess]
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Job:
     folder = tmp_path_factory.mktemp("logged")
     (folder / "job.yaml").write_text(JOB)
-    (folder / "writes.py").write_text(WRITES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the skinny package has no other store without a server
         patch.setenv("WANDB_SILENT", "true")
-        done = rllib(folder, "train", "file", "job.yaml")
+        done = train_here(folder, "file", "job.yaml")
     assert done.returncode == 0, done.stderr
     return folder, done
 
