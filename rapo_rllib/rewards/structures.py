@@ -89,7 +89,7 @@ def _brackets_agree(left: Parts, right: Parts) -> bool:
         return right.brackets in (("", ""), ("\\{", "\\}"), ("(", ")"), ("\\langle", "\\rangle"))
     if not right.brackets[0]:
         return left.brackets in (("\\{", "\\}"), ("(", ")"))
-    return left.brackets == right.brackets
+    return left.brackets == right.brackets or {left.brackets, right.brackets} <= {("(", ")"), ("\\langle", "\\rangle")}
 
 
 def _same_items(left: Parts, right: Parts, equal: Compare) -> bool:
