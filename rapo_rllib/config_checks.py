@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from rapo_rllib.config_types import check_types
-from rapo_rllib.credentials import TOKEN_VARIABLE
+from rapo_rllib.credentials import TOKEN_VARIABLE, check_no_secret
 from rapo_rllib.objective.aggregation import LOSS_AGGREGATIONS
 from rapo_rllib.objective.clipping import CLIP_MODES
 from rapo_rllib.objective.entropy import STEP_REDUCTIONS
@@ -195,6 +195,7 @@ def _check_model(model: ModelSettings) -> None:
 
 
 def _check_engine(engine: EngineSettings) -> None:
+    check_no_secret(engine.extra, "engine.extra", "set HF_TOKEN in the environment of every machine")
     for name in ("max_num_seqs", "tensor_parallel_size"):
         check_range(f"engine.{name}", getattr(engine, name), 1, integer=True)
     check_range("engine.gpu_memory_utilization", engine.gpu_memory_utilization, 1e-3, 1)

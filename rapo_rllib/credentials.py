@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 TOKEN_VARIABLE = "MILVUS_TOKEN"  # of a Milvus server, unless a job names another
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that was put in its place seldom looks like this
+_SECRET = re.compile(r"(?:(?:hf|api|auth|access|bearer)[_-])?(?:token|key|password|secret)|authorization|apikey", re.IGNORECASE)
 
 
 def check_variable(name: Any, key: str, usual: str = "") -> None:
@@ -54,6 +56,26 @@ def check_address(address: Any, key: str, instead: str) -> None:
             f"{key} holds a user name or a password (not shown), which would stand in results, checkpoints and logs: "
             f"take them out, and {instead}"
         )
+
+
+def check_no_secret(values: Any, key: str, instead: str) -> None:
+    """Refuse a mapping that is handed on to others if a text in it, at any depth, is named as a secret; it is not shown.
+
+    Args:
+        values: what the user gave; anything but mappings is left to others.
+        key: what the user calls it, for messages.
+        instead: where the secret belongs.
+
+    Raises:
+        ValueError: naming the key and the fix.
+    """
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(value, str) and value and _SECRET.fullmatch(str(name)):
+            raise ValueError(
+                f"{key}.{name} (its value is not shown): what stands in a job reaches results, checkpoints and loggers. Take "
+                f"it out, and {instead}"
+            )
+        check_no_secret(value, f"{key}.{name}", instead)
 
 
 def secret_of(variable: str | None) -> str:

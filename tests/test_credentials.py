@@ -39,6 +39,19 @@ BUFFER = {"uri": "http://somewhere.org:19530", "token": SECRET}
         (lambda: split_endpoint(f"{URL}#model", "embedder"), "embedder .*variable EMBEDDER_API_KEY"),
         (lambda: JudgeOptions(base_url=URL, model="m"), r"options\.base_url .*variable that api_key_env names"),
         (lambda: JudgeOptions(base_url="http://a.org", model="m", api_key_env=SECRET), r"options\.api_key_env is no name"),
+        (
+            lambda: JudgeOptions("http://a.org", "m", extra={"api_key": SECRET}),
+            r"options\.extra\.api_key .*that api_key_env names",
+        ),
+        (
+            lambda: JudgeOptions("http://a.org", "m", extra={"h": {"Authorization": SECRET}}),
+            r"options\.extra\.h\.Authorization ",
+        ),
+        (lambda: made_loggers([{"type": "wandb", "project": "p", "api_key": SECRET}]), "wandb.api_key .*set WANDB_API_KEY"),
+        (
+            lambda: RAPOConfig().environment("rapo/word_problems").training(engine={"extra": {"hf_token": SECRET}}).validate(),
+            r"engine\.extra\.hf_token .*set HF_TOKEN",
+        ),
         (lambda: EndpointOptions(URL, "m"), "--agent.*variable that --agent-key-env names"),
         (lambda: EndpointOptions("http://a.org", "m", key_variable=SECRET), "--agent-key-env is no name.*set AGENT_API_KEY"),
         (lambda: SandboxSettings("remote", remote_url=URL), "python option remote_url .*variable that remote_token_env names"),
@@ -49,6 +62,12 @@ def test_a_secret_in_a_job_is_refused_and_not_repeated(make, message: str) -> No
     with pytest.raises(ValueError, match=message) as told:
         make()
     assert SECRET not in str(told.value).lower()
+
+
+def test_what_is_no_secret_is_handed_on() -> None:
+    extra = {"max_tokens": 9, "eos_token": "</s>", "stop_token_ids": [1], "token": "", "chat": {"tokenizer": "x", "top_k": 3}}
+    assert JudgeOptions("http://a.org", "m", extra=extra).extra == extra
+    RAPOConfig().environment("rapo/word_problems").training(engine={"extra": {"hf_token": True, "tokenizer": "x"}}).validate()
 
 
 def test_a_job_with_a_token_does_not_begin(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 from ray.air.integrations.wandb import WandbLoggerCallback, _QueueItem, _WandbLoggingActor
 
+from rapo_rllib.credentials import check_no_secret
 from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder, still_there
 
 _WITHOUT_KEY = ("offline", "disabled")
@@ -27,6 +28,7 @@ class WandbLogger(WandbLoggerCallback):
     """
 
     def __init__(self, transcripts: bool = True, **kwargs: Any) -> None:
+        check_no_secret(kwargs, "wandb", "set WANDB_API_KEY, or name a file by api_key_file")
         super().__init__(**kwargs)
         self._new = NewTranscripts() if transcripts else None
         self._logger_actor_cls = _LogsTranscripts

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rapo_rllib.credentials import check_address, check_variable, secret_of
+from rapo_rllib.credentials import check_address, check_no_secret, check_variable, secret_of
 from rapo_rllib.env_config import is_int, is_number
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.json_service import JsonService
@@ -50,6 +50,7 @@ class JudgeOptions:
         _require(is_number(self.timeout_s) and self.timeout_s > 0, "timeout_s", self.timeout_s, "must be a positive number")
         for key in ("max_tokens", "attempts", "max_concurrent"):
             _require(is_int(getattr(self, key), 1), key, getattr(self, key), "must be a whole number, 1 or more")
+        check_no_secret(self.extra, f"{_WHERE}extra", "put it into the environment variable that api_key_env names")
         _require(isinstance(self.extra, Mapping), "extra", self.extra, "must be a mapping")
         if self.api_key_env is not None:
             check_variable(self.api_key_env, f"{_WHERE}api_key_env")
