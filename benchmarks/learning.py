@@ -1,105 +1,138 @@
-"""Does retrieval help? RAPO against GRPO, ARPO, trajectory-level off-policy training and its own ablations, paired by seed.
+"""Does retrieval help? RAPO against GRPO, whole trajectories and its own ablations, paired by seed.
 
-    python benchmarks/learning.py --folder runs --json learning.json --plot docs/learning.png    all methods, 5 seeds
-    python benchmarks/learning.py --folder runs --short                                          RAPO and GRPO, 2 seeds
-    python benchmarks/learning.py --folder runs --words 1                                        SmolLM2 on word problems
+    python benchmarks/learning.py policies     make the base policies of the chains, and hold them against their gates
+    python benchmarks/learning.py rates        choose each method's learning rate
+    python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
+    python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of docs/learning.md
+    python benchmarks/learning.py short        RAPO and GRPO, two seeds
+    python benchmarks/learning.py words        SmolLM2 by the packaged jobs
 
-All parts are the plugin's own: vLLM, Milvus Lite, ``RAPOConfig``. The task (``learning_parts/chains.py``) needs steps that the
-base policy, trained here to imitate flawed traces (``learning_parts/imitation.py``), seldom takes and the Step-Trace Buffer
-shows. All runs of a seed have the same questions, base policy and budget of generated tokens. A run is a
-process of its own; one that has ended is not run again, so a killed benchmark is resumed by the same command.
+What is run, and how it is judged, is in ``benchmarks/learning_plan.md``. All parts are the plugin's own: vLLM, Milvus Lite,
+``RAPOConfig``. A run is a process of its own; one that has ended is not run again, so every command resumes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from learning_parts import plan
 from learning_parts.chain_run import ChainRun
-from learning_parts.comparison import all_runs, compare, rows_of
-from learning_parts.habits import habits
-from learning_parts.imitation import Imitation, make_policy
-from learning_parts.methods import METHODS, SHORT
 from learning_parts.plots import curves
+from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
+from learning_parts.rates import choose, rate_of
+from learning_parts.results import RESULTS, collect, read, rows_of, summary
+from learning_parts.tables import PAGE, tables, written_into
 from learning_parts.word_run import METHODS as WORD_METHODS
 from learning_parts.word_run import WordRun
 from learning_parts.word_run import run as run_words
-from rollout_parts.bench import cpu_name
 
-TARGET = {"chains": 0.5, "words": 0.35}  # held-out accuracy whose cost is reported
-SHORT_RUNS = {"seeds": 2, "tokens": 40_000}
+SHORT = {"arms": ("rapo", "grpo"), "seeds": 2, "tokens": 20_000}
 
 
 def main() -> None:
-    """Run what is missing, compare what is there, print, write."""
+    """Run what is missing, or report what is there."""
     options = parse()
-    kind = "words" if options.words else "chains"
-    folder = options.folder.absolute() / ("short" if options.short else kind)
-    folder.mkdir(parents=True, exist_ok=True)
-    failed = words(options, folder) if options.words else chains(options, folder)
-    runs = all_runs(folder)
-    figures = {"task": kind, "cpu": cpu_name(), "failed": failed, **compare(runs, TARGET[kind])}
-    if kind == "chains":
-        figures["base_policy"] = habits(options.folder / "base_policy")
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if options.plot and runs:
-        curves(runs, options.plot)
+    options.folder = options.folder.absolute()
+    failed = {"policies": policies, "rates": rates, "chains": chains, "report": report, "short": short, "words": words}[
+        options.command
+    ](options)
+    for name in failed:
+        print(f"{name} failed", flush=True)
     sys.exit(1 if failed else 0)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("learning_runs"), help="rows of runs, base policy, buffers")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=5, help="per method")
-    parser.add_argument("--tokens", type=int, default=ChainRun.tokens, help="generated in training, per run")
-    parser.add_argument("--short", action="store_true", help=f"{' and '.join(SHORT)}, {SHORT_RUNS}")
-    parser.add_argument("--words", type=int, default=0, help="seeds of SmolLM2 on word problems, in place of the chains")
-    parser.add_argument("--at-once", type=int, default=1, help="runs on the chains beside each other; seconds mean less then")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--plot", type=Path, help="write the curves here (.png)")
+    parser.add_argument("command", choices=("policies", "rates", "chains", "report", "short", "words"))
+    parser.add_argument("--folder", type=Path, default=Path("learning_runs"), help="rows of runs, base policies, buffers")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="raw results and what is made of them")
+    parser.add_argument("--minutes", type=float, help="no run begins later than this")
+    parser.add_argument("--at-once", type=int, default=2, help="runs beside each other")
+    parser.add_argument("--seeds", type=int, default=1, help="of words")
     return parser.parse_args()
 
 
-def chains(options: argparse.Namespace, folder: Path) -> list[str]:
-    """All runs on the chains, method by method; names of those that failed."""
-    policy = make_policy(options.folder.absolute() / "base_policy", Imitation(), len(os.sched_getaffinity(0)))
-    methods, seeds, tokens = options.methods, options.seeds, options.tokens
-    if options.short:
-        methods, seeds, tokens = SHORT, SHORT_RUNS["seeds"], SHORT_RUNS["tokens"]
-    settings = {
-        "tokens": tokens,
-        "lr": ChainRun.lr,
-        "evaluation_interval": ChainRun.evaluation_interval,
-        "imitation": asdict(Imitation()),
-    }
-    keep_settings(folder, settings)
-    wanted = [ChainRun(method, seed, str(policy), str(folder), tokens) for method in methods for seed in range(seeds)]
-    return run_all([run for run in wanted if not rows_of(run.file)], options.at_once)
+def policies(options: argparse.Namespace) -> list[str]:
+    """Make the base policies."""
+    for policy in base_policies(options.results / "policies"):
+        print(policy, flush=True)
+    return []
 
 
-def keep_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuse to mix runs of different settings in one folder."""
-    file = folder / "settings.json"
-    if file.exists() and json.loads(file.read_text()) != settings:
-        sys.exit(f"{folder} holds runs with {file.read_text()}: give another --folder, or the same settings")
-    file.write_text(json.dumps(settings))
+def rates(options: argparse.Namespace) -> list[str]:
+    """Run what the learning rates are chosen by, and choose them."""
+    found = base_policies(options.results / "policies")
+    folder = options.folder / "rates"
+    wanted = [_chain_run(planned, lr, found, folder) for planned, lr in plan.rate_runs()]
+    failed = _run(wanted, options)
+    if all(rows_of(run.file) for run in wanted):
+        print(json.dumps(choose(folder, options.results / "rates.json")), flush=True)
+    return failed
 
 
-def words(options: argparse.Namespace, folder: Path) -> list[str]:
+def chains(options: argparse.Namespace) -> list[str]:
+    """Run what counts, and add what has ended to the raw results."""
+    found = base_policies(options.results / "policies")
+    folder, rated = options.folder / "chains", options.results / "rates.json"
+    there = read(options.results)
+    missing = [run for run in plan.runs() if run.seed not in there.get((run.calls, run.arm), {})]
+    failed = _run([_chain_run(run, rate_of(run.arm, rated), found, folder) for run in missing], options)
+    print(f"{collect(folder, options.results)} runs have ended here, {len(missing)} were missing before", flush=True)
+    return failed
+
+
+def short(options: argparse.Namespace) -> list[str]:
+    """A few small runs, to see that all of it works and what it costs."""
+    found = base_policies(options.results / "policies")
+    folder = options.folder / "short"
+    wanted = [plan.Planned(arm, seed, plan.PRIMARY) for seed in range(SHORT["seeds"]) for arm in SHORT["arms"]]
+    runs = [_chain_run(planned, plan.RATES[1], found, folder) for planned in wanted]
+    failed = _run([replace(run, tokens=SHORT["tokens"]) for run in runs], options)
+    collect(folder, folder / "results")
+    print(json.dumps(summary(read(folder / "results")), indent=1), flush=True)
+    return failed
+
+
+def _chain_run(planned: plan.Planned, lr: float, found: list[Path], folder: Path) -> ChainRun:
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = found[planned.seed % len(found)]
+    return ChainRun(planned.arm, planned.seed, planned.calls, lr, str(policy), str(folder))
+
+
+def _run(wanted: list[ChainRun], options: argparse.Namespace) -> list[str]:
+    """Do the runs that have not ended yet; names of those that failed."""
+    missing, failed, began = [run for run in wanted if not rows_of(run.file)], [], time.monotonic()
+    print(f"{len(missing)} of {len(wanted)} runs are to be done", flush=True)
+    while missing and (options.minutes is None or time.monotonic() - began < 60 * options.minutes):
+        some, missing = missing[: 4 * options.at_once], missing[4 * options.at_once :]
+        failed += run_all(some, options.at_once)
+    return failed
+
+
+def report(options: argparse.Namespace) -> list[str]:
+    """Make the summary and the page's tables out of the raw results."""
+    found = summary(read(options.results))
+    (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(written_into(PAGE.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
+    if found["chains"]:
+        curves(read(options.results), PAGE.with_name("learning_chains.png"))
+    print(json.dumps(found, indent=1))
+    return []
+
+
+def words(options: argparse.Namespace) -> list[str]:
     """All runs on the word problems; names of those that failed."""
-    failed = []
-    for run in (WordRun(method, seed, str(folder)) for seed in range(options.words) for method in WORD_METHODS):
+    folder, failed = options.folder / "words", []
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in (WordRun(method, seed, str(folder)) for seed in range(options.seeds) for method in WORD_METHODS):
         if rows_of(run.file):
             continue
         try:

@@ -8,27 +8,40 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from learning_parts.measures import diversity, newest_transcripts, right
-from learning_parts.methods import METHODS
+from learning_parts.measures import diversity, newest_transcripts, solved_once
+from learning_parts.methods import ARMS
+from learning_parts.plan import TOKENS
+
+EFFECT = (  # of retrieval, as the plugin logs it
+    *("accuracy_retrieved", "accuracy_others", "accuracy_right_step_retrieved", "accuracy_right_step_others"),
+    *("own_question", "shows_answer", "answers_count", "answers_copied", "z_ret", "z_on_policy", "count"),
+)
+ATTEMPTS, ATTEMPTED = 8, 100  # of pass@8: samples of a question, and held-out questions
 
 
 @dataclass(frozen=True)
 class ChainRun:
     """What one run is."""
 
-    method: str
+    arm: str
     seed: int
+    calls: int  # calculations of a chain
+    lr: float
     policy: str  # folder of the base policy
     folder: str  # of everything it writes
-    tokens: int = 60_000  # generated in training before it ends
+    tokens: int = TOKENS  # generated in training before it ends
     evaluation_interval: int = 4  # iterations
-    lr: float = 1.5e-4
     threads: int = 1
 
     @property
+    def name(self) -> str:
+        """Unique in its folder."""
+        return f"{self.calls}-{self.arm}-{self.lr:g}-{self.seed}"
+
+    @property
     def file(self) -> Path:
-        """Rows of figures."""
-        return Path(self.folder) / f"{self.method}-{self.seed}.jsonl"
+        """What it is, then rows of figures."""
+        return Path(self.folder) / f"{self.name}.jsonl"
 
 
 def config_of(run: ChainRun) -> Any:
@@ -37,9 +50,11 @@ def config_of(run: ChainRun) -> Any:
     from learning_parts.imitation import protocol
     from rapo_rllib import RAPOConfig
 
+    arm = dict(ARMS[run.arm])
+    buffer = {"uri": str(Path(run.folder) / f"buffer-{run.calls}-{run.seed}.db"), **arm.pop("step_trace_buffer", {})}
     return (
         RAPOConfig()
-        .environment(Chains, env_config={"seed": run.seed})
+        .environment(Chains, env_config={"seed": run.seed, "lengths": [run.calls], "max_tool_calls": 5})
         .env_runners(num_env_runners=0)
         .learners(num_learners=0)
         .evaluation(evaluation_interval=run.evaluation_interval, evaluation_duration=200)
@@ -53,14 +68,14 @@ def config_of(run: ChainRun) -> Any:
             num_hybrid=4,
             num_minibatches=2,
             max_prompt_tokens=64,
-            max_response_tokens=256,
+            max_response_tokens=320,
             max_step_tokens=48,
             lr=run.lr,
             learner_num_threads=run.threads,
             transcripts=True,
-            step_trace_buffer={"uri": str(Path(run.folder) / f"buffer-{run.seed}.db")},
+            step_trace_buffer=buffer,
         )
-        .training(**METHODS[run.method])
+        .training(**arm)
     )
 
 
@@ -73,19 +88,26 @@ def train(run: ChainRun) -> None:
     algo = config.build_algo()
     totals = {"tokens": 0.0, "rollout_s": 0.0, "tool_calls": 0.0, "train_s": 0.0, "iteration": 0}
     with run.file.open("w", encoding="utf-8") as file:
+        file.write(json.dumps({"run": asdict(run)}) + "\n")
         while totals["tokens"] < run.tokens:
             started = time.monotonic()
             result = algo.train()
             if totals["iteration"] == 0:
                 file.write(json.dumps({**totals, "accuracy": result["rapo"]["accuracy_before"]}) + "\n")
             row = _row(result, totals, time.monotonic() - started)
-            trajectories = newest_transcripts(Path(algo.logdir) / "transcripts")
-            row.update(diversity(trajectories), **right(trajectories))
+            row.update(diversity(newest_transcripts(Path(algo.logdir) / "transcripts")))
             file.write(json.dumps(row) + "\n")
             file.flush()
-        file.write(json.dumps({**totals, "accuracy": algo.evaluate()["env_runners"]["accuracy"], "done": True}) + "\n")
+        last = {"accuracy": algo.evaluate()["env_runners"]["accuracy"], "pass_at_8": _pass_at_8(algo), "done": True}
+        file.write(json.dumps({**totals, **last}) + "\n")
     algo.stop()
     ray.shutdown()
+
+
+def _pass_at_8(algo: Any) -> float:
+    """Of held-out questions, sampled as in training, without retrieval."""
+    sampled = algo.env_runner.sample(questions=algo.test_questions[:ATTEMPTED], group_size=ATTEMPTS)
+    return solved_once([[trajectory.correct for trajectory in group.trajectories] for group in sampled.groups])
 
 
 def _row(result: dict[str, Any], totals: dict[str, float], seconds: float) -> dict[str, Any]:
@@ -103,9 +125,8 @@ def _row(result: dict[str, Any], totals: dict[str, float], seconds: float) -> di
         **totals,
         "reward": sampled["episode_return_mean"],
         "entropy": sampled["entropy"],
-        "groups_without_signal": sampled["groups_without_signal"],
+        "groups_without_signal": sampled["groups_without_signal"] / sampled["groups"],
         "steps": sampled["episode_len_mean"],
-        "retrievals": sampled["retrieval"]["count"],
-        "timers": {name: value for name, value in result["timers"].items() if isinstance(value, (int, float))},
+        **{name: sampled["retrieval"][name] for name in EFFECT},
         **({"accuracy": evaluated["accuracy"]} if "accuracy" in evaluated else {}),
     }

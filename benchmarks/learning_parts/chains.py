@@ -79,6 +79,12 @@ def make_chain(rng: random.Random, lengths: tuple[int, ...]) -> Chain:
             return chain
 
 
+def parse_chain(text: str) -> Chain:
+    """The chain of a question."""
+    first, *rest = text.removesuffix(" =").split()
+    return Chain(int(first), tuple((sign, int(number)) for sign, number in zip(rest[::2], rest[1::2], strict=True)))
+
+
 def split_of(chain: Chain) -> str:
     """Decided by the chain itself, so that no seed and no imitated trace can leak."""
     return "test" if hashlib.sha256(chain.text.encode()).digest()[0] % _TEST_SHARE == 0 else "train"
@@ -145,3 +151,7 @@ class Chains(ToolEnv):
         source = ChainQuestions(options, "train")
         for index in range(len(source)):
             yield ExpertTrajectory(source[index], expert_steps(source.chain(index), options.protocol), 1.0, "chains/expert")
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a call's output is a value of the chain."""
+        return output in {str(value) for value in parse_chain(question.text).values[1:]}

@@ -22,18 +22,22 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     ``goes_on_k``: mean probability that it calls the tool again behind ``k`` right steps of its own.
     ``reads_k``: share of chains in which it greedily goes on from the result of a fitting step of another solver behind ``k``
         right steps of its own, or answers with it.
+    ``takes_over_1``: share in which it does the same with a step of another chain.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    model = AutoModelForCausalLM.from_pretrained(policy).eval()
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype="float32").eval()
     chat = ChatProtocol(tokenizer, protocol())
     asked = held_out(chains)
     found = {"careful": sum(_solves(model, chat, chain) for chain in asked) / len(asked)}
     for taken in (1, 2):
         found[f"goes_on_{taken}"] = _goes_on(model, chat, [behind(chat, chain, taken) for chain in asked])
-        contexts = [behind(chat, chain, taken, shown=True) for chain in asked]
+        contexts = [behind(chat, chain, taken, shown_step(chain, taken)) for chain in asked]
         found[f"reads_{taken}"] = _share(model, chat, contexts, [uses(chain, taken) for chain in asked])
+    others = [*asked[1:], asked[0]]
+    contexts = [behind(chat, chain, 1, shown_step(other, 1)) for chain, other in zip(asked, others, strict=True)]
+    found["takes_over_1"] = _share(model, chat, contexts, [uses(other, 1) for other in others])
     return found
 
 
@@ -48,13 +52,13 @@ def held_out(count: int) -> list[Chain]:
     return chains
 
 
-def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: bool = False, careful: bool = False) -> list[int]:
-    """Token ids of a question and its first ``taken`` steps, and where ``shown`` the next one as another solver's."""
+def behind(chat: ChatProtocol, chain: Chain, taken: int, shown: str = "", careful: bool = False) -> list[int]:
+    """Token ids of a question and its first ``taken`` steps, and of what is shown behind them."""
     ids = list(chat.prompt_ids(CAREFUL * careful + chain.text))
     for index in range(taken):
         ids += chat.encode(chain.call(index))
         ids += chat.encode(render_observation(str(chain.values[index + 1]), protocol()))
-    return ids + (chat.encode(shown_step(chain, taken)) if shown else [])
+    return ids + chat.encode(shown)
 
 
 def uses(chain: Chain, taken: int) -> list[str]:

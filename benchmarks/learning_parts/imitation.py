@@ -41,7 +41,8 @@ class Imitation:
     fitting: float = 0.8  # share of those that belong to this chain
     hidden_size: int = 128
     num_layers: int = 4
-    steps: int = 1500  # optimiser steps; with 700 it still confuses signs
+    lengths: tuple[int, ...] = (2, 3, 4)  # calculations of the chains
+    steps: int = 2000  # optimiser steps; with too few it confuses signs
     batch: int = 32  # traces of one
     lr: float = 2e-3
     seed: int = 0
@@ -91,15 +92,15 @@ def flawed_trace(chain: Chain, rng: random.Random, how: Imitation, diligence: fl
         left = done < len(chain.operations)
         if own and rng.random() < how.shown:
             fits = left and rng.random() < how.fitting
-            pieces.append(Piece(shown_step(*((chain, done) if fits else _unrelated(rng))), False))
+            pieces.append(Piece(shown_step(*((chain, done) if fits else _unrelated(rng, how))), False))
             done += fits
         own = done < len(chain.operations) and (done < given or rng.random() < diligence)
         if not own:
             return [*pieces, Piece(answer_text(chain.values[done]), True)]
 
 
-def _unrelated(rng: random.Random) -> tuple[Chain, int]:
-    chain = make_chain(rng, (2, 3))
+def _unrelated(rng: random.Random, how: Imitation) -> tuple[Chain, int]:
+    chain = make_chain(rng, how.lengths)
     return chain, rng.randrange(len(chain.operations))
 
 
@@ -112,7 +113,7 @@ def shown_step(chain: Chain, index: int) -> str:
 def make_policy(folder: Path, how: Imitation, threads: int) -> Path:
     """Train the base policy, unless ``folder`` holds one that was made in the same way; returns its folder."""
     made = folder / "imitation.json"
-    if made.exists() and json.loads(made.read_text()) == asdict(how):
+    if made.exists() and json.loads(made.read_text()) == json.loads(json.dumps(asdict(how))):
         return folder
     import torch
 
@@ -134,7 +135,7 @@ def make_policy(folder: Path, how: Imitation, threads: int) -> Path:
         warm.step()
         if step % 100 == 0:
             print(f"imitation: step {step} of {how.steps}, loss {loss.item():.3f}", flush=True)
-    model.save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)  # half the size: those that count are in the repository
     tokenizer.save_pretrained(folder)
     made.write_text(json.dumps(asdict(how)))
     return folder
@@ -167,7 +168,7 @@ def _batch(tokenizer: Any, rng: random.Random, how: Imitation) -> Any:
 
     rows, labels = [], []
     while len(rows) < how.batch:
-        chain = make_chain(rng, (2, 3))
+        chain = make_chain(rng, how.lengths)
         if split_of(chain) == "train":
             ids, imitated = example(ChatProtocol(tokenizer, protocol()), chain, rng, how)
             rows.append(torch.tensor(ids))

@@ -1,4 +1,4 @@
-"""Figures of runs: diversity of rollouts, bootstrap intervals, paired differences, cost until an accuracy is reached."""
+"""Figures of one run: diversity of its rollouts, who was right, what its accuracy is worth and what it cost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-RESAMPLES = 10_000
 
 
 def newest_transcripts(folder: Path) -> list[dict[str, Any]]:
@@ -45,28 +43,18 @@ def _distinct(groups: Sequence[Sequence[Any]]) -> float:
     return float(np.mean(shares)) if shares else 0.0
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of ``values`` ``[n]``, resampled over runs."""
-    data = np.asarray(values, dtype=float)
-    if not len(data):
-        raise ValueError("values: must not be empty")
-    draws = np.random.default_rng(seed).integers(0, len(data), (RESAMPLES, len(data)))
-    low, high = np.quantile(data[draws].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def paired_difference(ours: dict[int, float], theirs: dict[int, float]) -> dict[str, Any]:
-    """Mean of ours minus theirs over the seeds that both have, its interval, and the seeds on which ours is higher."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    return {
-        "mean": float(np.mean(differences)),
-        "ci": interval(differences),
-        "seeds": len(seeds),
-        "higher": sum(difference > 0 for difference in differences),
-    }
-
-
 def cost_until(rows: Sequence[dict[str, Any]], accuracy: float, cost: str) -> float | None:
     """``row[cost]`` of the first row whose held-out accuracy is at least ``accuracy``; None: it was never reached."""
     return next((float(row[cost]) for row in rows if row.get("accuracy", -1.0) >= accuracy), None)
+
+
+def area(rows: Sequence[dict[str, Any]]) -> float:
+    """Mean held-out accuracy over the generated tokens: the area below the curve over its width."""
+    points = [(row["tokens"], row["accuracy"]) for row in rows if "accuracy" in row]
+    tokens, accuracies = zip(*points, strict=True)
+    return float(np.trapezoid(accuracies, tokens) / (tokens[-1] - tokens[0]))
+
+
+def solved_once(groups: Sequence[Sequence[bool]]) -> float:
+    """pass@k: share of the questions that any of their k attempts solves."""
+    return float(np.mean([any(group) for group in groups]))

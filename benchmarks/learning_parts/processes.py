@@ -5,13 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from threading import Lock
 
 from learning_parts.chain_run import ChainRun, train
 
@@ -19,30 +17,25 @@ IMPORTED = ("vllm", "sentence_transformers", "rapo_rllib.env_runner", "rapo_rlli
 
 
 def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
-    """Do ``runs``, ``at_once`` at a time, and say how long each took; names of those that failed.
-
-    Runs of a seed wait for each other: they have one Step-Trace Buffer, which the first one builds.
-    """
+    """Do ``runs``, ``at_once`` at a time, and say how long each took; names of those that failed."""
     threads = max(1, len(os.sched_getaffinity(0)) // at_once)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     runs = [replace(run, threads=threads) for run in runs]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
-    buffers: defaultdict[int, Lock] = defaultdict(Lock)
     with ThreadPoolExecutor(at_once) as pool:
-        codes = list(pool.map(lambda run: _run(context, run, buffers[run.seed]), runs))
-    return [run.file.stem for run, code in zip(runs, codes, strict=True) if code]
+        codes = list(pool.map(lambda run: _run(context, run), runs))
+    return [run.name for run, code in zip(runs, codes, strict=True) if code]
 
 
-def _run(context: ForkServerContext, run: ChainRun, buffer: Lock) -> int | None:
+def _run(context: ForkServerContext, run: ChainRun) -> int | None:
     log = run.file.with_suffix(".log")
     process = context.Process(target=_train_into, args=(run, log))
-    with buffer:
-        started = time.monotonic()
-        process.start()
-        process.join()
+    started = time.monotonic()
+    process.start()
+    process.join()
     failed = f", FAILED ({process.exitcode}), see {log}" if process.exitcode else ""
-    print(f"{run.method}, seed {run.seed}: {time.monotonic() - started:.0f} s{failed}", flush=True)
+    print(f"{run.name}: {time.monotonic() - started:.0f} s{failed}", flush=True)
     return process.exitcode
 
 

@@ -11,13 +11,21 @@ from pathlib import Path
 import pytest
 from learning_parts import processes
 from learning_parts.chain_run import ChainRun, config_of
-from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, split_of
-from learning_parts.comparison import all_runs, area, compare, rows_of
+from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, parse_chain, split_of
 from learning_parts.habits import behind, habits, held_out, uses
-from learning_parts.imitation import IGNORED, Imitation, example, flawed_trace, make_policy, make_tokenizer, protocol
-from learning_parts.measures import cost_until, diversity, interval, newest_transcripts, paired_difference, right
-from learning_parts.methods import METHODS, NOISE
-from learning_parts.plots import curves, on_a_grid
+from learning_parts.imitation import (
+    IGNORED,
+    Imitation,
+    example,
+    flawed_trace,
+    make_policy,
+    make_tokenizer,
+    protocol,
+    shown_step,
+)
+from learning_parts.measures import diversity, newest_transcripts
+from learning_parts.methods import ARMS, NOISE
+from learning_parts.results import rows_of
 from learning_parts.word_run import WordRun, rows_of_results
 
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -40,6 +48,7 @@ def play(chain: Chain, steps: list[str]) -> float:
 
 def test_a_chain_is_read_from_left_to_right():
     assert CHAIN.text == "7 + 5 * 3 - 4 ="
+    assert parse_chain(CHAIN.text) == CHAIN
     assert CHAIN.values == (7, 12, 36, 32)
     assert [CHAIN.call(i) for i in range(3)] == ["<calc>7+5</calc>", "<calc>12*3</calc>", "<calc>36-4</calc>"]
 
@@ -143,76 +152,15 @@ def policy(tmp_path_factory):
     return make_policy(tmp_path_factory.mktemp("policy"), Imitation(hidden_size=32, num_layers=1, steps=1, batch=2), threads=1)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_a_valid_job(method, policy, tmp_path):
-    config = config_of(ChainRun(method, 0, str(policy), str(tmp_path)))
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
+    config = config_of(ChainRun(arm, 0, 3, 1e-4, str(policy), str(tmp_path)))
     config.validate()
-    assert config.uses_retrieval == (method not in ("grpo", "arpo", "luffy"))
-    assert config.rollout_settings.retrieval_noise == NOISE.get(method, 0.0)
-
-
-ROWS = [
-    {"tokens": 0, "accuracy": 0.0, "train_s": 0},
-    {"tokens": 50, "train_s": 1},
-    {"tokens": 100, "accuracy": 0.5, "train_s": 2},
-]
-ROWS += [{"tokens": 200, "accuracy": 0.5, "train_s": 4}]
-
-
-def test_area_and_cost():
-    assert area(ROWS, 200) == pytest.approx((25 + 50) / 200)
-    assert cost_until(ROWS, 0.5, "train_s") == 2
-    assert cost_until(ROWS, 0.6, "train_s") is None
-
-
-def test_intervals():
-    assert interval([0.4] * 5) == (0.4, 0.4)
-    low, high = interval([0.0, 1.0] * 50)
-    assert 0.38 < low < 0.42 < 0.58 < high < 0.62
-    with pytest.raises(ValueError, match="values"):
-        interval([])
-
-
-def test_differences_are_paired_by_seed():
-    found = paired_difference({0: 0.5, 1: 0.9, 2: 0.1}, {0: 0.25, 1: 0.65, 7: 1.0})
-    assert (found["mean"], found["seeds"], found["higher"]) == (0.25, 2, 2)
-    assert found["ci"] == (0.25, 0.25)
-
-
-def test_the_grid_is_as_long_as_the_shortest_run():
-    grid, values = on_a_grid([ROWS, ROWS[:3]], points=3)
-    assert list(grid) == [0, 50, 100]
-    assert values.tolist() == [[0, 0.25, 0.5], [0, 0.25, 0.5]]
-
-
-def write_run(folder: Path, method: str, seed: int, accuracy: float, done: bool = True) -> None:
-    totals = {"rollout_s": 3.0, "train_s": 9.0, "tool_calls": 5, "iteration": 2}
-    first = {**totals, "tokens": 0, "accuracy": 0.0}
-    middle = {**totals, "tokens": 100, "diversity": 0.5, "diversity_on_policy": 0.25, "right_on_policy": accuracy}
-    rows = [first, middle, {**totals, "tokens": 200, "accuracy": accuracy, **({"done": True} if done else {})}]
-    (folder / f"{method}-{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_runs_that_ended_are_compared(tmp_path):
-    for seed, (rapo, grpo) in enumerate([(0.8, 0.4), (0.6, 0.4)]):
-        write_run(tmp_path, "rapo", seed, rapo)
-        write_run(tmp_path, "grpo", seed, grpo)
-    write_run(tmp_path, "rapo", 2, 1.0, done=False)
-    write_run(tmp_path, "noise_1", 0, 0.2)
-    assert rows_of(tmp_path / "rapo-2.jsonl") == rows_of(tmp_path / "rapo-9.jsonl") == []
-    found = compare(all_runs(tmp_path), target=0.5)
-    rapo = found["methods"]["rapo"]
-    assert rapo["accuracy_mean"] == pytest.approx(0.7)
-    assert rapo["minus_grpo"]["mean"] == pytest.approx(0.3)
-    assert rapo["minus_grpo"]["ci"] == pytest.approx((0.2, 0.4))
-    assert rapo["mean_accuracy_minus_grpo"]["mean"] == pytest.approx(0.15)
-    assert (rapo["rollout_seconds"], rapo["tokens"], rapo["diversity"]) == (3.0, 200, 0.5)
-    assert (rapo["right_on_policy_at_the_end"], rapo["right_with_retrieval_at_the_end"]) == (pytest.approx(0.7), None)
-    assert rapo["until_target"]["tokens"] == {"reached": 2, "median": 200}
-    assert found["methods"]["grpo"]["until_target"]["tokens"] == {"reached": 0, "median": None}
-    assert found["noise"] == {"0.0": pytest.approx(0.7), "1.0": 0.2}
-    curves(all_runs(tmp_path), tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert config.uses_retrieval == (arm not in ("grpo", "arpo", "luffy"))
+    assert config.buffer_settings.filter.hide_answers == (arm == "rapo_hidden")
+    assert config.buffer_settings.uri == str(tmp_path / "buffer-3-0.db")
+    noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
+    assert config.rollout_settings.retrieval_noise == noise.get(arm, 0.0)
 
 
 def test_diversity_counts_what_the_policy_wrote(tmp_path):
@@ -231,24 +179,18 @@ def test_diversity_counts_what_the_policy_wrote(tmp_path):
     }
 
 
-def test_right_trajectories_are_counted_by_whether_anything_was_retrieved():
-    rows = [{"reward": reward, "retrievals": shown} for reward, shown in ((1, []), (0, []), (1, [{}]), (0.5, [{}]), (0, [{}]))]
-    assert right(rows) == {"right_on_policy": 0.5, "right_with_retrieval": pytest.approx(2 / 3)}
-    assert right(rows[:2]) == {"right_on_policy": 0.5}
-
-
 def test_habits_are_read_behind_right_steps(policy):
     chat = ChatProtocol(make_tokenizer(), protocol())
-    text = chat.tokenizer.decode(behind(chat, CHAIN, 1, shown=True))
+    text = chat.tokenizer.decode(behind(chat, CHAIN, 1, shown_step(CHAIN, 1)))
     assert text.startswith("7 + 5 * 3 - 4 =\n<calc>7+5</calc>\n<result>\n12\n</result>\n")
     assert "<retrieve>\n<calc>12*3</calc>\n<result>\n36\n</result>\n</retrieve>" in text
     assert uses(CHAIN, 1) == ["<answer>\\boxed{36}</answer>", "<calc>36-4</calc>"]
     assert uses(CHAIN, 2) == ["<answer>\\boxed{32}</answer>"]
     assert all(split_of(chain) == "test" for chain in held_out(20))
     found = habits(policy, chains=4)
-    assert set(found) == {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2"}
+    assert set(found) == {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2", "takes_over_1"}
     assert 0 < found["goes_on_1"] < 0.2  # of an untrained policy: one token of a hundred
-    assert found["careful"] == found["reads_1"] == found["reads_2"] == 0
+    assert found["careful"] == found["reads_1"] == found["takes_over_1"] == 0
 
 
 def test_results_of_tune_become_rows():
@@ -277,9 +219,9 @@ def test_results_of_tune_become_rows():
 
 def test_a_run_that_fails_is_named_and_its_log_says_why(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes, "IMPORTED", ())
-    run = ChainRun("grpo", 3, policy=str(tmp_path / "gone"), folder=str(tmp_path), tokens=100)
-    assert processes.run_all([run], at_once=1) == ["grpo-3"]
-    assert "grpo, seed 3: " in capsys.readouterr().out
+    run = ChainRun("grpo", 3, 2, 1e-4, policy=str(tmp_path / "gone"), folder=str(tmp_path), tokens=100)
+    assert processes.run_all([run], at_once=1) == ["2-grpo-0.0001-3"]
+    assert "2-grpo-0.0001-3: " in capsys.readouterr().out
     assert "gone" in run.file.with_suffix(".log").read_text()
     assert rows_of(run.file) == []
 

@@ -1,0 +1,39 @@
+"""The experiment on the chains, decided on before its first run that counts; ``benchmarks/learning_plan.md`` says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from learning_parts.methods import ABLATIONS, MAIN, NOISE, RATED
+
+CALLS = (2, 3, 4)  # calculations of a chain: an experiment of its own each
+PRIMARY = 3  # where noise, ablations and learning rates are looked at
+POLICIES = 3  # base policies that pass the gates
+SEEDS = 21  # of questions and chance; seed s begins with base policy s modulo POLICIES
+TOKENS = 40_000  # generated in training, per run
+RATES = (0.75e-4, 1.5e-4, 3e-4)
+RATE_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
+TARGET = 0.5  # held-out accuracy whose cost is reported
+EQUIVALENT = 0.03  # a difference within this is none
+GATES = {"careful": (0.9, 1.0), "goes_on_1": (0.01, 0.06), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run."""
+
+    arm: str
+    seed: int
+    calls: int
+
+
+def runs() -> list[Planned]:
+    """All that count, in the order in which they are done: the primary question first, seed by seed."""
+    found = [Planned(arm, seed, calls) for calls in (PRIMARY, 2, 4) for seed in range(SEEDS) for arm in MAIN]
+    others = [arm for arm in (*NOISE.values(), *ABLATIONS) if arm not in MAIN]
+    return found + [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm in others]
+
+
+def rate_runs() -> list[tuple[Planned, float]]:
+    """The runs that learning rates are chosen by."""
+    return [(Planned(arm, seed, PRIMARY), rate) for arm in RATED for rate in RATES for seed in RATE_SEEDS]

@@ -1,0 +1,166 @@
+"""The study on the chains: what is planned, how runs become results, figures and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from learning_parts import plan
+from learning_parts.chain_run import EFFECT, ChainRun
+from learning_parts.measures import area, cost_until, solved_once
+from learning_parts.methods import ABLATIONS, ARMS, MAIN, NOISE, rated
+from learning_parts.plots import curves, on_a_grid
+from learning_parts.policies import passes
+from learning_parts.rates import choose, rate_of
+from learning_parts.results import RESULTS, collect, read, rows_of, summary
+from learning_parts.statistics import holm, mean_interval, paired_difference
+from learning_parts.tables import PAGE, tables, written_into
+
+ROWS = [
+    {"tokens": 0, "accuracy": 0.0, "train_s": 0},
+    {"tokens": 50, "train_s": 1},
+    {"tokens": 100, "accuracy": 0.5, "train_s": 2},
+    {"tokens": 200, "accuracy": 0.5, "train_s": 4},
+]
+
+
+def test_area_and_cost() -> None:
+    assert area(ROWS) == pytest.approx((25 + 50) / 200)
+    assert cost_until(ROWS, 0.5, "train_s") == 2
+    assert cost_until(ROWS, 0.6, "train_s") is None
+    assert solved_once([[False, True], [False, False], [True, True]]) == pytest.approx(2 / 3)
+
+
+def test_intervals() -> None:
+    """Of 1, 2, 3, 4: mean 2.5, s = 1.290994, t of three degrees of freedom 3.182446: half width 2.054260."""
+    assert mean_interval([1, 2, 3, 4]) == pytest.approx((2.5, 0.445740, 4.554260), abs=1e-6)
+    assert mean_interval([0.4] * 5) == pytest.approx((0.4, 0.4, 0.4))
+    assert mean_interval([0.4]) == (0.4, -math.inf, math.inf)
+    with pytest.raises(ValueError, match="values"):
+        mean_interval([])
+
+
+def test_differences_are_paired_by_seed() -> None:
+    found = paired_difference({0: 0.5, 1: 0.9, 2: 0.1, 3: 0.4}, {0: 0.25, 1: 0.65, 3: 0.1, 7: 1.0}, equivalent=0.3)
+    assert (found["n"], found["higher"]) == (3, 3)
+    assert found["mean"] == pytest.approx(0.8 / 3)
+    assert found["p"] == pytest.approx(
+        1 - 16 / math.sqrt(258)
+    )  # t = 0.266667 / (0.028868 / √3) = 16; of two degrees: 1 - t/√(t² + 2)
+    assert not found["is_equivalent"]  # the 90 % interval ends at 0.315
+    assert paired_difference({0: 0.50, 1: 0.51, 2: 0.49}, dict.fromkeys(range(3), 0.5), 0.03)["is_equivalent"]
+    assert paired_difference({0: 0.2, 1: 0.2}, {0: 0.1, 1: 0.1})["p"] == 1.0
+
+
+def test_holm() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+def test_the_plan() -> None:
+    runs = plan.runs()
+    assert len(runs) == len(set(runs)) == plan.SEEDS * (len(MAIN) * 3 + 5 + len(ABLATIONS))
+    assert [run.arm for run in runs[: len(MAIN)]] == list(MAIN)
+    assert {run.calls for run in runs[: plan.SEEDS * len(MAIN)]} == {3}
+    assert Counter(run.calls for run in runs)[2] == plan.SEEDS * len(MAIN)
+    assert plan.SEEDS >= 20 and plan.POLICIES >= 3 and set(NOISE) == {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}
+    assert not {planned.seed for planned, _ in plan.rate_runs()} & {run.seed for run in runs}
+    assert {rated(arm) for arm in ARMS} == {"grpo", "rapo", "luffy", "trajectories"}
+
+
+def test_gates() -> None:
+    good = {"careful": 0.95, "goes_on_1": 0.03, "reads_1": 0.9, "takes_over_1": 0.1, "reads_2": 0.1}
+    assert passes(good)
+    for name, bad in (("careful", 0.8), ("goes_on_1", 0.1), ("goes_on_1", 0.001), ("reads_1", 0.8), ("takes_over_1", 0.2)):
+        assert not passes(good | {name: bad})
+
+
+def write_run(folder: Path, arm: str, seed: int, accuracy: float, done: bool = True, calls: int = 3, lr: float = 1e-4) -> None:
+    run = ChainRun(arm, seed, calls, lr, "/somewhere/policy-0", str(folder))
+    totals = {"rollout_s": 3.0, "train_s": 9.0, "tool_calls": 5, "iteration": 2}
+    effect = dict.fromkeys(EFFECT, accuracy)
+    shown = {"reward": 0.123456789, "diversity": 0.5, "groups_without_signal": 0.25, **effect}
+    rows = [
+        {"run": asdict(run)},
+        {**totals, "tokens": 0, "accuracy": 0.0},
+        {**totals, "tokens": 100, **shown},
+        {**totals, "tokens": 200, "accuracy": accuracy, **({"pass_at_8": 0.75, "done": True} if done else {})},
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    run.file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> None:
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    for seed, (rapo, grpo, noise) in enumerate([(0.8, 0.4, 0.2), (0.6, 0.4, 0.3), (0.7, 0.3, 0.2)]):
+        write_run(folder, "rapo", seed, rapo)
+        write_run(folder, "grpo", seed, grpo)
+        write_run(folder, "noise_0.5", seed, noise)
+        write_run(folder, "oracle", seed, noise)
+    write_run(folder, "rapo", 9, 1.0, done=False)
+    write_run(folder, "luffy", 0, 1.0)
+    assert collect(folder, results) == 13
+    write_run(folder, "rapo", 0, 0.1)
+    collect(folder, results)  # what counts is not replaced
+    study = read(results)
+    assert set(study[3, "rapo"]) == {0, 1, 2} and study[3, "rapo"][0][-1]["accuracy"] == 0.8
+    assert study[3, "rapo"][0][1]["reward"] == 0.12346
+    found = summary(study)
+    minus = found["chains"]["3"]["rapo_minus_grpo"]
+    assert minus["mean"] == pytest.approx(1 / 6) and minus["n"] == 3 and minus["low"] < 1 / 6 < minus["high"]
+    assert minus["p_holm"] == minus["p"]  # a family of one: of LUFFY there is one seed only
+    assert "luffy" not in found["chains"]["3"]["arms"]
+    rapo = found["chains"]["3"]["arms"]["rapo"]
+    assert rapo["mean_accuracy"]["mean"] == pytest.approx(0.35) and rapo["accuracy_at_the_end"] == pytest.approx(0.7)
+    assert (rapo["pass_at_8"], rapo["groups_with_signal"], rapo["diversity"]) == (0.75, 0.75, 0.5)
+    assert rapo["until_half"]["tokens"] == {"reached": 3, "median": 200}
+    assert found["noise"]["0.0"]["mean"] == pytest.approx(0.35) and set(found["noise"]) == {"0.0"}
+    assert found["ablations"]["oracle"]["is_equivalent"] and not found["ablations"]["noise_0.5"]["is_equivalent"]
+    assert found["seconds_to_half"] == {"rapo": 9.0, "grpo": None}
+    json.loads(json.dumps(found, allow_nan=False))
+    made = tables(found)
+    assert set(made) == {"chains-3", "noise", "ablations"}
+    assert "| RAPO | 35 (" in made["chains-3"] and "never" in made["chains-3"]
+    page = "a\n<!-- table noise -->\nold\n<!-- end -->\nb <!-- table chains-4 --> kept <!-- end -->"
+    written = written_into(page, made)
+    assert "old" not in written and made["noise"] in written and "kept" in written
+    assert written_into(written, made) == written
+    curves(study, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_the_grid_is_as_long_as_the_shortest_run() -> None:
+    grid, values = on_a_grid([ROWS, ROWS[:3]], points=3)
+    assert list(grid) == [0, 50, 100]
+    assert values.tolist() == [[0, 0.25, 0.5], [0, 0.25, 0.5]]
+
+
+def test_learning_rates_are_chosen_by_the_primary_figure(tmp_path: Path) -> None:
+    file = tmp_path / "rates.json"
+    with pytest.raises(ValueError, match="rates"):
+        rate_of("rapo", file)
+    for arm, best in (("grpo", 3e-4), ("rapo", 1.5e-4), ("luffy", 1.5e-4), ("trajectories", 0.75e-4)):
+        with pytest.raises(ValueError, match=f"no run of {arm} in"):
+            choose(tmp_path / "runs", file)
+        for rate in plan.RATES:
+            write_run(tmp_path / "runs", arm, 1000, 0.9 if rate == best else 0.5, lr=rate)
+    assert choose(tmp_path / "runs", file) == {"grpo": 3e-4, "rapo": 1.5e-4, "luffy": 1.5e-4, "trajectories": 0.75e-4}
+    assert [rate_of(arm, file) for arm in ("arpo", "noise_0.2", "rapo_hidden")] == [3e-4, 1.5e-4, 1.5e-4]
+
+
+def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
+    write_run(tmp_path, "rapo", 2, 1.0, done=False)
+    assert rows_of(next(tmp_path.glob("*.jsonl"))) == rows_of(tmp_path / "gone.jsonl") == []
+
+
+def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
+    found = summary(read())
+    page = PAGE.read_text(encoding="utf-8")
+    assert written_into(page, tables(found)) == page
+    if found["chains"]:
+        assert json.loads((RESULTS / "summary.json").read_text()) == json.loads(json.dumps(found))
