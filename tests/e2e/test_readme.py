@@ -30,6 +30,7 @@ def test_the_program_of_readme_trains(
     smaller = {
         "smollm2-135m-instruct": small_model,
         "lr=1e-5": f"lr=1e-5, {SMALL}",
+        '"steps": [1, 2],': '"steps": [1, 2], "num_train": 100,',
         "range(20)": "range(1)",
         "evaluation_interval=5, evaluation_duration=128": "evaluation_interval=1, evaluation_duration=4",
     }
