@@ -68,6 +68,12 @@ def test_files_and_folders_count(folder: Path) -> None:
     assert is_over(folder, 5 * MEGA, 2) and not is_over(folder, 5 * MEGA, 30)  # this process may have some, too
 
 
+def test_an_open_file_with_a_name_counts_once(folder: Path) -> None:
+    fd = write(folder / "x")
+    assert is_over(folder) and not is_over(folder, num_bytes=6 * MEGA)
+    os.close(fd)
+
+
 def test_a_file_without_a_name_counts_while_it_is_open(folder: Path) -> None:
     fd = write(folder / "x")
     other = os.dup(fd)
