@@ -1,4 +1,4 @@
-"""Ten thousand trajectories leave nothing behind: memory, threads, descriptors, processes, files."""
+"""Thousands of trajectories leave nothing behind: memory, threads, descriptors, processes, files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -86,17 +86,24 @@ def held(folder: Path) -> dict[str, int]:
     }
 
 
-def in_a_process_of_its_own(function: Callable[..., None], *arguments: object) -> None:
-    """In pytest's own, what hundreds of other tests left goes away when it likes."""
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """A process of its own: in pytest's, what hundreds of other tests left goes away when it likes."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(function, *arguments).result()
+        yield pool
 
 
-def test_ten_thousand_trajectories(tmp_path: Path) -> None:
-    in_a_process_of_its_own(ten_thousand_trajectories, tmp_path)
+def test_two_thousand_trajectories(elsewhere: ProcessPoolExecutor, tmp_path: Path) -> None:
+    elsewhere.submit(trajectories, tmp_path, 100).result()
 
 
-def ten_thousand_trajectories(tmp_path: Path) -> None:
+@pytest.mark.slow  # 12 s
+def test_ten_thousand_trajectories(elsewhere: ProcessPoolExecutor, tmp_path: Path) -> None:
+    elsewhere.submit(trajectories, tmp_path, 450).result()
+
+
+def trajectories(tmp_path: Path, num_questions: int) -> None:
+    """Twenty for each question, behind a thousand that bring to its full size what is kept."""
     tempfile.tempdir = str(tmp_path)
     logger.disabled = True  # every failed call is logged
     before = held(tmp_path)
@@ -104,9 +111,10 @@ def ten_thousand_trajectories(tmp_path: Path) -> None:
     loop = make_loop(calls, f"{__name__}:Echo", group_size=20, num_hybrid=10)
     assert roll_out(loop, range(50)).total() == 1000  # warm
     warm, memory, objects = held(tmp_path), psutil.Process().memory_info().rss, len(gc.get_objects())
-    assert roll_out(loop, range(50, 500)) == {"answer": 7200, "error": 900, "length": 900}
+    ends = {"answer": 16 * num_questions, "error": 2 * num_questions, "length": 2 * num_questions}
+    assert roll_out(loop, range(50, 50 + num_questions)) == ends
     assert held(tmp_path) == warm
-    assert len(gc.get_objects()) - objects < 1000
+    assert len(gc.get_objects()) - objects < 2.2 * num_questions  # about one for each trajectory that failed
     assert psutil.Process().memory_info().rss - memory < 48 * 2**20  # the allocator keeps up to 30 more or less
     assert len(loop.envs._idle) <= 500  # of the largest run
     loop.close()
@@ -114,11 +122,11 @@ def ten_thousand_trajectories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keep_state", "namespaces"), [(False, "auto"), (True, "auto"), (True, "off")])
-def test_three_hundred_trajectories_in_the_sandbox(tmp_path: Path, keep_state: bool, namespaces: str) -> None:
-    in_a_process_of_its_own(three_hundred_trajectories_in_the_sandbox, tmp_path, keep_state, namespaces)
+def test_trajectories_in_the_sandbox(elsewhere: ProcessPoolExecutor, tmp_path: Path, keep_state: bool, namespaces: str) -> None:
+    elsewhere.submit(trajectories_in_the_sandbox, tmp_path, keep_state, namespaces).result()
 
 
-def three_hundred_trajectories_in_the_sandbox(tmp_path: Path, keep_state: bool, namespaces: str) -> None:
+def trajectories_in_the_sandbox(tmp_path: Path, keep_state: bool, namespaces: str) -> None:
     tempfile.tempdir = str(tmp_path)
     before = held(tmp_path)
     calls = [
@@ -127,9 +135,9 @@ def three_hundred_trajectories_in_the_sandbox(tmp_path: Path, keep_state: bool, 
         f"<python>import subprocess; subprocess.Popen({SLEEP.split()}, start_new_session=True)</python>",
         "<python>import time; time.sleep(99)</python>",
     ]
-    tool = {"name": "python", "options": {"timeout_s": 0.3, "keep_state": keep_state, "namespaces": namespaces}}
-    loop = make_loop(calls, tool, group_size=12, num_hybrid=6)
-    assert roll_out(loop, range(25)) == {"answer": 300}
+    options = {"timeout_s": 0.3, "keep_state": keep_state, "namespaces": namespaces, "preload": []}
+    loop = make_loop(calls, {"name": "python", "options": options}, group_size=6, num_hybrid=3)
+    assert roll_out(loop, range(12)) == {"answer": 72}
     loop.close()
     assert held(tmp_path) == before
     assert not [p for p in psutil.process_iter(["cmdline"]) if " ".join(p.info["cmdline"] or ()) == SLEEP]
