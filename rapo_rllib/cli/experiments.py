@@ -182,9 +182,7 @@ def _from_python(path: Path) -> ExperimentSpec:
         raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
     stop, notes = translated_stop(given)
     values = config.to_dict()
-    if (
-        "language_model" in values
-    ):  # what RAPO's `model` became; beside it, RLlib's old network defaults would be changed by --set
+    if "language_model" in values:  # RAPO's `model`; where RLlib's dict of that name stays, --set would change that one
         values["model"] = values.pop("language_model")
     return ExperimentSpec(
         name=path.stem,
