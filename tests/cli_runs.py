@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from processes import CONTEXT
 
 from rapo_rllib.cli.main import app
 
@@ -62,6 +63,18 @@ def started(folder: Path, out: Path, *arguments: str) -> subprocess.Popen[bytes]
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+def forked(folder: Path, *arguments: str) -> Any:
+    """The command begun in ``folder``, in a process that is forked where its imports are done."""
+    process = CONTEXT.Process(target=_command, args=(folder, arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _command(folder: Path, arguments: tuple[str, ...]) -> None:
+    os.chdir(folder)
+    app(list(arguments))
 
 
 def wait_for_text(file: Path, text: str, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:

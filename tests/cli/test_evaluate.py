@@ -1,14 +1,13 @@
 """``rllib evaluate`` on real questions with endpoints over real HTTP."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import COMMAND, environment
+from cli_runs import forked
 from local_service import Reply, Request, Service, local_service
 from sums import Solver, write_sums
 from typer.testing import CliRunner
@@ -116,12 +115,12 @@ def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
     options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, count)}", "--agent-concurrency", "1"]
     transcripts = folder / "evaluation" / "transcripts.jsonl"
     with local_service(solver) as server:
-        process = subprocess.Popen([*COMMAND, "evaluate", of_solver(server), *options], cwd=folder, env=environment())
+        process = forked(folder, "evaluate", of_solver(server), *options)
         while not (transcripts.exists() and transcripts.read_bytes().count(b"\n") >= 3):
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.02)
         process.kill()
-        process.wait()
+        process.join()
         finished = {json.loads(line)["question"] for line in transcripts.read_bytes().split(b"\n")[:-1]}
         time.sleep(0.5)  # what it had asked last is answered
         asked_before = solver.asked.copy()
