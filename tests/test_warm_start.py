@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.models import load_tokenizer
 from rapo_rllib.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.worked_steps import Shown, choose_shown, worked_tokens
+from rapo_rllib.protocol.worked_steps import Shown, choose_shown, split_shown, worked_tokens
 from rapo_rllib.settings import ModelSettings, ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question, TokenKind
 from rapo_rllib.warm_start import learning_rate, warm_start, worked_trajectories
@@ -52,6 +53,18 @@ def test_an_unfitting_one_is_passed_over_and_the_last_step_is_always_written(cha
     )  # fmt: skip
     calls = "".join(f"<python>{i} + 1</python>" for i in range(3))
     assert trained == calls + EXPERT.steps[3] + "<|im_end|>"
+
+
+def test_what_was_shown_to_the_author_is_not_trained(chat: ChatProtocol) -> None:
+    shown = chat.retrieved_text(CALLS[1])
+    steps = (CALLS[0], shown + CALLS[2], shown + EXPERT.steps[3])
+    worked = worked_tokens(replace(EXPERT, steps=steps), [1], chat, {})
+    assert worked.text == "".join(steps)
+    trained = [token for token, kind in zip(worked.token_ids, worked.kinds, strict=True) if kind == TokenKind.EXPERT]
+    calls = "<python>0 + 1</python><python>2 + 1</python>"
+    assert chat.tokenizer.decode(trained) == calls + EXPERT.steps[3] + "<|im_end|>"
+    assert len(worked.retrievals) == 2
+    assert split_shown("<think><retrieve> is a tag</think>", ProtocolSettings()) == ("", "<think><retrieve> is a tag</think>")
 
 
 def test_which_step_traces_are_shown() -> None:

@@ -10,11 +10,13 @@ take it over blindly.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.expert_tokens import append_expert_step, opened
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, RetrievedTrace, StepTrace, Trajectory
 
 
@@ -63,6 +65,7 @@ def worked_tokens(
     """The trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
 
     A step that a fitting step trace shows is not written again, unless it is the last one, which only the policy can write.
+    What was shown to the author himself, a step text that begins with ``<retrieve>...</retrieve>``, is not trained either.
 
     Args:
         expert: texts of its steps.
@@ -74,10 +77,27 @@ def worked_tokens(
     for index, text in enumerate(expert.steps):
         here = shown.get(index)
         if here is not None:
-            piece = chat.retrieved_text(here.text)
-            trace = StepTrace("", expert.question.text, "", here.text, expert.reward, source=expert.source)
-            result.append_retrieved(chat.encode(piece), RetrievedTrace(trace, 0.0))
-            result.text += piece
+            _append_shown(result, chat.retrieved_text(here.text), chat)
         if here is None or not here.fits or index == last:
-            append_expert_step(result, text, chat, is_last=index == last)
+            before, own = split_shown(text, chat.settings)
+            _append_shown(result, before, chat)
+            append_expert_step(result, own, chat, is_last=index == last)
     return result
+
+
+def split_shown(step: str, settings: ProtocolSettings) -> tuple[str, str]:
+    r"""What a step text begins with that was shown to its author, with the line before it, and what the author wrote.
+
+    >>> split_shown("Use it.\n<retrieve>\n1 + 1\n</retrieve>\n<answer>2</answer>", ProtocolSettings())
+    ('Use it.\n<retrieve>\n1 + 1\n</retrieve>\n', '<answer>2</answer>')
+    """
+    tag = re.escape(settings.retrieve_tag)
+    found = re.match(rf"(?:[^\n]*\n)?<{tag}>\n.*?\n</{tag}>\n", step, flags=re.DOTALL)
+    return ("", step) if found is None else (found[0], step[found.end() :])
+
+
+def _append_shown(result: Trajectory, piece: str, chat: ChatProtocol) -> None:
+    if piece:
+        trace = StepTrace("", result.question_text, "", piece, result.reward)
+        result.append_retrieved(chat.encode(piece), RetrievedTrace(trace, 0.0))
+        result.text += piece
