@@ -5,23 +5,27 @@ from __future__ import annotations
 import pytest
 
 # whole jobs of more than 6 GB: one at a time
-LARGE = {f"tests/e2e/test_{name}.py" for name in ("main_job", "arpo", "own_environment", "scaling", "killed_env_runner")}
+LARGE = {f"tests/e2e/test_{name}.py" for name in ("main_job", "scaling", "killed_env_runner")}
 # the groups that take longest, in this order; one of them must not be left for the end
 LONGEST = (
     "large",
+    "milvus",
+    "tests/rollout/test_vllm_engine.py",
     "tests/e2e/test_examples_train.py",
     "tests/e2e/test_kill_and_resume.py",
     "tests/rollout/test_engine_processes.py",
     "tests/e2e/test_population.py",
-    "milvus",
-    "tests/rollout/test_vllm_engine.py",
     "tests/cli/test_train_file.py",
     "tests/e2e/test_lora_job.py",
     "tests/learner/test_training_state.py",
-    "tests/e2e/test_search_job.py",
     "tests/e2e/test_tune.py",
     "tests/cli/test_resume_command.py",
     "tests/e2e/test_readme.py",
+    "tests/e2e/test_warm_start_job.py",
+    "tests/e2e/test_restored_run.py",
+    "tests/e2e/test_arpo.py",
+    "tests/e2e/test_own_environment.py",
+    "tests/e2e/test_search_job.py",
     "tests/learner/test_learners_together.py",
     "tests/learner/test_fsdp.py",
     "tests/cli/test_buffer_build.py",

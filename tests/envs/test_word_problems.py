@@ -189,6 +189,7 @@ def test_the_smallest_numbers_still_make_problems() -> None:
         assert len(problems(options, "train", 200)) + len(problems(options, "test", 100)) == 300
 
 
+@pytest.mark.process
 def test_a_call_is_right_if_its_value_is_one_of_the_solution() -> None:
     config = {"steps": [2, 3], "num_train": 50}
     env, source = WordProblems(config), WordProblems.questions(config, "train")
