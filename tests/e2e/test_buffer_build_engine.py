@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run_here
-from kill_job import JOB
+from kill_job import JOB, SIZES
 from sums import write_job
 
 from rapo_rllib.agent_setup import policy_folder
@@ -56,7 +56,9 @@ def test_a_checkpoint_answers_questions_that_are_only_seeds(
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     with whole_folder(checkpoint, iteration=1) as folder:
         shutil.copytree(small_model, folder / "policy")
-    (tmp_path / "job.py").write_text(JOB.format(model=small_model, iterations=1, num_questions=4))
+    (tmp_path / "job.py").write_text(
+        JOB.format(**{**SIZES, "uri": "steps.db", "model": small_model, "iterations": 1, "num_questions": 4})
+    )
     where = ["--uri", str(tmp_path / "letters.db")]
     build(str(tmp_path / "job.py"), "--agent", str(checkpoint), "--samples", "4", "--keep", "1", *where)
     traces = stored(tmp_path / "letters.db", "trajectory")  # the level of this job

@@ -34,6 +34,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     made.run_summary, made.progress, made.metrics = RunSummary(), Clock(), MetricsLogger(root=True)
     made.test_questions, made._evaluations, made._version = [None] * 4, 0, 1
     made.training_s = made.evaluations_due = 0
+    made._warm_start = None
 
     def rllib_step(self: Any) -> dict[str, Any]:
         self.progress.seconds += self.training_s
