@@ -1,4 +1,7 @@
-"""One behaviour in three homes: a Lite path, a Milvus server, and one with TLS, a token and a named database."""
+"""One behaviour in two homes: a Lite path, and a Milvus server with TLS, a token and a named database.
+
+A server without these is what tests of faults use.
+"""
 
 import os
 import pickle
@@ -40,17 +43,12 @@ def draw(buffer: StepTraceBuffer, seeds) -> list[StepTrace | None]:
     return buffer.random_traces([query(TRACES[0])] * len(seeds), [random.Random(seed) for seed in seeds])
 
 
-@pytest.fixture(
-    scope="module",
-    params=["lite", pytest.param("server", marks=pytest.mark.milvus), pytest.param("hosted", marks=pytest.mark.milvus)],
-)
+@pytest.fixture(scope="module", params=["lite", pytest.param("hosted", marks=pytest.mark.milvus)])
 def home(request, tmp_path_factory) -> BufferSettings:
     """Settings of a place that is empty at first. What a test stores in a collection of its own it drops again."""
     if request.param == "lite":
         return BufferSettings(uri=str(tmp_path_factory.mktemp("home") / "steps.db"))
-    server = request.getfixturevalue("milvus_server" if request.param == "server" else "hosted_milvus")
-    if request.param == "server":
-        return BufferSettings(uri=server.uri)
+    server = request.getfixturevalue("hosted_milvus")
     server.make_database("mine")
     patch = pytest.MonkeyPatch()
     request.addfinalizer(patch.undo)
