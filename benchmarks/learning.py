@@ -5,7 +5,7 @@
     python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
     python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of docs/learning.md
     python benchmarks/learning.py short        RAPO and GRPO, two seeds
-    python benchmarks/learning.py words        SmolLM2 by the packaged jobs
+    python benchmarks/learning.py words        SmolLM2 on word problems: base policies, learning rates, and the runs that count
 
 What is run, and how it is judged, is in ``benchmarks/learning_plan.md``. All parts are the plugin's own: vLLM, Milvus Lite,
 ``RAPOConfig``. A run is a process of its own; one that has ended is not run again, so every command resumes.
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +30,8 @@ from learning_parts.processes import run_all
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import RESULTS, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, tables, written_into
-from learning_parts.word_run import METHODS as WORD_METHODS
+from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
-from learning_parts.word_run import run as run_words
 
 SHORT = {"arms": ("rapo", "grpo"), "seeds": 2, "tokens": 20_000}
 
@@ -56,7 +56,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS, help="raw results and what is made of them")
     parser.add_argument("--minutes", type=float, help="no run begins later than this")
     parser.add_argument("--at-once", type=int, default=2, help="runs beside each other")
-    parser.add_argument("--seeds", type=int, default=1, help="of words")
     return parser.parse_args()
 
 
@@ -107,7 +106,7 @@ def _chain_run(planned: plan.Planned, lr: float, found: list[Path], folder: Path
     return ChainRun(planned.arm, planned.seed, planned.calls, lr, str(policy), str(folder))
 
 
-def _run(wanted: list[ChainRun], options: argparse.Namespace) -> list[str]:
+def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> list[str]:
     """Do the runs that have not ended yet; names of those that failed."""
     missing, failed, began = [run for run in wanted if not rows_of(run.file)], [], time.monotonic()
     print(f"{len(missing)} of {len(wanted)} runs are to be done", flush=True)
@@ -129,18 +128,29 @@ def report(options: argparse.Namespace) -> list[str]:
 
 
 def words(options: argparse.Namespace) -> list[str]:
-    """All runs on the word problems; names of those that failed."""
-    folder, failed = options.folder / "words", []
-    folder.mkdir(parents=True, exist_ok=True)
-    for run in (WordRun(method, seed, str(folder)) for seed in range(options.seeds) for method in WORD_METHODS):
-        if rows_of(run.file):
-            continue
-        try:
-            run_words(run)
-        except subprocess.CalledProcessError as error:
-            print(f"{run.file.stem}: {error}", flush=True)
-            failed.append(run.file.stem)
+    """Run what counts of SmolLM2 on the word problems, one run at a time, and add what has ended to the raw results."""
+    found = word_policies(options.folder / "word_policies", options.results / "word_habits.json")
+    one = argparse.Namespace(**{**vars(options), "at_once": 1})  # each takes both cores, and memory
+    rated, chosen = options.folder / "word_rates", options.results / "word_rates.json"
+    if not chosen.exists():
+        trial = [(arm, lr, seed) for arm in plan.WORD_RATED for lr in plan.WORD_RATES for seed in plan.WORD_RATE_SEEDS]
+        runs = [_word_run(arm, seed, lr, found, rated) for arm, lr, seed in trial]
+        if failed := _run(runs, one):
+            return failed
+        if not all(rows_of(run.file) for run in runs):
+            return []
+        choose(rated, chosen, plan.WORD_RATED)
+    folder, there = options.folder / "words", read(options.results)
+    wanted = [(arm, seed) for seed in range(plan.WORD_SEEDS) for arm in plan.WORD_ARMS]
+    missing = [(arm, seed) for arm, seed in wanted if seed not in there.get(("words", arm), {})]
+    failed = _run([_word_run(arm, seed, rate_of(arm, chosen), found, folder) for arm, seed in missing], one)
+    print(f"{collect(folder, options.results)} runs have ended here, {len(missing)} were missing before", flush=True)
     return failed
+
+
+def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -> WordRun:
+    folder.mkdir(parents=True, exist_ok=True)
+    return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder), threads=len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":

@@ -79,16 +79,17 @@ def _goes_on(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]]) -> f
 def _solves(model: Any, chat: ChatProtocol, chain: Chain) -> bool:
     """Whether it takes every step and answers, greedily, where it is told to be careful."""
     steps = [chain.call(index) for index in range(LENGTH)] + [answer_text(chain.values[-1])]
-    return all(_says(model, behind(chat, chain, taken, careful=True), chat.encode(step)) for taken, step in enumerate(steps))
+    return all(says(model, behind(chat, chain, taken, careful=True), chat.encode(step)) for taken, step in enumerate(steps))
 
 
 def _share(model: Any, chat: ChatProtocol, contexts: Sequence[list[int]], wanted: Sequence[list[str]]) -> float:
     """Share of contexts behind which the most probable tokens are exactly one of the wanted texts."""
-    hits = sum(any(_says(model, ids, chat.encode(text)) for text in texts) for ids, texts in zip(contexts, wanted, strict=True))
+    hits = sum(any(says(model, ids, chat.encode(text)) for text in texts) for ids, texts in zip(contexts, wanted, strict=True))
     return hits / len(contexts)
 
 
-def _says(model: Any, context: list[int], tokens: list[int]) -> bool:
+def says(model: Any, context: list[int], tokens: list[int]) -> bool:
+    """Whether the most probable tokens behind ``context`` are exactly these."""
     import torch
 
     with torch.inference_mode():

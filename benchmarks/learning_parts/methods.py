@@ -10,6 +10,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "grpo": {"preset": "grpo", "clip_high": 0.28},
     "rapo": {},
     "rapo_hidden": {"step_trace_buffer": {"filter": {"hide_answers": True}}},  # no step trace that shows the answer
+    "rapo_other": {"step_trace_buffer": {"filter": {"question": "other"}}},  # no step of the very question
     "luffy": {"preset": "luffy"},  # whole trajectories of the expert, trained on
     "trajectories": {"preset": "trajectory_retrieval"},  # whole trajectories of the expert, shown
     "arpo": {

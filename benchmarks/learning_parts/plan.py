@@ -15,6 +15,14 @@ RATES = (0.75e-4, 1.5e-4, 3e-4)
 RATE_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
 TARGET = 0.5  # held-out accuracy whose cost is reported
 EQUIVALENT = 0.03  # a difference within this is none
+WORD_ARMS = ("grpo", "rapo", "rapo_hidden")
+WORD_SEEDS = 6
+WORD_POLICIES = 3
+WORD_TOKENS = 60_000
+WORD_RATES = (5e-6, 1e-5, 2e-5)
+WORD_RATED = ("grpo", "rapo")
+WORD_RATE_SEEDS = (1000,)
+WORD_GATES = {"careful": (0.7, 1.0), "goes_on_1": (0.02, 0.05), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
 GATES = {"careful": (0.9, 1.0), "goes_on_1": (0.01, 0.06), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from learning_parts.habits import habits
@@ -17,9 +18,9 @@ NOTE = "habits.json"  # of all that were tried
 MOST = 12  # seeds that are tried
 
 
-def passes(found: dict[str, float]) -> bool:
+def passes(found: Mapping[str, float], gates: Mapping[str, tuple[float, float]] = GATES) -> bool:
     """Whether a policy's habits are within all gates."""
-    return all(low <= found[name] <= high for name, (low, high) in GATES.items())
+    return all(low <= found[name] <= high for name, (low, high) in gates.items())
 
 
 def base_policies(folder: Path = FOLDER) -> list[Path]:

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
-from learning_parts.chain_run import ChainRun, train
+from learning_parts.training import train
 
 IMPORTED = ("vllm", "sentence_transformers", "rapo_rllib.env_runner", "rapo_rllib.learner", "learning_parts.chains")
 
 
-def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
+def run_all(runs: Sequence[Any], at_once: int) -> list[str]:
     """Do ``runs``, ``at_once`` at a time, and say how long each took; names of those that failed."""
     threads = max(1, len(os.sched_getaffinity(0)) // at_once)
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -28,7 +29,7 @@ def run_all(runs: Sequence[ChainRun], at_once: int) -> list[str]:
     return [run.name for run, code in zip(runs, codes, strict=True) if code]
 
 
-def _run(context: ForkServerContext, run: ChainRun) -> int | None:
+def _run(context: ForkServerContext, run: Any) -> int | None:
     log = run.file.with_suffix(".log")
     process = context.Process(target=_train_into, args=(run, log))
     started = time.monotonic()
@@ -39,7 +40,7 @@ def _run(context: ForkServerContext, run: ChainRun) -> int | None:
     return process.exitcode
 
 
-def _train_into(run: ChainRun, log: Path) -> None:
+def _train_into(run: Any, log: Path) -> None:
     """Train with everything that is printed, by libraries in C++ too, in ``log``."""
     with log.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)

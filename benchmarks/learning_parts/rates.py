@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,16 @@ from learning_parts.methods import RATED, rated
 from learning_parts.results import RESULTS, rows_of
 
 FILE = RESULTS / "rates.json"
+WORD_FILE = RESULTS / "word_rates.json"
 
 
-def choose(folder: Path, file: Path = FILE) -> dict[str, float]:
-    """Read the runs in ``folder``, write what came out, and return the chosen rates.
+def choose(folder: Path, file: Path = FILE, arms: Sequence[str] = RATED) -> dict[str, float]:
+    """Read the runs in ``folder``, write what came out, and return the chosen rates of ``arms``.
 
     Raises:
         ValueError: a method has no run that ended.
     """
-    found: dict[str, dict[str, list[float]]] = {arm: {} for arm in RATED}
+    found: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
     for run in sorted(folder.glob("*.jsonl")):
         if rows := rows_of(run):
             facts = rows[0]["run"]

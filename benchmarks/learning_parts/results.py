@@ -21,7 +21,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 COSTS = ("tokens", "train_s", "tool_calls")
 Rows = list[dict[str, Any]]
 Runs = dict[int, Rows]  # by seed
-Study = dict[tuple[int, str], Runs]  # by calls and arm
+Study = dict[tuple[int | str, str], Runs]  # by calls, or "words", and arm
 
 
 def rows_of(file: Path) -> Rows:
@@ -39,7 +39,8 @@ def collect(folder: Path, results: Path = RESULTS) -> int:
         if not (rows := rows_of(file)):
             continue
         run, count = rows[0]["run"], count + 1
-        target = results / f"chains-{run['calls']}-{run['arm']}.json"
+        task = "words" if run["calls"] == "words" else f"chains-{run['calls']}"
+        target = results / f"{task}-{run['arm']}.json"
         kept = json.loads(target.read_text()) if target.exists() else {}
         facts = {"lr": run["lr"], "policy": Path(run["policy"]).name, "tokens": run["tokens"]}
         kept.setdefault(str(run["seed"]), {**facts, "rows": [_rounded(row) for row in rows[1:]]})
@@ -55,11 +56,13 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(results: Path = RESULTS) -> Study:
-    """All raw results of the chains."""
+    """All raw results."""
     found: Study = {}
-    for file in sorted(results.glob("chains-*.json")):
-        _, calls, arm = file.stem.split("-", 2)
-        found[int(calls), arm] = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
+    for file in sorted([*results.glob("chains-*-*.json"), *results.glob("words-*.json")]):
+        task, _, rest = file.stem.partition("-")
+        calls, _, arm = rest.partition("-") if task == "chains" else ("words", "", rest)
+        runs = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
+        found[int(calls) if task == "chains" else calls, arm] = runs
     return found
 
 
@@ -83,7 +86,13 @@ def summary(study: Study) -> dict[str, Any]:
     }
 
 
-def _of_calls(study: Study, calls: int) -> dict[str, Any]:
+def _words(study: Study) -> dict[str, Any]:
+    """As of the chains; the differences by the names that the project's documents have for them."""
+    found = _of_calls(study, "words")
+    return {**found, "no_answer_minus_grpo": found["rapo_hidden_minus_grpo"]} if "rapo_hidden_minus_grpo" in found else found
+
+
+def _of_calls(study: Study, calls: int | str) -> dict[str, Any]:
     there = [arm for arm in MAIN if (calls, arm) in study]
     base = areas(study[calls, BASELINE])
     minus = {arm: paired_difference(areas(study[calls, arm]), base) for arm in there if arm != BASELINE}

@@ -20,6 +20,8 @@ NAMES = {
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
     made = {f"chains-{calls}": _main(of_calls) for calls, of_calls in found["chains"].items()}
+    if found["words"]:
+        made["words"] = _main(found["words"])
     if found["noise"]:
         made["noise"] = _table(("p", "mean over the budget, %"), [(p, _percent(value)) for p, value in found["noise"].items()])
     if found["ablations"]:

@@ -1,69 +1,61 @@
-"""One run of ``tuned_examples/rapo_math.yaml`` or ``grpo_math.yaml`` by ``rllib train file``: SmolLM2 on word problems."""
+"""One run of SmolLM2 on the word problems of three operations."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "tuned_examples"
-METHODS = ("rapo", "grpo")
+from learning_parts.methods import ARMS
+from learning_parts.plan import WORD_TOKENS
 
 
 @dataclass(frozen=True)
 class WordRun:
     """What one run is."""
 
-    method: str
+    arm: str
     seed: int
-    folder: str
-    iterations: int = 20
+    lr: float
+    policy: str  # folder of the base policy
+    folder: str  # of everything it writes
+    tokens: int = WORD_TOKENS  # generated in training before it ends
+    evaluation_interval: int = 4  # iterations
+    threads: int = 1
+    attempted: int = 50  # held-out questions of pass@8
+    calls: str = "words"  # where a run on the chains says how many calculations they have
+
+    @property
+    def name(self) -> str:
+        """Unique in its folder."""
+        return f"words-{self.arm}-{self.lr:g}-{self.seed}"
 
     @property
     def file(self) -> Path:
-        """Rows of figures."""
-        return Path(self.folder) / f"{self.method}-{self.seed}.jsonl"
+        """What it is, then rows of figures."""
+        return Path(self.folder) / f"{self.name}.jsonl"
 
-    @property
-    def command(self) -> list[str]:
-        """As a user would type it. No limit of time, which would give a slower method fewer tokens."""
-        job = EXAMPLES / f"{self.method}_math.yaml"
-        storage = Path(self.folder) / f"{self.method}-{self.seed}"
-        changes = {"seed": self.seed, "time_budget_s": "null", "evaluation_interval": 4}
-        settings = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
-        stop = json.dumps({"training_iteration": self.iterations})
-        program = [sys.executable, "-m", "rapo_rllib.cli.main", "train", "file", str(job)]
-        return [*program, *settings, "--stop", stop, "--storage-path", str(storage), "--resume"]
+    def config(self) -> Any:
+        """The job."""
+        from learning_parts.word_policy import base_config
+        from learning_parts.word_traces import TASK
 
-    def finish(self) -> None:
-        """Write the rows of a run that has ended."""
-        (results,) = (Path(self.folder) / f"{self.method}-{self.seed}").glob("*/*/result.json")
-        lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-        by_iteration = {line["training_iteration"]: line for line in lines}  # after a kill some are there twice
-        rows = rows_of_results([by_iteration[iteration] for iteration in sorted(by_iteration)])
-        self.file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def run(run: WordRun) -> None:
-    """Train to the end, or go on where a killed one stopped."""
-    subprocess.run(run.command, cwd=run.folder, check=True)
-    run.finish()
-
-
-def rows_of_results(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as of a run on the chains, with totals counted on; the last one again, marked ``done``."""
-    totals = {"tokens": 0.0, "rollout_s": 0.0, "tool_calls": 0.0, "train_s": 0.0, "iteration": 0.0}
-    rows: list[dict[str, Any]] = [{**totals, "accuracy": results[-1]["rapo"]["accuracy_before"]}]
-    for result in results:
-        sampled = result["env_runners"]
-        totals["tokens"] += sampled["tokens"]["generated"]
-        totals["rollout_s"] += sampled["rollout_s"]
-        totals["tool_calls"] += sampled["tools"]["python"]["calls"]
-        totals["train_s"], totals["iteration"] = result["time_total_s"], result["training_iteration"]
-        evaluated = result.get("evaluation", {}).get("env_runners", {})
-        rows.append({**totals, **({"accuracy": evaluated["accuracy"]} if "accuracy" in evaluated else {})})
-    last = next(row["accuracy"] for row in reversed(rows) if "accuracy" in row)
-    return [*rows, {**totals, "accuracy": last, "done": True}]
+        arm = dict(ARMS[self.arm])
+        buffer = {"uri": str(Path(self.folder) / f"buffer-words-{self.seed}.db"), **arm.pop("step_trace_buffer", {})}
+        return (
+            base_config(self.policy)
+            .environment("rapo/word_problems", env_config={**TASK, "seed": self.seed})
+            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=200)
+            .debugging(seed=self.seed)
+            .training(
+                questions_per_step=12,
+                group_size=8,
+                num_hybrid=4,
+                num_minibatches=2,
+                lr=self.lr,
+                learner_num_threads=self.threads,
+                transcripts=True,
+                step_trace_buffer=buffer,
+            )
+            .training(**arm)
+        )

@@ -6,11 +6,10 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from learning_parts import processes
-from learning_parts.chain_run import ChainRun, config_of
+from learning_parts.chain_run import ChainRun
 from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, parse_chain, split_of
 from learning_parts.habits import behind, habits, held_out, uses
 from learning_parts.imitation import (
@@ -26,7 +25,6 @@ from learning_parts.imitation import (
 from learning_parts.measures import diversity, newest_transcripts
 from learning_parts.methods import ARMS, NOISE
 from learning_parts.results import rows_of
-from learning_parts.word_run import WordRun, rows_of_results
 
 from rapo_rllib.protocol.chat import ChatProtocol
 
@@ -154,10 +152,11 @@ def policy(tmp_path_factory):
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
-    config = config_of(ChainRun(arm, 0, 3, 1e-4, str(policy), str(tmp_path)))
+    config = ChainRun(arm, 0, 3, 1e-4, str(policy), str(tmp_path)).config()
     config.validate()
     assert config.uses_retrieval == (arm not in ("grpo", "arpo", "luffy"))
     assert config.buffer_settings.filter.hide_answers == (arm == "rapo_hidden")
+    assert config.buffer_settings.filter.question == ("other" if arm == "rapo_other" else "any")
     assert config.buffer_settings.uri == str(tmp_path / "buffer-3-0.db")
     noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
     assert config.rollout_settings.retrieval_noise == noise.get(arm, 0.0)
@@ -193,30 +192,6 @@ def test_habits_are_read_behind_right_steps(policy):
     assert found["careful"] == found["reads_1"] == found["takes_over_1"] == 0
 
 
-def test_results_of_tune_become_rows():
-    results = [
-        {
-            "training_iteration": i,
-            "time_total_s": 10.0 * i,
-            "rapo": {"accuracy_before": 0.1},
-            "env_runners": {"tokens": {"generated": 100}, "rollout_s": 2.0, "tools": {"python": {"calls": 7}}},
-            **({"evaluation": {"env_runners": {"accuracy": 0.3}}} if i == 2 else {}),
-        }
-        for i in (1, 2)
-    ]
-    rows = rows_of_results(results)
-    assert rows[0]["accuracy"] == 0.1
-    assert rows[-1] == {
-        "tokens": 200,
-        "rollout_s": 4,
-        "tool_calls": 14,
-        "train_s": 20,
-        "iteration": 2,
-        "accuracy": 0.3,
-        "done": True,
-    }
-
-
 def test_a_run_that_fails_is_named_and_its_log_says_why(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes, "IMPORTED", ())
     run = ChainRun("grpo", 3, 2, 1e-4, policy=str(tmp_path / "gone"), folder=str(tmp_path), tokens=100)
@@ -224,14 +199,3 @@ def test_a_run_that_fails_is_named_and_its_log_says_why(tmp_path, monkeypatch, c
     assert "2-grpo-0.0001-3: " in capsys.readouterr().out
     assert "gone" in run.file.with_suffix(".log").read_text()
     assert rows_of(run.file) == []
-
-
-def test_word_runs_give_options_that_the_command_has(tmp_path):
-    from typer.testing import CliRunner
-
-    from rapo_rllib.cli.main import app
-
-    command = WordRun("grpo", 1, str(tmp_path)).command[3:]
-    for option in [word for word in command if word.startswith("--")]:
-        assert option in CliRunner().invoke(app, ["train", "file", "--help"], env={"COLUMNS": "200"}).output
-    assert Path(command[2]).is_file()

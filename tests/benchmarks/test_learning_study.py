@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from learning_parts import plan
-from learning_parts.chain_run import EFFECT, ChainRun
+from learning_parts.chain_run import ChainRun
 from learning_parts.measures import area, cost_until, solved_once
 from learning_parts.methods import ABLATIONS, ARMS, MAIN, NOISE, rated
 from learning_parts.plots import curves, on_a_grid
@@ -19,6 +19,7 @@ from learning_parts.rates import choose, rate_of
 from learning_parts.results import RESULTS, collect, read, rows_of, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
 from learning_parts.tables import PAGE, tables, written_into
+from learning_parts.training import EFFECT
 
 ROWS = [
     {"tokens": 0, "accuracy": 0.0, "train_s": 0},

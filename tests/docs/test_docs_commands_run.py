@@ -133,7 +133,7 @@ ELSEWHERE = {
     ),
     "python benchmarks/learning.py": (
         "an hour; its parts",
-        "benchmarks/test_learning_parts.py::test_results_of_tune_become_rows",
+        "benchmarks/test_learning_study.py::test_runs_that_ended_become_results_figures_and_tables",
     ),
     "python benchmarks/learner.py": (
         "an hour; its parts",
