@@ -80,6 +80,7 @@ def summary(study: Study) -> dict[str, Any]:
     half = {arm: _until(study[PRIMARY, arm], "train_s")["median"] for arm in ("rapo", "grpo") if (PRIMARY, arm) in study}
     return {
         "chains": chains,
+        "words": _words(study) if ("words", BASELINE) in study else {},
         "noise": noise,
         "ablations": {arm: {**found, "p_holm": adjusted[arm]} for arm, found in ablations.items()},
         "seconds_to_half": half,

@@ -165,3 +165,15 @@ def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
     assert written_into(page, tables(found)) == page
     if found["chains"]:
         assert json.loads((RESULTS / "summary.json").read_text()) == json.loads(json.dumps(found))
+
+
+def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> None:
+    for arm, gain in (("grpo", 0.0), ("rapo", 0.1), ("rapo_hidden", 0.05)):
+        for seed in range(2):
+            write_run(tmp_path / "runs", arm, seed, 0.2 + gain, calls="words")  # type: ignore[arg-type]
+    collect(tmp_path / "runs", tmp_path / "results")
+    assert (tmp_path / "results" / "words-rapo_hidden.json").exists()
+    found = summary(read(tmp_path / "results"))
+    assert found["words"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.05)
+    assert found["words"]["no_answer_minus_grpo"]["mean"] == pytest.approx(0.025)
+    assert "| RAPO, no step shown" in tables(found)["words"] and not found["chains"]
