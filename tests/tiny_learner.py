@@ -60,6 +60,14 @@ class TinyConfig(AlgorithmConfig):
         return RLModuleSpec(CausalLMRLModule, observation_space=space, action_space=space, model_config=config)
 
 
+def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
+    """A learner of the model in ``folder``, built."""
+    config = TinyConfig(folder, **settings)
+    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
+    learner.build()
+    return learner
+
+
 def trajectory(
     question: str, prompt: Sequence[int], parts: Sequence[tuple[str, int]], reward: float, seed: int, hybrid: bool = False
 ) -> Trajectory:

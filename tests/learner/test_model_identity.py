@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_learner import TinyConfig, trajectory_groups
+from tiny_learner import build, trajectory_groups
 from tiny_models import save_tiny_model, tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -26,13 +26,6 @@ LORA: dict[str, Any] = {"lora": LoraSettings(rank=4)}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
-def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
-    config = TinyConfig(folder, **settings)
-    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
-    learner.build()
-    return learner
 
 
 def trained(folder: Path, **settings: Any) -> RAPOTorchLearner:

@@ -8,25 +8,17 @@ from typing import Any
 import pytest
 import torch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
-from tiny_learner import TinyConfig, trajectory_groups
+from tiny_learner import build, trajectory_groups
 from tiny_models import save_tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner import RAPOTorchLearner
 from rapo_rllib.settings import ObjectiveSettings
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
-def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
-    config = TinyConfig(folder, **settings)
-    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
-    learner.build()
-    return learner
 
 
 def batch(count: int) -> TrainingBatch:
