@@ -6,6 +6,7 @@ A server without these is what tests of faults use.
 import os
 import pickle
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ import torch
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
+from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.schema import Field
@@ -229,6 +231,19 @@ def test_what_is_drawn_could_have_been_found(filled, other):
         assert {trace.question == TRACES[0].question for trace in drawn} == {question == "same"}
     nobody = filled.random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2, {"solver"})
     assert nobody == [None, None]
+
+
+def test_answers_are_hidden(filled, other):
+    answers = tuple(re.findall(r"\d+", TRACES[0].text)[-1:])
+    asked = replace(query(TRACES[0]), answers=answers)
+    (nearest,) = filled.retrieve([asked], top_k=len(TRACES))
+    kept = [hit.trace.id for hit in nearest if not shows_answer(hit.trace.text, answers)]
+    assert 3 <= len(kept) < len(nearest) and nearest[0].trace.id not in kept
+    hiding = other(filter=TraceFilter(hide_answers=True))
+    (found,) = hiding.retrieve([asked], top_k=3)
+    assert [hit.trace.id for hit in found] == kept[:3]
+    drawn = hiding.random_traces([asked] * 60, [random.Random(seed) for seed in range(60)])
+    assert {trace.id for trace in drawn} <= set(kept)
 
 
 def test_a_drawn_trace_that_somebody_deletes_is_drawn_again(other):
