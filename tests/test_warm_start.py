@@ -125,6 +125,21 @@ def test_it_learns_and_is_kept(tmp_path: Path, small_model: str) -> None:
     assert not list(tmp_path.glob(".*.partial"))
 
 
+def test_adapters_are_trained_and_merged(tmp_path: Path, small_model: str) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    config = job(tmp_path, small_model, num_trajectories=8, num_epochs=2)
+    config.training(
+        model={"name_or_path": small_model, "autocast_dtype": None, "lora": {"rank": 4, "target_modules": ["q_proj"]}}
+    )
+    made = warm_start(config, Progress("warm"))
+    assert made is not None
+    before, after = (load_file(Path(folder) / "model.safetensors") for folder in (small_model, made.folder))
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    assert moved and all("q_proj" in name for name in moved) and set(after) == set(before)
+
+
 def test_nothing_that_fits(tmp_path: Path, small_model: str) -> None:
     config = job(tmp_path, small_model)
     config.max_response_tokens = 10
