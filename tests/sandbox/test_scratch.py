@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -42,6 +43,14 @@ def is_over(folder: Path, num_bytes: int = 2 * MEGA, num_files: int = 50) -> boo
     return scratch.is_over(str(folder), os.getpid(), num_bytes, num_files)
 
 
+def alone(check: Callable[..., None], *arguments: object) -> None:
+    """Run ``check`` in a new process: what earlier tests left open in this one would count."""
+    process = multiprocessing.get_context("spawn").Process(target=check, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, "see the traceback that the process printed"
+
+
 def write(path: Path, megabytes: int = 4) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     os.write(fd, os.urandom(megabytes * MEGA))
@@ -60,6 +69,10 @@ def deep(folder: Path, depth: int) -> int:
 
 
 def test_files_and_folders_count(folder: Path) -> None:
+    alone(check_files_and_folders_count, folder)
+
+
+def check_files_and_folders_count(folder: Path) -> None:
     assert not is_over(folder)
     os.close(write(folder / "x"))
     (folder / "d").mkdir()
@@ -69,12 +82,20 @@ def test_files_and_folders_count(folder: Path) -> None:
 
 
 def test_an_open_file_with_a_name_counts_once(folder: Path) -> None:
+    alone(check_an_open_file_with_a_name_counts_once, folder)
+
+
+def check_an_open_file_with_a_name_counts_once(folder: Path) -> None:
     fd = write(folder / "x")
     assert is_over(folder) and not is_over(folder, num_bytes=6 * MEGA)
     os.close(fd)
 
 
 def test_a_file_without_a_name_counts_while_it_is_open(folder: Path) -> None:
+    alone(check_a_file_without_a_name_counts_while_it_is_open, folder)
+
+
+def check_a_file_without_a_name_counts_while_it_is_open(folder: Path) -> None:
     fd = write(folder / "x")
     other = os.dup(fd)
     (folder / "x").unlink()
@@ -88,6 +109,10 @@ def test_a_file_without_a_name_counts_while_it_is_open(folder: Path) -> None:
 
 
 def test_a_file_without_a_name_counts_while_it_is_mapped(folder: Path) -> None:
+    alone(check_a_file_without_a_name_counts_while_it_is_mapped, folder)
+
+
+def check_a_file_without_a_name_counts_while_it_is_mapped(folder: Path) -> None:
     fd = write(folder / "x")
     address = libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)  # mmap.mmap would keep it open
     os.close(fd)
@@ -99,6 +124,10 @@ def test_a_file_without_a_name_counts_while_it_is_mapped(folder: Path) -> None:
 
 
 def test_a_path_can_be_too_long_to_be_opened(folder: Path) -> None:
+    alone(check_a_path_can_be_too_long_to_be_opened, folder)
+
+
+def check_a_path_can_be_too_long_to_be_opened(folder: Path) -> None:
     innermost = deep(folder, 40)
     fd = os.open("x", os.O_RDWR | os.O_CREAT, dir_fd=innermost)
     os.write(fd, os.urandom(4 * MEGA))
@@ -125,20 +154,16 @@ def test_folders_that_nobody_may_enter_are_counted_and_removed(folder: Path, mod
     for path in (folder.parent, folder, folder / "d"):
         os.chown(path, *((NOBODY, NOBODY) if os.geteuid() == 0 else (-1, -1)))
     (folder / "d").chmod(mode)
-    inside = os.open(folder.parent, os.O_RDONLY)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.fchdir(inside)  # the folders above are not everybody's
-            if os.geteuid() == 0:
-                os.setgid(NOBODY), os.setuid(NOBODY)
-            over = scratch.is_over("1", os.getpid(), MEGA, 50), scratch.is_over("1", os.getpid(), MEGA, 90)
-            list(scratch.removal("1"))
-            os._exit(0 if over == (True, False) and not os.path.exists("1") else 1)
-        finally:
-            os._exit(2)
-    os.close(inside)
-    assert os.waitpid(child, 0)[1] == 0
+    alone(check_as_nobody, folder.parent)
+    assert not folder.exists()
+
+
+def check_as_nobody(parent: Path) -> None:
+    os.chdir(parent)  # the folders above are not everybody's
+    if os.geteuid() == 0:
+        os.setgid(NOBODY), os.setuid(NOBODY)
+    assert scratch.is_over("1", os.getpid(), MEGA, 50) and not scratch.is_over("1", os.getpid(), MEGA, 90)
+    list(scratch.removal("1"))
 
 
 def test_no_more_is_looked_at_than_is_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
