@@ -3,6 +3,7 @@
     python benchmarks/learning.py policies     make the base policies of the chains, and hold them against their gates
     python benchmarks/learning.py rates        choose each method's learning rate
     python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
+    python benchmarks/learning.py seconds      a few of them again, one at a time on an idle machine: what they cost
     python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of docs/learning.md
     python benchmarks/learning.py short        RAPO and GRPO, two seeds
     python benchmarks/learning.py words        SmolLM2 on word problems: base policies, learning rates, and the runs that count
@@ -28,7 +29,7 @@ from learning_parts.plots import curves
 from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, collect, read, rows_of, summary
+from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, tables, written_into
 from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
@@ -40,9 +41,7 @@ def main() -> None:
     """Run what is missing, or report what is there."""
     options = parse()
     options.folder = options.folder.absolute()
-    failed = {"policies": policies, "rates": rates, "chains": chains, "report": report, "short": short, "words": words}[
-        options.command
-    ](options)
+    failed = COMMANDS[options.command](options)
     for name in failed:
         print(f"{name} failed", flush=True)
     sys.exit(1 if failed else 0)
@@ -51,7 +50,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("policies", "rates", "chains", "report", "short", "words"))
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--folder", type=Path, default=Path("learning_runs"), help="rows of runs, base policies, buffers")
     parser.add_argument("--results", type=Path, default=RESULTS, help="raw results and what is made of them")
     parser.add_argument("--minutes", type=float, help="no run begins later than this")
@@ -88,6 +87,16 @@ def chains(options: argparse.Namespace) -> list[str]:
     return failed
 
 
+def seconds(options: argparse.Namespace) -> list[str]:
+    """Time some of the runs that count, again and alone."""
+    found, folder = base_policies(options.results / "policies"), options.folder / "timed"
+    one = argparse.Namespace(**{**vars(options), "at_once": 1})
+    wanted = [_chain_run(run, rate_of(run.arm, options.results / "rates.json"), found, folder) for run in plan.timed_runs()]
+    failed = _run(wanted, one)
+    collect(folder, options.results, TIMED)
+    return failed
+
+
 def short(options: argparse.Namespace) -> list[str]:
     """A few small runs, to see that all of it works and what it costs."""
     found = base_policies(options.results / "policies")
@@ -96,7 +105,7 @@ def short(options: argparse.Namespace) -> list[str]:
     runs = [_chain_run(planned, plan.RATES[1], found, folder) for planned in wanted]
     failed = _run([replace(run, tokens=SHORT["tokens"]) for run in runs], options)
     collect(folder, folder / "results")
-    print(json.dumps(summary(read(folder / "results")), indent=1), flush=True)
+    print(json.dumps(summary(read(folder / "results"), {}), indent=1), flush=True)
     return failed
 
 
@@ -118,7 +127,7 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
 
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
-    found = summary(read(options.results))
+    found = summary(read(options.results), read(options.results, TIMED))
     (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(written_into(PAGE.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
     if found["chains"]:
@@ -152,6 +161,8 @@ def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder), threads=len(os.sched_getaffinity(0)))
 
+
+COMMANDS = {command.__name__: command for command in (policies, rates, chains, seconds, report, short, words)}
 
 if __name__ == "__main__":
     main()

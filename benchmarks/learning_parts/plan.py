@@ -10,6 +10,7 @@ CALLS = (2, 3, 4)  # calculations of a chain: an experiment of its own each
 PRIMARY = 3  # where noise, ablations and learning rates are looked at
 POLICIES = 3  # base policies that pass the gates
 SEEDS = 21  # of questions and chance; seed s begins with base policy s modulo POLICIES
+TIMED_SEEDS = (0, 1, 2)  # of which seconds are taken, in runs of their own, one at a time on an idle machine
 TOKENS = 40_000  # generated in training, per run
 RATES = (0.75e-4, 1.5e-4, 3e-4)
 RATE_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
@@ -40,6 +41,11 @@ def runs() -> list[Planned]:
     found = [Planned(arm, seed, calls) for calls in (PRIMARY, 2, 4) for seed in range(SEEDS) for arm in MAIN]
     others = [arm for arm in (*NOISE.values(), *ABLATIONS) if arm not in MAIN]
     return found + [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm in others]
+
+
+def timed_runs() -> list[Planned]:
+    """The runs that seconds are taken of: other work beside the runs that count would be in theirs."""
+    return [Planned(arm, seed, PRIMARY) for seed in TIMED_SEEDS for arm in MAIN]
 
 
 def rate_runs() -> list[tuple[Planned, float]]:

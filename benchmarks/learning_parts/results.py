@@ -18,7 +18,8 @@ from learning_parts.plan import CALLS, EQUIVALENT, PRIMARY, TARGET
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-COSTS = ("tokens", "train_s", "tool_calls")
+COSTS = ("tokens", "tool_calls")
+CHAINS, TIMED = "chains", "timed"  # kinds of raw results
 Rows = list[dict[str, Any]]
 Runs = dict[int, Rows]  # by seed
 Study = dict[tuple[int | str, str], Runs]  # by calls, or "words", and arm
@@ -32,14 +33,14 @@ def rows_of(file: Path) -> Rows:
     return rows if rows and rows[-1].get("done") else []
 
 
-def collect(folder: Path, results: Path = RESULTS) -> int:
+def collect(folder: Path, results: Path = RESULTS, kind: str = CHAINS) -> int:
     """Add the ended runs in ``folder`` to the raw results; how many there were. What is there already stays as it is."""
     count = 0
     for file in sorted(folder.glob("*.jsonl")):
         if not (rows := rows_of(file)):
             continue
         run, count = rows[0]["run"], count + 1
-        task = "words" if run["calls"] == "words" else f"chains-{run['calls']}"
+        task = "words" if run["calls"] == "words" else f"{kind}-{run['calls']}"
         target = results / f"{task}-{run['arm']}.json"
         kept = json.loads(target.read_text()) if target.exists() else {}
         facts = {"lr": run["lr"], "policy": Path(run["policy"]).name, "tokens": run["tokens"]}
@@ -55,19 +56,19 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
-def read(results: Path = RESULTS) -> Study:
-    """All raw results."""
+def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
+    """All raw results on the chains, and on the word problems."""
     found: Study = {}
-    for file in sorted([*results.glob("chains-*-*.json"), *results.glob("words-*.json")]):
+    for file in sorted([*results.glob(f"{kind}-*-*.json"), *results.glob("words-*.json")]):
         task, _, rest = file.stem.partition("-")
-        calls, _, arm = rest.partition("-") if task == "chains" else ("words", "", rest)
+        calls, _, arm = rest.partition("-") if task == kind else ("words", "", rest)
         runs = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
-        found[int(calls) if task == "chains" else calls, arm] = runs
+        found[int(calls) if task == kind else calls, arm] = runs
     return found
 
 
-def summary(study: Study) -> dict[str, Any]:
-    """The figures by their names; arms with fewer than two seeds are left out."""
+def summary(study: Study, timed: Study) -> dict[str, Any]:
+    """The figures by their names; arms with fewer than two seeds are left out. Seconds are taken of the runs in ``timed``."""
     study = {name: runs for name, runs in study.items() if len(runs) > 1}
     chains = {str(calls): _of_calls(study, calls) for calls in CALLS if (calls, BASELINE) in study}
     noise = {str(p): _mean(study[PRIMARY, arm]) for p, arm in NOISE.items() if (PRIMARY, arm) in study}
@@ -77,7 +78,7 @@ def summary(study: Study) -> dict[str, Any]:
         if (PRIMARY, arm) in study and (PRIMARY, base) in study
     }
     adjusted = holm({arm: found["p"] for arm, found in ablations.items()})
-    half = {arm: _until(study[PRIMARY, arm], "train_s")["median"] for arm in ("rapo", "grpo") if (PRIMARY, arm) in study}
+    half = {arm: _until(timed[PRIMARY, arm], "train_s")["median"] for arm in MAIN if (PRIMARY, arm) in timed}
     return {
         "chains": chains,
         "words": _words(study) if ("words", BASELINE) in study else {},

@@ -16,7 +16,7 @@ from learning_parts.methods import ABLATIONS, ARMS, MAIN, NOISE, rated
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.policies import passes
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, collect, read, rows_of, summary
+from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
 from learning_parts.tables import PAGE, tables, written_into
 from learning_parts.training import EFFECT
@@ -111,7 +111,11 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     study = read(results)
     assert set(study[3, "rapo"]) == {0, 1, 2} and study[3, "rapo"][0][-1]["accuracy"] == 0.8
     assert study[3, "rapo"][0][1]["reward"] == 0.12346
-    found = summary(study)
+    for arm in ("rapo", "grpo"):
+        write_run(tmp_path / "alone", arm, 0, 0.8 if arm == "rapo" else 0.4)
+    collect(tmp_path / "alone", results, TIMED)
+    assert read(results) == study
+    found = summary(study, read(results, TIMED))
     minus = found["chains"]["3"]["rapo_minus_grpo"]
     assert minus["mean"] == pytest.approx(1 / 6) and minus["n"] == 3 and minus["low"] < 1 / 6 < minus["high"]
     assert minus["p_holm"] == minus["p"]  # a family of one: of LUFFY there is one seed only
@@ -125,7 +129,7 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     assert found["seconds_to_half"] == {"rapo": 9.0, "grpo": None}
     json.loads(json.dumps(found, allow_nan=False))
     made = tables(found)
-    assert set(made) == {"chains-3", "noise", "ablations"}
+    assert set(made) == {"chains-3", "noise", "ablations", "seconds"}
     assert "| RAPO | 35 (" in made["chains-3"] and "never" in made["chains-3"]
     page = "a\n<!-- table noise -->\nold\n<!-- end -->\nb <!-- table chains-4 --> kept <!-- end -->"
     written = written_into(page, made)
@@ -160,7 +164,7 @@ def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
-    found = summary(read())
+    found = summary(read(), read(RESULTS, TIMED))
     page = PAGE.read_text(encoding="utf-8")
     assert written_into(page, tables(found)) == page
     if found["chains"]:
@@ -173,7 +177,7 @@ def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> N
             write_run(tmp_path / "runs", arm, seed, 0.2 + gain, calls="words")  # type: ignore[arg-type]
     collect(tmp_path / "runs", tmp_path / "results")
     assert (tmp_path / "results" / "words-rapo_hidden.json").exists()
-    found = summary(read(tmp_path / "results"))
+    found = summary(read(tmp_path / "results"), {})
     assert found["words"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.05)
     assert found["words"]["no_answer_minus_grpo"]["mean"] == pytest.approx(0.025)
     assert "| RAPO, no step shown" in tables(found)["words"] and not found["chains"]
