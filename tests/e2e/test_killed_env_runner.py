@@ -90,6 +90,7 @@ def test_a_dead_env_runner(algorithm: Any, folder: Path, fault: str) -> None:
     trained(algorithm)
 
 
+@pytest.mark.slow  # 20 s; in short: the kill above, behind which an engine gets its weights in the same way
 def test_an_engine_that_cannot_load_comes_back_with_the_current_weights(algorithm: Any, folder: Path) -> None:
     before = runners(algorithm)
     (folder / "load").touch()
@@ -115,7 +116,6 @@ def test_an_optimiser_step_at_1e6_that_one_engine_misses_ends_the_training(algor
 def test_a_local_engine_that_breaks_ends_the_training(tmp_path: Path, small_model: str) -> None:
     algorithm = faulty_config(tmp_path, small_model).build_algo()
     try:
-        trained(algorithm)
         (tmp_path / "engine").touch()
         with pytest.raises(EngineError, match=r"vLLM failed in a step with \d+ requests: an illegal memory access"):
             algorithm.train()
