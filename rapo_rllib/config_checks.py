@@ -288,7 +288,7 @@ def _check_transfer(config: Any) -> None:
     """vLLM's own transfer of weights."""
     if config.weight_transfer not in VLLM_TRANSFERS:
         return
-    if not (config.num_env_runners and config.num_gpus_per_env_runner and config.num_gpus_per_learner):
+    if not (_has_env_runners(config) and config.num_gpus_per_env_runner and config.num_gpus_per_learner):
         raise ValueError(
             f"weight_transfer = {config.weight_transfer!r} goes from GPU to GPU: set num_env_runners, num_gpus_per_env_runner "
             "and num_gpus_per_learner, or leave it out"
@@ -300,9 +300,14 @@ def _check_transfer(config: Any) -> None:
         )
 
 
+def _has_env_runners(config: Any) -> bool:
+    """Engines in other processes. Evaluation may have none of its own, and uses those that train."""
+    return bool(config.num_env_runners) or config.in_evaluation
+
+
 def _check_together(config: Any) -> None:
     _check_transfer(config)
-    if config.one_step_off and not config.num_env_runners:
+    if config.one_step_off and not _has_env_runners(config):
         raise ValueError(
             "one_step_off = True with num_env_runners = 0: engine and learner take turns in one process; set num_env_runners "
             "to 1 or more"

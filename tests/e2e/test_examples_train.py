@@ -64,6 +64,7 @@ def test_a_sweep(tmp_path: Path, small_model: str, name: str) -> None:
     assert all(0 <= at(result, "evaluation/env_runners/accuracy") <= 1 for result in results)
 
 
+@pytest.mark.slow  # 15 s; in short: tests/cli/test_example.py, and the pipeline below
 def test_an_example_by_its_name(tmp_path: Path, small_model: str, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trial = trained_here(monkeypatch, "example", "run", "grpo_math", *options(small_model))

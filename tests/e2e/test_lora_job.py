@@ -1,4 +1,7 @@
-"""A job with LoRA: only adapters travel, the engine follows them, the canary sees if it does not, and exports load again."""
+"""A job with LoRA: only adapters travel, the engine follows them, the canary sees if it does not, and exports load again.
+
+In this process; and with an env runner of its own, which is restarted.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ RANK = 8
 IDS = [1, 2, 3, 40, 500, 6000, 7, 8]
 
 
-@pytest.fixture(scope="module")
-def algorithm(ray_session: None, small_model: str) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=[0, pytest.param(1, marks=pytest.mark.slow)], ids="{} env runners".format)
+def algorithm(request: pytest.FixtureRequest, ray_session: None, small_model: str) -> Iterator[Any]:
     config = small_config(small_model)
     config.language_model = {**config.language_model, "lora": {"rank": RANK, "alpha": 16}}
     config.engine = {**config.engine, "kv_cache_gib": 0.1}
-    algorithm = config.training(kl_coeff=0.01).env_runners(num_env_runners=1).build_algo()
+    algorithm = config.training(kl_coeff=0.01).env_runners(num_env_runners=request.param).build_algo()
     yield algorithm
     algorithm.stop()
 
@@ -47,8 +50,9 @@ def move(algorithm: Any) -> None:
 
 
 def on_the_engine(algorithm: Any, function: Any) -> Any:
-    """What ``function`` returns of the env runner, which is another process."""
-    (result,) = algorithm.env_runner_group.foreach_env_runner(function, local_env_runner=False)
+    """What ``function`` returns of the env runner that samples."""
+    group = algorithm.env_runner_group
+    (result,) = group.foreach_env_runner(function, local_env_runner=not group.num_remote_env_runners())
     return result
 
 
@@ -84,6 +88,8 @@ def test_the_engine_follows_adapters_far_from_zero(algorithm: Any, transfer: str
     assert sum(abs(a - b) for a, b in zip(held, scores(algorithm), strict=True)) / len(held) > 0.05
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [1], indirect=True)
 def test_a_restarted_engine_gets_the_current_adapters(algorithm: Any) -> None:
     expected, group = scores(algorithm), algorithm.env_runner_group
     ray.kill(group._worker_manager.actors()[1], no_restart=False)
@@ -98,13 +104,17 @@ def test_a_restarted_engine_gets_the_current_adapters(algorithm: Any) -> None:
 
 def test_an_engine_without_the_adapters_is_caught(algorithm: Any) -> None:
     def drop_adapters(runner: Any) -> None:
-        runner.engine.load_weights_file = lambda path, version: runner.engine.load_weights({}, version)
+        load = runner.engine.load_weights
+        runner.engine.load_weights = runner.engine.load_weights_file = lambda source, version: load({}, version)
+
+    def load_again(runner: Any) -> None:
+        del runner.engine.load_weights, runner.engine.load_weights_file
 
     move(algorithm)
     on_the_engine(algorithm, drop_adapters)
     with pytest.raises(WeightSyncError, match="stale or partial"):
         algorithm.sync_engines()
-    on_the_engine(algorithm, lambda runner: delattr(runner.engine, "load_weights_file"))
+    on_the_engine(algorithm, load_again)
     assert algorithm.sync_engines().mean_difference < 1e-3
 
 

@@ -24,7 +24,6 @@ def two_learners(ray_session: None, small_model: str) -> Iterator[Any]:
         .env_runners(num_env_runners=1)
         .learners(num_learners=2)
         .training(one_step_off=True, learner_parallelism="fsdp")
-        .evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_num_env_runners=1)
         .callbacks(on_episode_end=log_episode)
     )
     algorithm = config.build_algo()
@@ -63,13 +62,6 @@ def test_the_next_rollout_ran_beside_the_update(two_learners: Any) -> None:
     assert held == [2]
 
 
-def test_evaluation_on_its_own_env_runner(two_learners: Any) -> None:
-    result = two_learners.train()
-    assert at(result, "evaluation/env_runners/num_episodes") == 4
-    held = two_learners.eval_env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
-    assert held == [at(result, "sync/weight_version")]
-
-
 def test_its_checkpoint_goes_on_with_one_learner_in_this_process(two_learners: Any, tmp_path: Path, small_model: str) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -79,15 +71,15 @@ def test_its_checkpoint_goes_on_with_one_learner_in_this_process(two_learners: A
     try:
         learner = algorithm.learner_group._learner
         assert np.array_equal(weights(learner), expected)
-        assert algorithm.iteration == two_learners.iteration == 3
-        assert algorithm.env_runner.policy_version == 3
-        assert algorithm._cursor.position == 12  # the batch that was begun is not among them
+        assert algorithm.iteration == two_learners.iteration == 2
+        assert algorithm.env_runner.policy_version == 2
+        assert algorithm._cursor.position == 8  # the batch that was begun is not among them
         (optimizer,) = learner._optimizers()
-        assert {float(values["step"]) for values in optimizer.state_dict()["state"].values()} == {3.0}
+        assert {float(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2.0}
         exported = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint" / "policy").state_dict()
         assert np.array_equal(exported["model.layers.3.mlp.up_proj.weight"].numpy(), expected)
         lifetime = "env_runners/num_episodes_lifetime"
-        assert at(algorithm.train(), lifetime) == 4 * 16
+        assert at(algorithm.train(), lifetime) == 3 * 16
     finally:
         algorithm.stop()
 
@@ -100,3 +92,17 @@ def test_a_damaged_checkpoint_is_refused(two_learners: Any, tmp_path: Path) -> N
         file.write(b"damage")
     with pytest.raises(CheckpointError, match=rf"{part.name} is not what was written"):
         two_learners.restore_from_path(saved)
+
+
+@pytest.mark.slow  # 15 s
+def test_evaluation_on_its_own_env_runner(small_model: str) -> None:
+    config = small_config(small_model).evaluation(evaluation_interval=1, evaluation_duration=4, evaluation_num_env_runners=1)
+    algorithm = config.build_algo()
+    try:
+        result = algorithm.train()
+        assert at(result, "evaluation/env_runners/num_episodes") == 4
+        group = algorithm.eval_env_runner_group
+        held = group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
+        assert held == [at(result, "sync/weight_version")]
+    finally:
+        algorithm.stop()

@@ -244,3 +244,11 @@ def test_clips_that_shaping_cannot_pass_are_accepted() -> None:
         {"importance_cap": None},
     ):
         RAPOConfig().environment("rapo/word_problems").training(**settings).validate()
+
+
+@pytest.mark.parametrize("settings", [{"one_step_off": True}, {"weight_transfer": "nccl"}], ids=str)
+def test_evaluation_needs_no_env_runners_of_its_own(settings: dict) -> None:
+    config = make(**settings).env_runners(num_env_runners=1, num_gpus_per_env_runner=1).learners(num_gpus_per_learner=1)
+    evaluation = config.get_evaluation_config_object()
+    assert evaluation.num_env_runners == 0
+    evaluation.validate()
