@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,9 @@ LEARNER = (
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Trial]:
     folder = tmp_path_factory.mktemp("main_job")
-    done = rllib(folder, "train", "file", str(short_job(folder)), timeout_s=500)
+    path = str(short_job(folder))
+    # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
+    done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (trial,) = trials(folder)
     return done, trial
@@ -54,7 +55,6 @@ def test_summary(job: tuple[Any, Trial]) -> None:
     assert summary["seconds"] > 0
     assert summary["tokens_per_s"] > 0
     assert summary["retrievals"] == sum(len(t["retrievals"]) for t in trial.transcripts)
-    assert Path(summary["checkpoint"]).is_dir()
     assert "accuracy" in done.stdout
 
 
