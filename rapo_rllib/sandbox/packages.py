@@ -71,7 +71,7 @@ def _distributions_of(module: str) -> list[str]:
 
 
 def _paths(distribution: metadata.Distribution) -> dict[str, str]:
-    files = [file for file in distribution.files or [] if ".." not in file.parts and not file.is_absolute()]
+    files = [file for file in map(str, distribution.files or []) if not file.startswith("/") and ".." not in file.split("/")]
     root = str(distribution.locate_file(""))
     found = {name: os.path.join(root, name) for name in _owned(files)}
     found = {name: path for name, path in found.items() if os.path.exists(path)}
@@ -82,19 +82,18 @@ def _paths(distribution: metadata.Distribution) -> dict[str, str]:
     return found
 
 
-def _owned(files: Sequence[PurePosixPath]) -> set[str]:
+def _owned(files: Sequence[str]) -> set[str]:
     """Files that lie at the top, and the topmost folders that have a file of this distribution directly in them.
 
     A folder that only has folders may be shared with other distributions.
     """
-    with_files = {file.parent for file in files}
-    owned = set()
-    for file in files:
-        folders = [folder for folder in list(file.parents)[-2::-1] if folder in with_files]
-        top = folders[0] if folders else file
-        if top.parts[0] != "__pycache__":
-            owned.add(str(top))
-    return owned
+    with_files = {file.rpartition("/")[0] for file in files} - {""}
+    owned = {file for file in files if "/" not in file}
+    for folder in with_files:  # a distribution has thousands of files and some hundred folders
+        parts = folder.split("/")
+        above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        owned.add(next(name for name in above if name in with_files))
+    return {name for name in owned if name.partition("/")[0] != "__pycache__"}
 
 
 def _is_module(name: str) -> bool:

@@ -129,7 +129,7 @@ ELSEWHERE = {
     ),
     "python benchmarks/sandbox.py": (
         "minutes on an idle machine; calls of what it measures",
-        "sandbox/test_forkserver.py::test_four_hundred_calls_leave_nothing",
+        "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",
     ),
     "python benchmarks/learning.py": (
         "an hour; its parts",

@@ -1,4 +1,7 @@
-"""Every attack, with and without user namespaces, as root and not as root; the harmless ones also without a sandbox."""
+"""Every attack, with and without user namespaces, as root and not as root; the harmless ones also without a sandbox.
+
+Two of the four ways are slow tests: with the most that holds code, and with the least, it is tried each time.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,12 @@ from world import ENVIRONMENT, World
 
 PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
 NOBODY = 65534
-MODES = [("required", 0), ("required", NOBODY), ("off", 0), ("off", NOBODY)]
-MODE_NAMES = ["namespaces-root", "namespaces-user", "plain-root", "plain-user"]
+MODES = [
+    pytest.param(("required", 0), id="namespaces-root"),
+    pytest.param(("required", NOBODY), id="namespaces-user", marks=[pytest.mark.slow] if os.geteuid() == 0 else []),
+    pytest.param(("off", 0), id="plain-root", marks=pytest.mark.slow),
+    pytest.param(("off", NOBODY), id="plain-user"),
+]
 
 
 class Outcome(NamedTuple):
@@ -95,7 +102,7 @@ def drive(
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module", params=MODES, ids=MODE_NAMES)
+@pytest.fixture(scope="module", params=MODES)
 def outcomes(request: pytest.FixtureRequest, open_folder: Path, parts: Path) -> Iterator[dict[str, Outcome]]:
     """All attacks in one mode."""
     namespaces, uid = request.param

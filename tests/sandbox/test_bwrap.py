@@ -67,7 +67,8 @@ def test_limits(sandbox: Sandbox) -> None:
 
 
 @pytest.fixture(scope="module")
-def escaped(sandbox: Sandbox) -> Iterator[dict[str, bool]]:
+def escaped() -> Iterator[dict[str, bool]]:
+    sandbox = shared_sandbox(SandboxSettings(backend="bwrap", preload=()))  # each call would load the packages anew
     folder = Path(tempfile.mkdtemp(prefix="rapo-attacks-"))
     world = World(folder, CHOSEN, os.geteuid())
     with ThreadPoolExecutor(4) as pool:

@@ -27,7 +27,11 @@ print(sympy.__version__ == importlib.metadata.version("sympy"), sympy.solve(symp
 """
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+# where Debian installs, our package lies in the folder of the standard library: the hardest to keep apart
+TRIED = [pytest.param(name, marks=[] if name == "without an environment" else pytest.mark.slow) for name in LAYOUTS]
+
+
+@pytest.fixture(scope="module", params=TRIED)
 def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return LAYOUTS[request.param](tmp_path_factory.mktemp("prefix") / "prefix")
 

@@ -234,7 +234,7 @@ def test_what_the_warden_is_told(world: World) -> None:
 
 @pytest.mark.parametrize("namespaces", ["auto", "off"])
 def test_calls_that_end_in_every_way_at_once(namespaces: str) -> None:
-    check(calls=600, namespaces=namespaces)
+    check(calls=240, namespaces=namespaces)
 
 
 @pytest.mark.slow
