@@ -1,4 +1,7 @@
-"""vLLM's numbers against a Hugging Face forward pass over the same tokens, and its weights against those it was sent."""
+"""vLLM's numbers against a Hugging Face forward pass over the same tokens, and its weights against those it was sent.
+
+The first layers of SmolLM2 are the model, a third of its cost; what only the whole one understands is slow.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,34 @@ from rapo_rllib.weight_digest import base_digests, digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
+ALL = None
 STEP_TOKENS = 512  # that one step of the engine computes at most, of all its requests
 
 
+NUM_LAYERS = 3
+
+
+@pytest.fixture(scope="module", params=[NUM_LAYERS], ids="{} layers".format)
+def folder(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the model: SmolLM2's first layers, or all of them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if request.param is ALL:
+        return smollm2
+    cut = tmp_path_factory.mktemp("first_layers")
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32, num_hidden_layers=request.param)
+    model.save_pretrained(cut)
+    AutoTokenizer.from_pretrained(smollm2).save_pretrained(cut)
+    return cut
+
+
 @pytest.fixture(scope="module")
-def engine(smollm2: Path) -> Iterator[Any]:
+def engine(folder: Path) -> Iterator[Any]:
     from rapo_rllib.rollout.vllm_engine import VLLMEngine
 
     options = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True, "kv_cache_gib": 0.2}
     settings = EngineSettings(**options, extra={"max_num_batched_tokens": STEP_TOKENS})
-    engine = VLLMEngine(str(smollm2), settings, max_model_len=256)
+    engine = VLLMEngine(str(folder), settings, max_model_len=256)
     yield engine
     engine.close()
 
@@ -49,10 +70,10 @@ def tokenizer(smollm2: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(smollm2: Path) -> Any:
+def model(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def generate(engine: Any, prompts: list[list[int]], **options: Any) -> list[Completion]:
@@ -131,7 +152,7 @@ def pieces(tokenizer: Any, token_ids: list[int]) -> list[str]:
     return [tokenizer.decode([token], skip_special_tokens=True) for token in token_ids]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
 def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tokenizer: Any, temperature: float) -> None:
     """Whole tokens, tokens that the tag ends within, other stop strings, and budgets that leave no token more, in one batch."""
     prompt = tokenizer.encode(PROMPTS[0])
@@ -140,7 +161,7 @@ def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tok
     words = pieces(tokenizer, list(free.token_ids))
     logprobs, entropies = scored(model, prompt, list(free.token_ids), temperature or 1.0)
     place = next(
-        i for i in range(4, 18) if len(words[i].strip()) > 2 and "".join(words).index(words[i]) == len("".join(words[:i]))
+        i for i in range(2, 18) if len(words[i].strip()) > 2 and "".join(words).index(words[i]) == len("".join(words[:i]))
     )
     word, before = words[place], "".join(words[:place])
     cases = {  # stop string, max_tokens -> tokens, text, spill
@@ -162,6 +183,20 @@ def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tok
     assert not recorder_of(engine)._records and not engine._engine.output_processor.request_states
 
 
+def test_a_token_that_ends_a_turn_under_any_name(engine: Any, tokenizer: Any) -> None:
+    prompt = tokenizer.encode(PROMPTS[0])
+    (free,) = generate(engine, [prompt], temperature=0.0)
+    place = next(i for i in range(2, 18) if free.token_ids[i] not in free.token_ids[:i])
+    (ended,) = generate(engine, [prompt], temperature=0.0, end_ids=(free.token_ids[place],))
+    assert (ended.token_ids, ended.finish) == (free.token_ids[: place + 1], "eos")
+    assert ended.text == tokenizer.decode(ended.token_ids)
+
+
+WHOLE = pytest.mark.parametrize("folder", [ALL], ids=["all layers"], indirect=True)
+
+
+@pytest.mark.slow
+@WHOLE
 def test_eos_behind_the_last_stop_string_is_no_text(engine: Any, tokenizer: Any) -> None:
     """The model closes a turn that its template has shown it; the same token ends a turn by itself, under any name."""
     shown = [{"role": "user", "content": "Say yes."}, {"role": "assistant", "content": "<answer>yes</answer>"}] * 3
@@ -218,6 +253,8 @@ def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypat
     assert closed == [True]
 
 
+@pytest.mark.slow
+@WHOLE
 def test_a_stop_string_is_kept_and_what_its_token_carries_beyond_is_told(engine: Any, tokenizer: Any) -> None:
     prompt = tokenizer.encode("Write: 1, 2, 3, 4, 5, 6,")
     (completion,) = generate(engine, [prompt], temperature=0.0, stop=("8",))
@@ -240,7 +277,7 @@ def test_scores_equal_a_forward_pass(engine: Any, model: Any, tokenizer: Any) ->
 
 
 def test_an_incomplete_set_of_weights_is_refused(engine: Any, model: Any) -> None:
-    weights = {name: value for name, value in model.state_dict().items() if "layers.7." not in name}
+    weights = {name: value for name, value in model.state_dict().items() if "layers.1." not in name}
     with pytest.raises(WeightSyncError, match=r"parameters of the engine received nothing"):
         engine.load_weights(weights, version=1)
     engine.load_weights(model.state_dict(), version=2)
@@ -342,7 +379,7 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
 
 def test_an_adapter_for_no_weight_on_disk_is_refused(engine: Any, adapters: Any) -> None:
     renamed = {name.replace("q_proj", "query"): tensor for name, tensor in adapters.tensors().items()}
-    with pytest.raises(WeightSyncError, match=r"30 adapters belong to no weight of the model on disk"):
+    with pytest.raises(WeightSyncError, match=rf"{NUM_LAYERS} adapters belong to no weight of the model on disk"):
         engine.load_weights(renamed, version=22)
 
 
@@ -352,6 +389,8 @@ def make_loop(engine: Any, tokenizer: Any, protocol: ProtocolSettings | None = N
     return RolloutLoop(engine, chat, EnvPool(ToolEnv, "answer"), RolloutSettings(**{**defaults, **settings}))
 
 
+@pytest.mark.slow  # in short: test_ends.py
+@WHOLE
 @pytest.mark.parametrize("greedy", [True, False])
 def test_answered_trajectories_of_a_real_model_end_with_eos_as_an_experts_do(engine: Any, tokenizer: Any, greedy: bool) -> None:
     shown = "<answer>\\boxed{2}</answer>"
