@@ -6,6 +6,8 @@ import multiprocessing
 
 PRELOADED = [
     "rapo_rllib.learner",
+    "rapo_rllib.buffer.store",
+    "pymilvus",
     "sentence_transformers",
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",

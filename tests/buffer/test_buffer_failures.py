@@ -27,7 +27,7 @@ from rapo_rllib.types import HistoryQuery
 TRACES = [trace for expert in experts(8) for trace in step_traces(expert)]
 QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
 LONG = replace(TRACES[-1], id="long", text="é" * 70_000)
-HOMES = ["lite", pytest.param("server", marks=pytest.mark.milvus)]
+HOMES = ["lite", pytest.param("server", marks=[pytest.mark.milvus, pytest.mark.slow])]
 
 
 def check(buffer: StepTraceBuffer, count: int = len(TRACES)) -> None:

@@ -37,6 +37,12 @@ LONG = StepTrace(
 )
 
 
+# what a server does here, fewer or other tests show too: those on the server are slow tests
+MOSTLY_LITE = pytest.mark.parametrize(
+    "home", ["lite", pytest.param("hosted", marks=[pytest.mark.milvus, pytest.mark.slow])], indirect=True, scope="module"
+)
+
+
 def query(trace: StepTrace) -> HistoryQuery:
     return HistoryQuery(trace.question, trace.history)
 
@@ -246,6 +252,7 @@ def test_answers_are_hidden(filled, other):
     assert {trace.id for trace in drawn} <= set(kept)
 
 
+@MOSTLY_LITE
 def test_a_drawn_trace_that_somebody_deletes_is_drawn_again(other):
     writer, reader = other(collection="shrinking"), other(collection="shrinking", index="hnsw")
     writer.create()
@@ -284,6 +291,7 @@ def test_what_was_written_is_seen_at_once_and_a_dropped_buffer_is_gone(other, fi
     assert not buffer.exists() and buffer.note("fact") is None
 
 
+@MOSTLY_LITE
 def test_collections_of_others_and_of_older_versions_are_refused(other, filled):
     filled.milvus.create("foreign", [Field("id"), Field("text"), Field("colour")], 3)
     buffer = other(collection="foreign")
@@ -298,6 +306,7 @@ def test_collections_of_others_and_of_older_versions_are_refused(other, filled):
             use()
 
 
+@MOSTLY_LITE
 def test_an_hnsw_index_finds_what_the_exact_one_finds(filled, other):
     exact = [[hit.trace.id for hit in hits] for hits in filled.retrieve([query(trace) for trace in TRACES[:10]], top_k=3)]
     buffer = other(index="hnsw", top_k=3)

@@ -162,19 +162,21 @@ def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
     buffer.close()
 
 
+@pytest.mark.usefixtures("brief_servers")
 def test_the_first_user_may_leave_before_the_others(uri, buffer):
     first = LiteLease(uri, "uri")
     first.address()
     pid = read_endpoint(uri).pid
     check(buffer)
     first.release()
-    assert not wait_until(lambda: not running(pid), 5)  # longer than two looks at the leases
+    assert not wait_until(lambda: not running(pid), 1)  # longer than two looks at the leases
     check(buffer)
     assert read_endpoint(uri).pid == pid
     buffer.close()
     assert wait_until(lambda: not running(pid))
 
 
+@pytest.mark.usefixtures("brief_servers")
 def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
     check(buffer)
     pid = read_endpoint(uri).pid
@@ -184,6 +186,7 @@ def test_a_leaving_server_makes_newcomers_wait(uri, buffer):
     assert read_endpoint(uri).pid != pid
 
 
+@pytest.mark.usefixtures("brief_servers")
 def test_a_deleted_folder_is_made_anew(tmp_path):
     path = str(tmp_path / "steps.db")
     lease = LiteLease(path, "uri")
@@ -226,6 +229,7 @@ def test_the_server_of_a_deleted_folder_writes_nothing_into_the_next(tmp_path):
         assert wait_until(lambda pid=ended: not running(pid))
 
 
+@pytest.mark.usefixtures("brief_servers")
 def test_a_copy_in_the_place_of_the_folder_is_what_is_read(tmp_path):
     path, copy = str(tmp_path / "steps.db"), str(tmp_path / "copy.db")
     one, two = MilvusHandle(path, uri_key="uri"), MilvusHandle(path, uri_key="uri")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buffer_helpers import experts, wait_until
+from processes import CONTEXT
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.rows import row_of
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.live_keys import LiveKeys
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
 MakeBuffer = Callable[..., StepTraceBuffer]
@@ -149,27 +150,26 @@ def test_a_second_process_maps_what_the_first_has_written(make_buffer: MakeBuffe
     assert second.retrieve(queries(3)) == expected and unasked.asked == []
 
 
-READER = """
-import json, sys
-from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.live_keys import LiveKeys
-
-milvus = MilvusHandle(sys.argv[1], uri_key="uri")
-pages, read = milvus.pages, []
-milvus.pages = lambda *arguments: read.append(arguments) or pages(*arguments)
-snapshot = LiveKeys(milvus, "step_traces").current(384)
-print(json.dumps({"rows": len(snapshot), "read": len(read), "ids": sorted(row["id"] for row in snapshot.rows(range(9)))}))
-milvus.close()
-"""
+def read_snapshot(uri: str, answers: Any) -> None:
+    milvus = MilvusHandle(uri, uri_key="uri")
+    pages, read = milvus.pages, []
+    milvus.pages = lambda *arguments: read.append(arguments) or pages(*arguments)  # type: ignore[assignment, func-returns-value]
+    snapshot = LiveKeys(milvus, "step_traces").current(384)
+    answers.put({"rows": len(snapshot), "read": len(read), "ids": sorted(row["id"] for row in snapshot.rows(range(9)))})
+    milvus.close()
 
 
 def test_of_several_processes_one_writes(make_buffer: MakeBuffer) -> None:
     buffer = filled(make_buffer, 30)
-    command = [sys.executable, "-c", READER, buffer.uri]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    answers = [json.loads(reader.communicate(timeout=120)[0]) for reader in readers]
-    assert sorted(answer.pop("read") for answer in answers) == [0, 0, 0, 1]
-    assert answers == [answers[0]] * 4 and answers[0]["rows"] == 60
+    queue = CONTEXT.SimpleQueue()
+    readers = [CONTEXT.Process(target=read_snapshot, args=(buffer.uri, queue)) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(120)
+    answers = [queue.get() for _ in readers]
+    assert sorted(answer.pop("read") for answer in answers) == [0, 0, 1]
+    assert answers == [answers[0]] * 3 and answers[0]["rows"] == 60
 
 
 def test_damaged_files_are_made_again(make_buffer: MakeBuffer) -> None:

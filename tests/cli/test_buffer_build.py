@@ -76,6 +76,7 @@ def test_built_repeated_and_enlarged(folder: Path) -> None:
     assert stored("imported.db") == stored()
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_and_ends_as_if_nobody_had(folder: Path) -> None:
     progress = folder / "steps.step_traces.solver.progress.jsonl"
     solver = Solver(lambda number: time.sleep(0.05))  # slow enough to be killed half-way

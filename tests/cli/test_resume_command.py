@@ -33,6 +33,7 @@ def experiment(name: str, stop: int, config: str = "", more: str = "") -> str:
     return f"{name}: {{{body}{more}}}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ctrl_c_and_then_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)  # where slow_env.py lies

@@ -1,7 +1,9 @@
 """``rllib train`` with real Ray, and ``rllib evaluate`` of what it trained: what a user sees and finds on disk."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,10 @@ from cli_runs import checkpoints, rllib
 from train_here import train_here, train_toys
 from typer.testing import CliRunner
 
+from rapo_rllib.cli.experiments import read_experiments
 from rapo_rllib.cli.main import app
+from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.run import prepare
 
 OLD_SHAPE = """
 cartpole-ppo:
@@ -164,19 +169,37 @@ class Line(gymnasium.Env):
 """
 
 
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory):
+def write_line(folder: Path) -> Path:
     """A Python file with a grid, of which one trial fails; both import what lies beside it."""
-    folder = tmp_path_factory.mktemp("grid")
     (folder / "files").mkdir()
     (folder / "files" / "line.py").write_text(PYTHON_FILE)
     (folder / "files" / "line_env.py").write_text(LINE_ENV)
+    return folder / "files" / "line.py"
+
+
+def test_a_python_file_and_its_trials_find_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_line(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    prepare(file)
+    (spec,) = read_experiments(file, RunOptions())
+    assert spec.name == "line" and spec.stop == {"training_iteration": 1}
+    assert spec.config["env"] is sys.modules.pop("line_env").Line
+    assert spec.config["env_config"] == {"fails": {"grid_search": [True, False]}}
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(file.parent)  # which Ray's workers are given
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grid")
+    write_line(folder)
     return folder, rllib(folder, "train", "file", "files/line.py")
 
 
 REWARD = "evaluation/env_runners/episode_return_mean"
 
 
+@pytest.mark.slow
 def test_a_python_file_with_a_grid_imports_what_lies_beside_it(grid) -> None:
     folder, done = grid
     (result,) = results(folder)
@@ -191,6 +214,7 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(grid) -> None:
     assert done.stdout.count("accuracy_after       0.500") == 1
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_exit_status_1_with_the_error(grid) -> None:
     folder, done = grid
     assert done.returncode == 1
