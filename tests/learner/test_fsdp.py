@@ -135,15 +135,20 @@ def results_of(answers: list[Any]) -> list[Any]:
     return answers
 
 
+def slow(*values: Any) -> Any:
+    """One more of a kind: the others show most."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 EQUAL = [
     ("llama", 1, {}),
     ("llama", 2, {"old_logprobs": "learner", "logits_chunk_size": 3}),
-    ("llama", 4, {"gradient_checkpointing": True}),
+    slow("llama", 4, {"gradient_checkpointing": True}),
     ("qwen2", 2, {"gradient_checkpointing": "selective", "kl_coeff": 0.3, "old_logprobs": "learner"}),
     ("qwen2", 4, {"test": {"attention": RowAttention.MASK}}),
-    ("llama", 2, {"test": {"attention": RowAttention.UNSHARED}}),
+    slow("llama", 2, {"test": {"attention": RowAttention.UNSHARED}}),
     ("llama", 2, {"test": {"frozen": "layers.0.self_attn"}, "gradient_checkpointing": True}),
-    ("qwen2", 2, {"test": {"frozen": "embed_tokens"}}),
+    slow("qwen2", 2, {"test": {"frozen": "embed_tokens"}}),
     ("llama", 2, {"lora": LoraSettings(rank=4), "kl_coeff": 0.3, "gradient_checkpointing": True}),
 ]
 
@@ -315,7 +320,13 @@ def fail(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> 
     return str(caught.value), gathered_weights(made)
 
 
-FAULTS = [("ddp", "loss"), ("fsdp", "loss"), ("fsdp", "layer forward"), ("fsdp", "layer backward"), ("fsdp", "scoring")]
+FAULTS = [
+    ("ddp", "loss"),
+    slow("fsdp", "loss"),
+    slow("fsdp", "layer forward"),
+    ("fsdp", "layer backward"),
+    ("fsdp", "scoring"),
+]
 
 
 @pytest.mark.parametrize(("parallelism", "fault"), FAULTS)
@@ -352,7 +363,7 @@ def restore(rank: int, world_size: int, folder: Path, target: Path, settings: di
     return gathered_weights(made)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 4), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [slow(2, 2), (2, 4), (2, 1), (1, 2)])
 def test_a_checkpoint_goes_on_with_any_number_of_learners(
     processes: LearnerProcesses, folders: dict[str, Path], tmp_path: Path, before: int, after: int
 ) -> None:
