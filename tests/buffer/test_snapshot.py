@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,10 +151,18 @@ def test_a_second_process_maps_what_the_first_has_written(make_buffer: MakeBuffe
     assert second.retrieve(queries(3)) == expected and unasked.asked == []
 
 
-def read_snapshot(uri: str, answers: Any) -> None:
+def read_snapshot(uri: str, barrier: Any, answers: Any) -> None:
     milvus = MilvusHandle(uri, uri_key="uri")
     pages, read = milvus.pages, []
-    milvus.pages = lambda *arguments: read.append(arguments) or pages(*arguments)  # type: ignore[assignment, func-returns-value]
+
+    def read_slowly(*arguments: Any) -> Any:
+        read.append(arguments)
+        time.sleep(0.5)  # whoever does not wait for this one reads, too
+        return pages(*arguments)
+
+    milvus.pages = read_slowly  # type: ignore[method-assign]
+    assert milvus.count("step_traces") == 60  # it is connected
+    barrier.wait(100)
     snapshot = LiveKeys(milvus, "step_traces").current(384)
     answers.put({"rows": len(snapshot), "read": len(read), "ids": sorted(row["id"] for row in snapshot.rows(range(9)))})
     milvus.close()
@@ -161,12 +170,13 @@ def read_snapshot(uri: str, answers: Any) -> None:
 
 def test_of_several_processes_one_writes(make_buffer: MakeBuffer) -> None:
     buffer = filled(make_buffer, 30)
-    queue = CONTEXT.SimpleQueue()
-    readers = [CONTEXT.Process(target=read_snapshot, args=(buffer.uri, queue)) for _ in range(3)]
+    barrier, queue = CONTEXT.Barrier(3), CONTEXT.SimpleQueue()
+    readers = [CONTEXT.Process(target=read_snapshot, args=(buffer.uri, barrier, queue)) for _ in range(3)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join(120)
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
     answers = [queue.get() for _ in readers]
     assert sorted(answer.pop("read") for answer in answers) == [0, 0, 1]
     assert answers == [answers[0]] * 3 and answers[0]["rows"] == 60
