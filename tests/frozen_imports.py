@@ -8,16 +8,29 @@ import sys
 import pytest
 
 LARGEST = "vllm"  # brings most of the others along
+unfreeze = gc.unfreeze
+frozen: list[bool] = []  # gc.get_freeze_count() tells as well, but it counts a million objects each time
+
+
+def pytest_configure() -> None:
+    gc.unfreeze = noted_unfreeze
+
+
+def noted_unfreeze() -> None:
+    """vLLM calls it when an engine ends."""
+    frozen.clear()
+    unfreeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Once, between two files, as soon as there is something to keep out."""
-    if LARGEST in sys.modules and not gc.get_freeze_count() and (nextitem is None or nextitem.path != item.path):
+    """Between two files, as soon as there is something to keep out."""
+    if (nextitem is None or nextitem.path != item.path) and LARGEST in sys.modules and not frozen:
         gc.collect()
         gc.freeze()
+        frozen.append(True)
 
 
 def pytest_sessionfinish() -> None:
     """The interpreter ends as it would have."""
-    gc.unfreeze()
+    unfreeze()

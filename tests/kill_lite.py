@@ -36,6 +36,7 @@ from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question, StepTrace
 
 ROWS, FIELDS, DIM = "rows", (Field("id"), Field("version", "INT64"), Field("text")), 8
+BEGUN = ("rows acknowledged", "step traces imported", "notes acknowledged", "scans")  # before anything is killed
 # so small that rows go to files and files are merged all the time: a kill is to meet that, too
 LIMITS = {"MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES": "40000", "MILVUS_LITE_WAL_SIZE_LIMIT_BYTES": "80000"}
 
@@ -106,7 +107,7 @@ class KilledLite:
             milvus.create(ROWS, FIELDS, DIM)
             number = 0
             while not self.stop.is_set():
-                mine = [key for key, version in self.known.acknowledged.items() if version and key.startswith(name)]
+                mine = [key for key, version in self.known.certain()[0].items() if version and key.startswith(name)]
                 fresh = [f"{name}-{number + i}" for i in range(rng.randint(1, 12))]
                 number += len(fresh)
                 old = rng.sample(mine, min(len(mine), rng.randint(0, 6)))
@@ -271,6 +272,8 @@ class KilledLite:
             threads.append(threading.Thread(target=self._using, args=arguments, name=name, daemon=True))
         for thread in threads:
             thread.start()
+        while min(self.counts[what] for what in BEGUN) == 0 and all(thread.is_alive() for thread in threads):
+            time.sleep(0.05)
         self.kill(kills, seconds)
         time.sleep(1.0)
         self.stop.set()

@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from syntax import tree_of
 
 PACKAGE = "rapo_rllib"
 ROOT = Path(__file__).resolve().parents[1] / PACKAGE
@@ -172,7 +173,7 @@ def faults(root: Path) -> list[str]:
         path = file.relative_to(root).as_posix()
         if layer_of(path) is None:
             found.append(f"{path}: in no layer; add it to LAYERS in tests/test_layers.py")
-        for line, name in imported_names(ast.parse(file.read_text(encoding="utf-8")), path):
+        for line, name in imported_names(tree_of(file.read_text(encoding="utf-8")), path):
             internal = name.split(".")[0] == PACKAGE
             fault = fault_of_internal(path, name, root) if internal else fault_of_external(path, name)
             if fault:

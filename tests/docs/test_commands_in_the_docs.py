@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pages import PAGES, REPOSITORY, blocks, commands, commands_in_sentences, name
+from syntax import tree_of
 from typer.main import get_command
 
 from rapo_rllib.cli.main import app
@@ -34,7 +35,7 @@ def options_of(script: str) -> set[str]:
     """Options that a benchmark script, or the module beside it that has its command line, declares."""
     path = REPOSITORY / script
     files = [path, *path.parent.glob(f"{path.stem}_parts/*.py")]
-    calls = [node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    calls = [node for file in files for node in ast.walk(tree_of(file.read_text())) if isinstance(node, ast.Call)]
     declared = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
     return {arg.value for call in declared for arg in call.args if isinstance(arg, ast.Constant)}
 
