@@ -38,7 +38,7 @@ class Imitation:
     careful: float = 0.3  # share of traces whose solver was told to be careful, and always goes on
     late: float = 0.4  # share of traces of which only what follows a later result is imitated, the steps before it as context
     shown: float = 0.5  # share of results behind which a step of another solver stands
-    fitting: float = 0.8  # share of those that belong to this chain
+    fitting: float = 0.5  # share of those that belong to this chain, where it goes on
     hidden_size: int = 128
     num_layers: int = 4
     lengths: tuple[int, ...] = (2, 3, 4)  # calculations of the chains
