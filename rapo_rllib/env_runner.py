@@ -52,6 +52,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self.module = None
         self._unique = uuid.uuid4().hex
         self.engine = self._make_engine()
+        self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
         self._callbacks = [cls() for cls in _callback_classes(self.config)]
 
@@ -214,9 +215,11 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def stop(self) -> None:
-        """Stop threads and free the engine."""
+        """Stop threads, free the engine, leave the buffer."""
         self.loop.close()
         self.engine.close()
+        if self._layers is not None:
+            self._layers.close()
 
 
 def _callback_classes(config: Any) -> list[type]:

@@ -45,10 +45,18 @@ class LayeredBuffer:
         if view.grown_collection is None:
             return
         if self._grown is None or self._grown.collection != view.grown_collection:
+            if self._grown is not None:
+                self._grown.close()
             self._grown = StepTraceBuffer(grown_settings(self._base.settings, view.grown_collection))
         elif self._version != view.grown_version:
             self._grown.refresh()
         self._version = view.grown_version
+
+    def close(self) -> None:
+        """Leave Milvus; a Lite path's server ends with its last user."""
+        for buffer in (self._base, self._grown):
+            if buffer is not None:
+                buffer.close()
 
     def retrieve(
         self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY

@@ -157,6 +157,7 @@ def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
             found.append(TrialHere(Path(algorithm.logdir), results))
         finally:
             algorithm.stop()
+        assert buffers_in_use() == [], "the algorithm was stopped"
         return 0
 
     patch.setattr(sys, "path", [*sys.path])  # the command adds the folder of its file to both
@@ -165,6 +166,12 @@ def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
     said = run_here(patch, *arguments)
     assert found, said
     return found[0]
+
+
+def buffers_in_use() -> list[str]:
+    """Files by which this process holds servers of Lite paths."""
+    here = Path("/proc/self/fd")
+    return [file for name in os.listdir(here) if (file := os.path.realpath(here / name)).endswith(".users")]
 
 
 def trials(folder: Path) -> list[Trial]:
