@@ -1,10 +1,11 @@
 """A job with LoRA: only adapters travel, the engine follows them, the canary sees if it does not, and exports load again.
 
-In this process; and with an env runner of its own, which is restarted.
+In this process, later with one env runner in another; and with that alone, which is restarted.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,8 +75,8 @@ def test_a_step_trains_and_sends_adapters_alone(algorithm: Any) -> None:
     assert moved and all("lora_" in name for name in moved)
 
 
-@pytest.mark.parametrize("transfer", ["auto", "object_store"])
-def test_the_engine_follows_adapters_far_from_zero(algorithm: Any, transfer: str) -> None:
+def follows(algorithm: Any, transfer: str) -> None:
+    """After adapters went far from zero, the engine computes what the learner does."""
     held = scores(algorithm)
     move(algorithm)
     sync = WeightSync(algorithm._weight_sync.canary, transfer)
@@ -86,6 +87,26 @@ def test_the_engine_follows_adapters_far_from_zero(algorithm: Any, transfer: str
     expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(IDS)[1:, None])[:, 0]
     assert scores(algorithm) == pytest.approx(expected.tolist(), abs=2e-3)
     assert sum(abs(a - b) for a, b in zip(held, scores(algorithm), strict=True)) / len(held) > 0.05
+
+
+def test_the_engine_follows_adapters_far_from_zero(algorithm: Any) -> None:
+    follows(algorithm, "auto")
+
+
+@pytest.fixture(scope="module")
+def remote(algorithm: Any) -> Any:
+    """The job with an env runner in another process: its own, or one that is added, and is the one that is synced from here."""
+    group = algorithm.env_runner_group
+    if not group.num_remote_env_runners():
+        group.add_workers(1, validate=True)
+    algorithm.sync_engines()
+    return algorithm
+
+
+@pytest.mark.parametrize("transfer", ["auto", "object_store"])
+def test_an_engine_in_another_process_follows_them(remote: Any, transfer: str) -> None:
+    assert on_the_engine(remote, lambda runner: os.getpid()) != os.getpid()
+    follows(remote, transfer)
 
 
 @pytest.mark.slow
