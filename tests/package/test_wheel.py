@@ -15,6 +15,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from syntax import tree_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -143,7 +144,7 @@ def test_it_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
 
 def imported_packages(code: bytes) -> set[str]:
     """Top-level names that a module imports absolutely, in functions as well."""
-    nodes = list(ast.walk(ast.parse(code)))
+    nodes = list(ast.walk(tree_of(code)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module]
     return {name.split(".")[0] for name in names}

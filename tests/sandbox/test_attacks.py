@@ -1,6 +1,7 @@
 """Every attack, with and without user namespaces, as root and not as root; the harmless ones also without a sandbox.
 
-Two of the four ways are slow tests: with the most that holds code, and with the least, it is tried each time.
+Two of the four ways are slow tests where there are namespaces: with the most that holds code, and with the least, it is tried
+each time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from attacks import AFTER_POISON, ATTACKS, CLEAN, Attack
 from layouts import UNNEEDED
 from world import ENVIRONMENT, World
 
+from rapo_rllib.sandbox.machine import probe
+
 PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
 NOBODY = 65534
+NAMESPACES = probe()["namespaces"] is None
 MODES = [
     pytest.param(("required", 0), id="namespaces-root"),
     pytest.param(("required", NOBODY), id="namespaces-user", marks=[pytest.mark.slow] if os.geteuid() == 0 else []),
-    pytest.param(("off", 0), id="plain-root", marks=pytest.mark.slow),
+    pytest.param(("off", 0), id="plain-root", marks=[pytest.mark.slow] if NAMESPACES else []),
     pytest.param(("off", NOBODY), id="plain-user"),
 ]
 
@@ -108,9 +112,7 @@ def outcomes(request: pytest.FixtureRequest, open_folder: Path, parts: Path) -> 
     namespaces, uid = request.param
     if uid == 0 and os.geteuid() != 0:
         pytest.skip("the tests do not run as root")
-    from rapo_rllib.sandbox.machine import probe
-
-    if namespaces == "required" and probe()["namespaces"] is not None:
+    if namespaces == "required" and not NAMESPACES:
         pytest.skip(f"this machine gives no user namespaces: {probe()['namespaces']}")
     own = os.geteuid() if os.geteuid() != 0 else uid
     python = request.getfixturevalue("public_python") if own and os.geteuid() == 0 else sys.executable

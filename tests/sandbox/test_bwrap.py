@@ -68,7 +68,7 @@ def test_limits(sandbox: Sandbox) -> None:
 
 @pytest.fixture(scope="module")
 def escaped() -> Iterator[dict[str, bool]]:
-    sandbox = shared_sandbox(SandboxSettings(backend="bwrap", preload=()))  # each call would load the packages anew
+    sandbox = shared_sandbox(SandboxSettings(backend="bwrap"))
     folder = Path(tempfile.mkdtemp(prefix="rapo-attacks-"))
     world = World(folder, CHOSEN, os.geteuid())
     with ThreadPoolExecutor(4) as pool:

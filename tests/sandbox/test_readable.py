@@ -28,7 +28,7 @@ print(sympy.__version__ == importlib.metadata.version("sympy"), sympy.solve(symp
 
 
 # where Debian installs, our package lies in the folder of the standard library: the hardest to keep apart
-TRIED = [pytest.param(name, marks=[] if name == "without an environment" else pytest.mark.slow) for name in LAYOUTS]
+TRIED = [pytest.param(name, marks=pytest.mark.slow if name == "wheel" else []) for name in LAYOUTS]
 
 
 @pytest.fixture(scope="module", params=TRIED)

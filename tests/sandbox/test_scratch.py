@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -332,7 +333,11 @@ def test_what_a_short_call_of_a_session_leaves_is_looked_at(sandbox: ForkserverS
 
 
 def test_nobody_waits_for_the_removal_of_another_ones_files() -> None:
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", "off", False))  # whose monitor has nothing else to remove
+    with closing(ForkserverSandbox(layers_in_force("forkserver", "off", False))) as sandbox:  # its monitor removes nothing else
+        check_that_nobody_waits(sandbox)
+
+
+def check_that_nobody_waits(sandbox: ForkserverSandbox) -> None:
     sandbox.run("1", LIMITS)
     running = sandbox._running[0]
     monitor = psutil.Process(running.process.pid)
@@ -349,7 +354,6 @@ def test_nobody_waits_for_the_removal_of_another_ones_files() -> None:
     finally:
         monitor.resume()
     soon(lambda: not place.exists())
-    sandbox.close()
 
 
 def test_a_process_that_has_ended_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
