@@ -90,7 +90,7 @@ def test_a_dead_env_runner(algorithm: Any, folder: Path, fault: str) -> None:
     trained(algorithm)
 
 
-@pytest.mark.slow  # 20 s; in short: tests/rllib/test_weight_sync_check.py
+@pytest.mark.slow  # 20 s; in short, with runners that are made up: tests/rllib/test_weight_sync_check.py
 def test_an_engine_that_cannot_load_comes_back_with_the_current_weights(algorithm: Any, folder: Path) -> None:
     before = runners(algorithm)
     (folder / "load").touch()
