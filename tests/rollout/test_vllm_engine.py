@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,27 +153,60 @@ def pieces(tokenizer: Any, token_ids: list[int]) -> list[str]:
     return [tokenizer.decode([token], skip_special_tokens=True) for token in token_ids]
 
 
+@dataclass(frozen=True)
+class Start:
+    """How a prompt is continued, and the place of a token there that makes a stop string."""
+
+    prompt: list[int]
+    options: dict[str, Any]
+    free: Completion  # without one
+    words: list[str]
+    place: int
+
+    @property
+    def stop(self) -> tuple[str, str]:
+        """The stop string, and the text before it."""
+        return self.words[self.place], "".join(self.words[: self.place])
+
+
+def start_of(engine: Any, tokenizer: Any, temperature: float) -> Start:
+    """Three layers say almost anything, another thing with another processor: the first continuation that is clear.
+
+    Up to the token behind the stop string it is ASCII, without special tokens, and neither of both was there before.
+    """
+    tried = []
+    for number in range(20):
+        prompt = tokenizer.encode(f"Tom has {number} apples and buys 5 more. How many")
+        options = {"temperature": temperature, "seed": number if temperature else None}
+        (free,) = generate(engine, [prompt], **options)
+        words = pieces(tokenizer, list(free.token_ids))
+        for place in range(2, len(words) - 2):
+            start, tokens = Start(prompt, options, free, words, place), free.token_ids
+            (word, before), said = start.stop, words[: place + 2]
+            clear = all(piece and piece.isascii() for piece in said) and len(word.strip()) > 2
+            alone = tokens[place + 1] not in [*prompt, *tokens[: place + 1]] and (before + word).index(word[:-1]) == len(before)
+            if clear and alone and tokenizer.decode(tokens[: place + 2]) == "".join(said):
+                return start
+        tried.append("".join(words))
+    pytest.fail(f"no token of these makes a stop string: {tried}")
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
 def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tokenizer: Any, temperature: float) -> None:
     """Whole tokens, tokens that the tag ends within, other stop strings, and budgets that leave no token more, in one batch."""
-    prompt = tokenizer.encode(PROMPTS[0])
-    common = {"temperature": temperature, "seed": 5 if temperature else None}
-    (free,) = generate(engine, [prompt], **common)
-    words = pieces(tokenizer, list(free.token_ids))
+    start = start_of(engine, tokenizer, temperature)
+    prompt, free, words, place, (word, before) = start.prompt, start.free, start.words, start.place, start.stop
     logprobs, entropies = scored(model, prompt, list(free.token_ids), temperature or 1.0)
-    place = next(
-        i for i in range(2, 18) if len(words[i].strip()) > 2 and "".join(words).index(words[i]) == len("".join(words[:i]))
-    )
-    word, before = words[place], "".join(words[:place])
     cases = {  # stop string, max_tokens -> tokens, text, spill
         "whole": ((word,), word, 20, place + 2, before + word, words[place + 1]),
         "within": ((word[:-1],), word[:-1], 20, place + 2, before + word[:-1], word[-1] + words[place + 1]),
-        "other": ((word, "never"), "never", 20, place + 1, before + word, ""),
+        "other": ((word, "§"), "§", 20, place + 1, before + word, ""),
+        "not final": ((word[:-1],), None, 20, place + 1, before + word[:-1], word[-1]),
         "none left": ((word,), word, place + 1, place + 1, before + word, ""),
         "last left": ((word,), word, place + 2, place + 2, before + word, words[place + 1]),
     }
     for name, (stop, final, max_tokens, *_) in cases.items():
-        engine.submit(GenerationRequest(name, prompt, max_tokens, stop, final, **common))
+        engine.submit(GenerationRequest(name, prompt, max_tokens, stop, final, **start.options))
     done = finish(engine)
     for name, (*_, length, text, spill) in cases.items():
         completion = done[name]
@@ -184,12 +218,29 @@ def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tok
 
 
 def test_a_token_that_ends_a_turn_under_any_name(engine: Any, tokenizer: Any) -> None:
-    prompt = tokenizer.encode(PROMPTS[0])
-    (free,) = generate(engine, [prompt], temperature=0.0)
-    place = next(i for i in range(2, 18) if free.token_ids[i] not in free.token_ids[:i])
-    (ended,) = generate(engine, [prompt], temperature=0.0, end_ids=(free.token_ids[place],))
-    assert (ended.token_ids, ended.finish) == (free.token_ids[: place + 1], "eos")
+    start = start_of(engine, tokenizer, 0.0)
+    expected = start.free.token_ids[: start.place + 1]
+    (ended,) = generate(engine, [start.prompt], temperature=0.0, end_ids=(expected[-1],))
+    assert (ended.token_ids, ended.finish) == (expected, "eos")
     assert ended.text == tokenizer.decode(ended.token_ids)
+
+
+def test_eos_in_the_place_of_the_token_behind_the_last_stop_string_is_no_text(engine: Any, model: Any, tokenizer: Any) -> None:
+    """Both tokens change places in the embedding, which is the head, too: the model goes on as it did, and says EOS there."""
+    start = start_of(engine, tokenizer, 0.0)
+    (word, before), eos = start.stop, tokenizer.eos_token_id
+    tokens = start.free.token_ids[: start.place + 2]
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}  # tied weights come once
+    weights["model.embed_tokens.weight"][[eos, tokens[-1]]] = weights["model.embed_tokens.weight"][[tokens[-1], eos]]
+    try:
+        engine.load_weights(weights, version=50)
+        (ended,) = generate(engine, [start.prompt], temperature=0.0, stop=(word,), final_stop=word)
+        (alone,) = generate(engine, [start.prompt], temperature=0.0)
+    finally:
+        engine.load_weights(model.state_dict(), version=51)
+    assert list(ended.token_ids) == list(alone.token_ids) == [*tokens[:-1], eos]
+    assert (ended.text, ended.spill, ended.finish) == (before + word, "", "stop")
+    assert (alone.text, alone.spill, alone.finish) == (before + word, "", "eos")
 
 
 WHOLE = pytest.mark.parametrize("folder", [ALL], ids=["all layers"], indirect=True)
