@@ -176,7 +176,7 @@ def start_of(engine: Any, tokenizer: Any, temperature: float) -> Start:
     """
     tried = []
     for number in range(20):
-        prompt = tokenizer.encode(f"Tom has {number} apples and buys 5 more. How many")
+        prompt = tokenizer.encode(PROMPTS[number % len(PROMPTS)] + " and" * number)
         options = {"temperature": temperature, "seed": number if temperature else None}
         (free,) = generate(engine, [prompt], **options)
         words = pieces(tokenizer, list(free.token_ids))
