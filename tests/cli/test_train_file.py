@@ -177,7 +177,9 @@ def write_line(folder: Path) -> Path:
     return folder / "files" / "line.py"
 
 
-def test_a_python_file_and_its_trials_find_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_file_finds_what_lies_beside_it_and_workers_are_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write_line(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -186,7 +188,8 @@ def test_a_python_file_and_its_trials_find_what_lies_beside_it(tmp_path: Path, m
     assert spec.name == "line" and spec.stop == {"training_iteration": 1}
     assert spec.config["env"] is sys.modules.pop("line_env").Line
     assert spec.config["env_config"] == {"fails": {"grid_search": [True, False]}}
-    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(file.parent)  # which Ray's workers are given
+    # which Ray gives to its workers; that trials import it is slow: see the grid below
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(file.parent)
 
 
 @pytest.fixture(scope="module")
@@ -241,8 +244,15 @@ def test_asha_stops_the_worse_trial_and_no_failure_those_that_follow(tmp_path: P
         f"rates: {{run: PPO, stop: {{training_iteration: 2}}, {cut}, config: {{{drawn}}}}}\n"
         f"evaluated: {{run: PPO, stop: {{training_iteration: 3}}, {asha(REWARD, 'max_t: 4, grace_period: 2')}}}\n"
     )
+    log = tmp_path / "results" / "bad" / "log.txt"
+    log.parent.mkdir(parents=True)
+    log.touch()  # as a worker's first line does, which the Ray of these tests does not pass on
     done = train_toys(tmp_path, "three.yaml")
     assert done.returncode == 1 and "the line is broken" in done.stderr
+    (error_file,) = tmp_path.glob("results/bad/*/error.txt")
+    assert f"(all of it: {error_file})\n  (what its processes said: {log})" in done.stderr
+    assert f"What Ray and other libraries say goes to {log}\n" in done.stdout
+    assert "RuntimeError: the line is broken" in error_file.read_text()
     last = [json.loads(file.read_text().splitlines()[-1]) for file in tmp_path.glob("results/rates/*/result.json")]
     assert {result["config"]["lr"]: result["training_iteration"] for result in last} == {1e-3: 2, 1e-4: 1}, done.stderr
     drawn_gammas = {result["config"]["gamma"] for result in last}
