@@ -35,6 +35,7 @@ def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
     assert trajectory.text.startswith(action)
     assert episode.get_return() == pytest.approx(trajectory.reward)
     metrics_logger.log_value("episodes_seen", 1, reduce="sum")
+    metrics_logger.log_value("sampled_by", trajectory.policy_version, reduce="max")
 
 
 def weights(learner: Any) -> np.ndarray:

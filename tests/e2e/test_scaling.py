@@ -23,12 +23,21 @@ def two_learners(ray_session: None, small_model: str) -> Iterator[Any]:
         small_config(small_model)
         .env_runners(num_env_runners=1)
         .learners(num_learners=2)
-        .training(one_step_off=True, learner_parallelism="fsdp")
+        .training(one_step_off=True, learner_parallelism="fsdp", evaluate_before_training=False)
+        .evaluation(evaluation_interval=1, evaluation_duration=2)  # on the env runner that trains
         .callbacks(on_episode_end=log_episode)
     )
     algorithm = config.build_algo()
     yield algorithm
     algorithm.stop()
+
+
+def check_evaluated(result: dict[str, Any], version: int) -> None:
+    """Two questions, once each, by the weights that the update has just made, beside a batch that older ones sampled."""
+    evaluated = at(result, "evaluation/env_runners")
+    assert (evaluated["num_episodes"], evaluated["episodes_seen"]) == (2, 2)
+    assert (at(result, "env_runners/sampled_by"), evaluated["sampled_by"]) == (0, version)
+    assert 0 <= evaluated["accuracy"] <= 1 and 0 <= evaluated["episode_return_mean"] <= 1
 
 
 def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
@@ -50,11 +59,14 @@ def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
     assert at(result, "env_runners/episodes_seen") == 16
     assert at(result, "env_runners/num_episodes") == 16
     assert at(result, "sync/staleness_max") == 0  # the first batch had to be waited for
+    check_evaluated(result, 1)
 
 
 def test_the_next_rollout_ran_beside_the_update(two_learners: Any) -> None:
     result = two_learners.train()
     assert (at(result, "sync/staleness_mean"), at(result, "sync/staleness_max")) == (1, 1)
+    assert (at(result, "env_runners/num_episodes"), at(result, "env_runners/episodes_seen")) == (16, 16)
+    check_evaluated(result, 2)
     assert at(result, "learners/default_policy/num_steps") == 1
     assert two_learners._cursor.position == 12  # two batches of four trained on, one begun
     assert two_learners._cursor_state()["position"] == 8  # a checkpoint asks the third again
