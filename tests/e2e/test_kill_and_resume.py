@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +44,8 @@ def test_a_kill_between_a_step_and_its_checkpoint(tmp_path: Path, small_model: s
     assert len(whole_checkpoints(killed.trial)) == 1
     done = train_here(killed.folder, *COMMAND_LINE)
     assert done.returncode == 0 and "goes on from" in done.stdout, done.stdout + done.stderr
+    summary = json.loads((killed.trial / "summary.json").read_text())
+    assert summary["checkpoint"] == str(whole_checkpoints(killed.trial)[-1]) and f"\n  {summary['checkpoint']}\n" in done.stdout
     expected = nobody_kills(undisturbed.folder)
     assert [len({*step}) for step in expected.asked] == [2, 2]
     assert len({question for step in expected.asked for question in step}) == 3, "no new epoch has begun"
