@@ -94,3 +94,8 @@ def checkpoints(folder: Path) -> list[Path]:
 def ray_was_started(*arguments: Any, **options: Any) -> None:
     """In the place of ``ray.init``, where a command is to end before. Whether Ray runs says nothing: other tests share it."""
     raise AssertionError("Ray was started")
+
+
+def ray_was_ended() -> None:
+    """In the place of ``ray.shutdown``, where a command has started none: other tests share what runs."""
+    raise AssertionError("Ray was ended")

@@ -65,10 +65,10 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
     interruption, log = Interruption(), LogFile(_log_path(specs[0]), shows_all=options.verbose > 0)
     ended = ExitStack()  # what is undone last: lines come until Ray has ended
     ended.enter_context(logged(log))
-    ended.callback(ray.shutdown)
     try:
         with ended, interruption.listening():
             _start_ray(options)
+            ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
             if not _joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
             trials: list[Any] = []

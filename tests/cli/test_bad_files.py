@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from cli_runs import ray_was_started
+from cli_runs import ray_was_ended, ray_was_started
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
@@ -17,6 +17,7 @@ def own_process_settings(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(ray, "init", ray_was_started)
+    monkeypatch.setattr(ray, "shutdown", ray_was_ended)
 
 
 def refused(path: Path, *options: str) -> str:
