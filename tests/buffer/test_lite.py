@@ -307,7 +307,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         LiteLease(str(path), "uri").address()
     assert wait_until(
         lambda: "Traceback" in beside(str(path), "log").read_text()
-    )  # it is written behind what the starter reads
+    )  # behind what the starter reads
 
 
 def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
