@@ -305,9 +305,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
         RetrievalError, match=r"Milvus Lite server of .*steps\.db did not start \(FileExistsError.*steps\.db\.log"
     ):
         LiteLease(str(path), "uri").address()
-    assert wait_until(
-        lambda: "Traceback" in beside(str(path), "log").read_text()
-    )  # behind what the starter reads
+    assert wait_until(lambda: "Traceback" in beside(str(path), "log").read_text())  # behind what the starter reads
 
 
 def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
