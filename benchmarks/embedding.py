@@ -27,8 +27,7 @@ from sentence_transformers import SentenceTransformer
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.importing import ImportPlan, usable_traces
 from rapo_rllib.buffer.writing import WINDOW
-from rapo_rllib.openvino_forward import OpenVinoForward
-from rapo_rllib.text_encoder import (
+from rapo_rllib.embedding.local import (
     CPU_BATCH_SIZE,
     LoadedModel,
     TextEncoder,
@@ -36,6 +35,7 @@ from rapo_rllib.text_encoder import (
     preferred_dtype,
     resolve_embedder,
 )
+from rapo_rllib.embedding.openvino import OpenVinoForward
 
 Key = tuple[str, str]
 EMBEDDER = "all-minilm-l6-v2"

@@ -35,7 +35,7 @@ from retrieval_parts.timing import timed
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.index import EXACT_LIMIT, index_kind
-from rapo_rllib.milvus.snapshot_files import version_folder
+from rapo_rllib.milvus.snapshot.files import version_folder
 from rapo_rllib.settings import BufferSettings
 
 SIDES = ("lite", "ours", "ours_with_embedding", "server", "faiss")

@@ -21,10 +21,10 @@ from typing import Any
 import ray
 import torch
 
-from rapo_rllib.hardware import resolved_dtype
-from rapo_rllib.models import load_causal_lm, resolve_model
+from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.loading import load_causal_lm, resolve_model
 from rapo_rllib.settings import EngineSettings, ModelSettings
-from rapo_rllib.weight_publisher import Publication, WeightPublisher
+from rapo_rllib.weights.publisher import Publication, WeightPublisher
 
 MODEL = "smollm2-135m-instruct"
 
@@ -34,7 +34,7 @@ class EngineActor:
     """A vLLM engine in a process of its own, as an env runner has it."""
 
     def __init__(self, dtype: str) -> None:
-        from rapo_rllib.rollout.vllm_engine import VLLMEngine
+        from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
         settings = EngineSettings(dtype=dtype, max_num_seqs=4, enforce_eager=True, kv_cache_gib=0.1)
         self.engine = VLLMEngine(resolve_model(MODEL), settings, max_model_len=64)
@@ -42,7 +42,7 @@ class EngineActor:
 
     def load(self, publication: Publication) -> int:
         """What a sync does here."""
-        publication.give_to(self.engine)
+        publication.load_into(self.engine)
         return int(self.engine.policy_version)
 
     def hold(self, publication: Publication) -> None:

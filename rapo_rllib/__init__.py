@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.registration import register
 
 if TYPE_CHECKING:
-    from rapo_rllib.algorithm import RAPO
-    from rapo_rllib.config import RAPOConfig
+    from rapo_rllib.algorithm.algorithm import RAPO
+    from rapo_rllib.algorithm.config import RAPOConfig
 
 __version__ = "0.1.0"
 __all__ = ["RAPO", "RAPOConfig", "__version__"]
 
-_HOMES = {"RAPO": "rapo_rllib.algorithm", "RAPOConfig": "rapo_rllib.config"}
+_HOMES = {"RAPO": "rapo_rllib.algorithm.algorithm", "RAPOConfig": "rapo_rllib.algorithm.config"}
 
 
 def __getattr__(name: str) -> Any:

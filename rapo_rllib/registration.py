@@ -34,7 +34,7 @@ def _add_to(table: ModuleType) -> None:
 
 
 def _rapo() -> tuple[type, Any]:
-    from rapo_rllib.algorithm import RAPO
+    from rapo_rllib.algorithm.algorithm import RAPO
 
     return RAPO, RAPO.get_default_config()
 

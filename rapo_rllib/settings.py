@@ -76,7 +76,7 @@ class WarmStartSettings:
 
 @dataclass(frozen=True)
 class BranchingSettings:
-    """ARPO's entropy-based adaptive rollout: which trajectories fork after a tool result. ALGORITHM section 10."""
+    """ARPO's entropy-based adaptive rollout: which trajectories fork after a tool result. algorithm.md section 10."""
 
     initial: int | None = None  # N, sampled from the start; None: half of the group
     branches: int = 2  # Z, ways a fork goes on, the forking trajectory among them
@@ -89,7 +89,7 @@ class BranchingSettings:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """Budgets, hybrid policy and branching of one group. ALGORITHM sections 3 and 10."""
+    """Budgets, hybrid policy and branching of one group. algorithm.md sections 3 and 10."""
 
     group_size: int = 16  # G, trajectories per question
     num_hybrid: int = 8  # N_hybrid, how many of them may retrieve
@@ -123,7 +123,7 @@ class TraceFilter:
 
 @dataclass(frozen=True)
 class BufferSettings:
-    """Where the Step-Trace Buffer lives, and how it is read. ALGORITHM section 4."""
+    """Where the Step-Trace Buffer lives, and how it is read. algorithm.md section 4."""
 
     uri: str = "./step_traces.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
     token_env: str = "MILVUS_TOKEN"  # environment variable with a server's token, on every machine; not set: none is sent
@@ -151,7 +151,7 @@ class BufferSettings:
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """Hyper-parameters of the objective. ALGORITHM sections 6 to 8 and 11, defaults as in the paper."""
+    """Hyper-parameters of the objective. algorithm.md sections 6 to 8 and 11, defaults as in the paper."""
 
     retrieval_advantage_weight: float = 0.2  # a, eq. 10
     importance_shaping_weight: float = 0.05  # m, eq. 8
@@ -181,7 +181,7 @@ class ObjectiveSettings:
 
 @dataclass(frozen=True)
 class ProtocolSettings:
-    """The text protocol: how a question becomes a prompt, and which tags mean what. ALGORITHM section 2."""
+    """The text protocol: how a question becomes a prompt, and which tags mean what. algorithm.md section 2."""
 
     system_prompt: str | None = None  # None: the default one, made from the tool set
     examples: tuple[tuple[str, str], ...] = ()  # worked (question, response) pairs shown as earlier turns

@@ -35,7 +35,7 @@ class Question:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step that an off-policy agent wrote (value), with the history it followed (key). ALGORITHM section 4.
+    """A step that an off-policy agent wrote (value), with the history it followed (key). algorithm.md section 4.
 
     Example: question "Tom has 3...", history "<python>3 + 5</python> <result>8</result>", text "<answer>8</answer>".
     """
@@ -135,7 +135,7 @@ class Retrieval:
 
 @dataclass
 class Trajectory:
-    """The steps of one rollout of one question, as tokens. ALGORITHM sections 2, 3.
+    """The steps of one rollout of one question, as tokens. algorithm.md sections 2, 3.
 
     The per-token lists grow together, by one append method per kind of token, so they cannot fall out of line.
 
@@ -286,7 +286,7 @@ class Trajectory:
 
 @dataclass
 class TrajectoryGroup:
-    """The ``G`` trajectories of one question, and those of others that are trained on with them (ALGORITHM section 11)."""
+    """The ``G`` trajectories of one question, and those of others that are trained on with them (algorithm.md section 11)."""
 
     question: Question
     trajectories: list[Trajectory]  # rolled out by the present policy: what the metrics of a rollout are about

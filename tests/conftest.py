@@ -70,7 +70,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """Folder of the packaged SmolLM2-135M-Instruct."""
-    from rapo_rllib.models import resolve_model
+    from rapo_rllib.models.loading import resolve_model
 
     return Path(resolve_model("smollm2-135m-instruct"))
 
@@ -96,7 +96,7 @@ def ray_session() -> Iterator[None]:
     """A local Ray with four logical CPUs, for the tests of the whole session that need one."""
     import ray
 
-    path = os.pathsep.join(filter(None, [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(REPOSITORY / "tests" / "support"), os.environ.get("PYTHONPATH")]))
     options: dict = {"include_dashboard": False, "logging_level": logging.WARNING, "log_to_driver": False}
     ray.init(num_cpus=4, runtime_env={"env_vars": {"PYTHONPATH": path}}, **options)
     yield

@@ -29,7 +29,7 @@ from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.lite_server import read_endpoint
+from rapo_rllib.milvus.lite.server import read_endpoint
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings

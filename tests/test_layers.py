@@ -1,7 +1,9 @@
-"""Imports go down the layers only, and heavy packages have one home (DESIGN section 2)."""
+"""The house keeps its order: imports go down one list of folders, and heavy packages have one home."""
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,90 +14,33 @@ from syntax import tree_of
 PACKAGE = "rapo_rllib"
 ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
-# Where a file stands, by its path inside the package; "*" covers sub-folders too. A new module belongs into this table.
-LAYERS = {
-    0: ("types.py", "errors.py", "settings.py", "unknown_keys.py", "credentials.py", "env_config.py", "_version.py"),
-    1: (
-        *("objective/*", "protocol/*", "sandbox/*", "tools/*", "rewards/*", "web_search/*", "milvus/*", "trace_formats/*"),
-        *(
-            "hardware.py",
-            "models.py",
-            "dropout.py",
-            "lora.py",
-            "weights.py",
-            "shared_weights.py",
-            "weight_digest.py",
-            "trace_files.py",
-            "json_service.py",
-        ),
-        *("text_encoder.py", "openvino_forward.py", "endpoint_encoder.py"),
-        "text_lines.py",
-    ),
-    2: ("envs/*", "buffer/*", "corpus/*", "batching/*", "attention/*"),
-    3: ("rollout/*", "agents/*"),
-    4: (
-        *(
-            "rl_module.py",
-            "sharding.py",
-            "activation_checkpointing.py",
-            "learner*.py",
-            "env_runner*.py",
-            "algorithm*.py",
-            "config*.py",
-            "dispatch*.py",
-            "evaluation*.py",
-        ),
-        *("checkpoint*.py", "callbacks.py", "episodes.py", "metrics*.py", "rollout_metrics.py", "transcripts.py"),
-        *(
-            "agent_setup.py",
-            "buffer_setup.py",
-            "buffer_upkeep.py",
-            "preflight.py",
-            "progress.py",
-            "run_name.py",
-            "run_summary.py",
-            "question_source.py",
-            "retrieval_effect.py",
-            "retrieval_failures.py",
-            "presets.py",
-            "off_policy_setup.py",
-            "failed_batch.py",
-            "phase.py",
-            "warm_start.py",
-            "training_warning*.py",
-        ),
-        *(
-            "training_loop*.py",
-            "weight_sync.py",
-            "weight_publisher.py",
-            "canary.py",
-            "engine_restarts.py",
-            "sampling*.py",
-            "registration.py",
-            "__init__.py",
-        ),
-    ),
-    5: ("cli/*", "report/*", "loggers/*", "evaluate.py", "__main__.py"),
-}
-
-# (importer, imported): folders of one layer that must not know each other.
-STRANGERS = (
-    ("envs/*", "buffer/*"),
-    ("buffer/*", "envs/*"),
-    ("batching/*", "envs/*"),
-    ("batching/*", "attention/*"),
-    ("corpus/*", "buffer/*"),
-    ("buffer/*", "corpus/*"),
+# From the ground up: a folder imports itself and those before it. A new folder belongs into this list.
+FOLDERS = (
+    *("errors.py", "types.py", "settings.py", "validation.py"),
+    *("services", "objective", "protocol", "traces", "models", "embedding", "weights", "checkpoints"),
+    *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
+    *("batching", "attention", "monitoring", "rollout", "learner"),
+    *("config", "agents", "env_runner", "evaluation", "algorithm", "registration.py", "__init__.py"),
+    *("loggers", "report", "cli"),
 )
 
-# Packages from outside that only the layers from this one up may import.
-LOWEST_LAYER = {"ray": 4}
+ROOT_FILES = 7  # at most
+
+# The package's face, and names that checkpoints and programs have from before: they load what stands above when it is used.
+LAZY = tuple(f"{folder}__init__.py" for folder in ("", "config/", "env_runner/", "evaluation/", "algorithm/"))
+
+# (importer, imported): folders that must not know each other, whatever their order.
+STRANGERS = (("corpus", "buffer"), ("envs", "buffer"), ("batching", "envs"))
 
 # Packages from outside that only these files may import.
 HOMES = {
-    "vllm": ("rollout/vllm_*.py",),
+    "ray": (
+        *("weights/*", "checkpoints/*", "monitoring/*", "learner/*", "config/*", "env_runner/*", "evaluation/*", "algorithm/*"),
+        *("registration.py", "loggers/*", "cli/*"),
+    ),
+    "vllm": ("rollout/vllm/*.py", "weights/vllm_transfer.py"),
     "pymilvus": ("milvus/*",),
-    "milvus_lite": ("milvus/lite_server.py", "milvus/lite_engine.py"),
+    "milvus_lite": ("milvus/lite/*",),
     "diskcache": ("web_search/store.py",),
     "mlflow": ("loggers/mlflow_logger.py",),
     "wandb": ("loggers/wandb_logger.py",),
@@ -109,8 +54,9 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch(path, pattern) for pattern in patterns)
 
 
-def layer_of(path: str) -> int | None:
-    return next((layer for layer, patterns in LAYERS.items() if matches(path, patterns)), None)
+def place_of(path: str) -> int | None:
+    folder = path.split("/")[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else None
 
 
 def imported_names(tree: ast.AST, path: str) -> Iterator[tuple[int, str]]:
@@ -144,20 +90,18 @@ def fault_of_internal(path: str, name: str, root: Path) -> str | None:
     target = module_path(name, root)
     if target is None:
         return f"{name}: no such module"
-    layer, below = layer_of(path), layer_of(target)
-    if layer is None or below is None or path == "__init__.py":  # the package's face exports from every layer, lazily
+    place, other = place_of(path), place_of(target)
+    if place is None or other is None or path in LAZY:
         return None
-    if below > layer:
-        return f"layer {layer} imports {target} of layer {below}"
-    if any(fnmatch(path, importer) and fnmatch(target, imported) for importer, imported in STRANGERS):
+    if other > place:
+        return f"{FOLDERS[place]} stands below {FOLDERS[other]} and must not import {target}"
+    if (path.split("/")[0], target.split("/")[0]) in STRANGERS:
         return f"{path.split('/')[0]} must not import {target}"
     return None
 
 
 def fault_of_external(path: str, name: str) -> str | None:
-    package, layer = name.split(".")[0], layer_of(path)
-    if layer is not None and layer < LOWEST_LAYER.get(package, 0):
-        return f"layer {layer} imports {package}, which belongs to layers {LOWEST_LAYER[package]} and up"
+    package = name.split(".")[0]
     if package in HOMES and not matches(path, HOMES[package]):
         return f"{package} may be imported only in {', '.join(HOMES[package])}"
     for folder, allowed in ONLY.items():
@@ -171,8 +115,8 @@ def faults(root: Path) -> list[str]:
     found = []
     for file in sorted(root.rglob("*.py")):
         path = file.relative_to(root).as_posix()
-        if layer_of(path) is None:
-            found.append(f"{path}: in no layer; add it to LAYERS in tests/test_layers.py")
+        if place_of(path) is None:
+            found.append(f"{path}: in no known folder; add it to FOLDERS in tests/test_layers.py")
         for line, name in imported_names(tree_of(file.read_text(encoding="utf-8")), path):
             internal = name.split(".")[0] == PACKAGE
             fault = fault_of_internal(path, name, root) if internal else fault_of_external(path, name)
@@ -181,21 +125,29 @@ def faults(root: Path) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def test_package_keeps_the_layers() -> None:
+def siblings(root: Path) -> list[str]:
+    """Prefixes that three files or more of a folder share: they want a folder of their own."""
+    found = []
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        count = Counter(file.stem.split("_")[0] for file in folder.glob("*_*.py") if file.stem != "__init__")
+        found += [f"{folder.relative_to(root).as_posix()}: {prefix}_*" for prefix, many in count.items() if many >= 3]
+    return found
+
+
+def test_package_keeps_the_order() -> None:
     assert len(list(ROOT.rglob("*.py"))) > 5, "the package was not found"
     assert faults(ROOT) == []
 
 
+def test_the_root_has_few_files() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= ROOT_FILES
+
+
 def write_tree(root: Path, files: dict[str, str]) -> Path:
-    """A small package: one empty module of every layer, then ``files``."""
+    """A small package with a module in some folders, then ``files``."""
     skeleton = (
-        "types.py",
-        "objective/loss.py",
-        "envs/base.py",
-        "buffer/store.py",
-        "rollout/loop.py",
-        "learner.py",
-        "__init__.py",
+        *("types.py", "objective/loss.py", "tools/base.py", "envs/base.py", "buffer/store.py", "rollout/loop.py"),
+        *("learner/learner.py", "__init__.py"),
     )
     for path, text in (dict.fromkeys(skeleton, "") | files).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -203,35 +155,38 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+LEARNER = "learner/learner.py"
+
+
 @pytest.mark.parametrize(
     ("path", "text", "fault"),
     [
-        ("types.py", "import rapo_rllib.learner", "types.py:1: layer 0 imports learner.py of layer 4"),
-        ("types.py", "from rapo_rllib.objective import loss", "types.py:1: layer 0 imports objective/loss.py of layer 1"),
-        ("tools/base.py", "from ..envs.base import Env", "tools/base.py:1: layer 1 imports envs/base.py of layer 2"),
-        ("tools/base.py", "from .. import learner", "tools/base.py:1: layer 1 imports learner.py of layer 4"),
+        ("types.py", "import rapo_rllib.learner.learner", "types.py:1: types.py stands below learner and must not import"),
+        ("types.py", "from rapo_rllib.objective import loss", "types.py:1: types.py stands below objective"),
+        ("tools/base.py", "from ..envs.base import Env", "tools/base.py:1: tools stands below envs and must not import envs/"),
+        ("tools/base.py", "from ..learner import learner", "tools/base.py:1: tools stands below learner"),
         (
             "rollout/loop.py",
             "\ndef f():\n    from rapo_rllib import RAPO",
-            "rollout/loop.py:3: layer 3 imports __init__.py of layer 4",
+            "rollout/loop.py:3: rollout stands below __init__.py",
         ),
         ("envs/base.py", "from rapo_rllib.buffer.store import x", "envs/base.py:1: envs must not import buffer/store.py"),
-        ("buffer/store.py", "import rapo_rllib.envs.base", "buffer/store.py:1: buffer must not import envs/base.py"),
+        ("buffer/store.py", "import rapo_rllib.envs.base", "buffer/store.py:1: buffer stands below envs"),
         ("batching/pack.py", "import rapo_rllib.envs.base", "batching/pack.py:1: batching must not import envs/base.py"),
-        ("rollout/loop.py", "import ray", "rollout/loop.py:1: layer 3 imports ray, which belongs to layers 4"),
-        ("rollout/loop.py", "import vllm.config", "rollout/loop.py:1: vllm may be imported only in rollout/vllm_*.py"),
-        ("learner.py", "from vllm import LLM", "learner.py:1: vllm may be imported only in rollout/vllm_*.py"),
-        ("learner.py", "import importlib\nimportlib.import_module('vllm')", "learner.py:2: vllm may be imported only in"),
+        ("rollout/loop.py", "import ray", "rollout/loop.py:1: ray may be imported only in weights/*"),
+        ("rollout/loop.py", "import vllm.config", "rollout/loop.py:1: vllm may be imported only in rollout/vllm/*.py"),
+        (LEARNER, "from vllm import LLM", f"{LEARNER}:1: vllm may be imported only in rollout/vllm/*.py"),
+        (LEARNER, "import importlib\nimportlib.import_module('vllm')", f"{LEARNER}:2: vllm may be imported only in"),
         ("buffer/store.py", "import pymilvus", "buffer/store.py:1: pymilvus may be imported only in milvus/*"),
         (
             "buffer/store.py",
             "import milvus_lite",
-            "buffer/store.py:1: milvus_lite may be imported only in milvus/lite_server.py, milvus/lite_engine.py",
+            "buffer/store.py:1: milvus_lite may be imported only in milvus/lite/*",
         ),
         ("objective/loss.py", "import numpy", "objective/loss.py:1: objective/* imports numpy: only torch"),
-        ("learner.py", "from rapo_rllib.gone.away import x", "learner.py:1: rapo_rllib.gone.away.x: no such module"),
-        ("novelty.py", "", "novelty.py: in no layer; add it to LAYERS"),
-        ("novelty/x.py", "", "novelty/x.py: in no layer; add it to LAYERS"),
+        (LEARNER, "from rapo_rllib.gone.away import x", f"{LEARNER}:1: rapo_rllib.gone.away.x: no such module"),
+        ("novelty.py", "", "novelty.py: in no known folder; add it to FOLDERS"),
+        ("novelty/x.py", "", "novelty/x.py: in no known folder; add it to FOLDERS"),
     ],
 )
 def test_a_broken_rule_is_named(tmp_path: Path, path: str, text: str, fault: str) -> None:
@@ -243,10 +198,10 @@ def test_a_broken_rule_is_named(tmp_path: Path, path: str, text: str, fault: str
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("learner.py", "import ray\nfrom rapo_rllib.rollout.loop import x\nfrom . import types"),
+        (LEARNER, "import ray\nfrom rapo_rllib.rollout.loop import x\nfrom .. import types"),
         ("rollout/loop.py", "from rapo_rllib.envs.base import E\nfrom rapo_rllib.buffer import store"),
-        ("rollout/vllm_engine.py", "def f():\n    import vllm"),
-        ("milvus/lite_server.py", "import pymilvus, milvus_lite"),
+        ("rollout/vllm/engine.py", "def f():\n    import vllm"),
+        ("milvus/lite/server.py", "import pymilvus, milvus_lite"),
         ("objective/loss.py", "import math\nimport torch\nfrom ..types import Trajectory"),
         ("cli/main.py", "import ray\nfrom rapo_rllib import RAPO"),
         ("__init__.py", "from rapo_rllib.cli.main import main"),
@@ -255,3 +210,28 @@ def test_a_broken_rule_is_named(tmp_path: Path, path: str, text: str, fault: str
 def test_an_import_downwards_is_allowed(tmp_path: Path, path: str, text: str) -> None:
     files = {path: text} if path == "cli/main.py" else {"cli/main.py": "", path: text}
     assert faults(write_tree(tmp_path, files)) == []
+
+
+def test_the_architecture_page_knows_every_folder() -> None:
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = [name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert named == [folder for folder in FOLDERS if folder not in ("registration.py", "__init__.py")]
+
+
+def test_no_three_siblings_share_a_prefix() -> None:
+    assert siblings(ROOT) == []
+
+
+def test_siblings_with_a_prefix_are_seen(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path, dict.fromkeys(("learner/rank_a.py", "learner/rank_b.py", "learner/rank_c.py"), ""))
+    assert siblings(tree) == ["learner: rank_*"]
+
+
+def test_tests_mirror_the_package() -> None:
+    tests = ROOT.parent / "tests"
+    folders = {folder.name for folder in tests.iterdir() if folder.is_dir() and any(folder.glob("test_*.py"))}
+    others = {"benchmarks", "docs", "e2e", "package"}  # of what is outside the package, or of all of it
+    assert folders - others <= set(FOLDERS)
+    helpers = [file for file in tests.rglob("*.py") if not file.name.startswith(("test_", "conftest"))]
+    assert {file.relative_to(tests).parts[0] for file in helpers} == {"support", "kill_lite.py"}  # which is a command

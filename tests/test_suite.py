@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def test_files_that_lists_name_are_there() -> None:
 def test_what_there_is_no_time_for_is_counted_and_sets_nothing_up(tmp_path: Path) -> None:
     (tmp_path / "test_timed.py").write_text(TIMED)
     command = [sys.executable, "-m", "pytest", "-p", "time_limit", "-p", "no:cacheprovider", "-q", "test_timed.py"]
-    environment = {"PYTHONPATH": str(REPOSITORY / "tests")}
+    environment = {"PYTHONPATH": str(REPOSITORY / "tests" / "support")}
     runs = [
         subprocess.run([*command, "--minutes", minutes], cwd=tmp_path, env=environment, capture_output=True, text=True)
         for minutes in ("0", "60")
@@ -53,7 +54,7 @@ def test_an_ignored_sigint_is_heard_again() -> None:
             "trap '' INT; exec \"$0\" -c 'import conftest, signal; print(signal.getsignal(signal.SIGINT))'",
             sys.executable,
         ],
-        env={"PYTHONPATH": str(REPOSITORY / "tests")},
+        env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "support")])},
         capture_output=True,
         text=True,
     )

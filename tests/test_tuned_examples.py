@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.checks import _named_env, check_experiment
-from rapo_rllib.cli.experiments import read_experiments
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.schedulers import make_scheduler
-from rapo_rllib.cli.search_space import is_search
+from rapo_rllib.cli.train.checks import _named_env, check_experiment
+from rapo_rllib.cli.train.experiments import read_experiments
+from rapo_rllib.cli.train.schedulers import make_scheduler
+from rapo_rllib.cli.train.search_space import is_search
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "tuned_examples").glob("*.yaml"))
 
@@ -89,7 +89,7 @@ def test_sweeps_as_the_command_reads_them(
 
 
 def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rapo_rllib.question_source import expert_trajectories, questions
+    from rapo_rllib.config.question_source import expert_trajectories, questions
 
     monkeypatch.chdir(tmp_path)
     (path,) = (path for path in EXAMPLES if path.stem == "rapo_gsm8k")
@@ -107,10 +107,10 @@ def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypat
 
 
 def test_the_search_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rapo_rllib.config.question_source import questions
     from rapo_rllib.corpus.build import build_corpus
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
-    from rapo_rllib.question_source import questions
-    from rapo_rllib.trace_files import read_trace_file
+    from rapo_rllib.traces.recorded import read_trace_file
 
     monkeypatch.chdir(tmp_path)
     (path,) = (path for path in EXAMPLES if path.stem == "rapo_search")

@@ -20,8 +20,8 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.evaluation import evaluate_on_env_runners
-from rapo_rllib.metrics_log import logged_metrics
+from rapo_rllib.evaluation.held_out import evaluate_on_env_runners
+from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rewards import Episode
 from rapo_rllib.types import ExpertTrajectory, Question
 

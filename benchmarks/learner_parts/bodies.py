@@ -13,8 +13,8 @@ import torch
 
 from learner_parts.side import Options
 from learner_parts.tokens import Batch
-from rapo_rllib.activation_checkpointing import enable_checkpointing
-from rapo_rllib.models import load_causal_lm, load_tokenizer
+from rapo_rllib.models.activation_checkpointing import enable_checkpointing
+from rapo_rllib.models.loading import load_causal_lm, load_tokenizer
 from rapo_rllib.objective.advantages import outcome_advantages
 from rapo_rllib.settings import ModelSettings
 
@@ -28,7 +28,7 @@ def ours(options: Options, file: Path, go: Go, report: Report) -> None:
 
     from rapo_rllib import RAPOConfig
     from rapo_rllib.batching.training_batch import TrainingBatch
-    from rapo_rllib.learner import RAPOTorchLearner
+    from rapo_rllib.learner.learner import RAPOTorchLearner
 
     batch = Batch.load(file)
     config = RAPOConfig().training(

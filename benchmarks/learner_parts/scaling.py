@@ -81,7 +81,7 @@ def _ours(model: Any, point: Point) -> Iterator[None]:
     from rapo_rllib.attention.probe import row_attention
     from rapo_rllib.batching.packing import pack_rows
     from rapo_rllib.batching.samples import Sample, SampleGroup
-    from rapo_rllib.rl_module import score_row
+    from rapo_rllib.learner.rl_module import score_row
     from rapo_rllib.settings import ModelSettings
 
     prompt, responses = _tokens(point)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rapo_rllib.envs.word_problems import WordProblems
-from rapo_rllib.models import load_tokenizer
+from rapo_rllib.envs.word_problems.env import WordProblems
+from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.settings import ModelSettings
 
 TEXTS = 2000  # at most so many are read

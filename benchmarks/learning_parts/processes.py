@@ -14,7 +14,13 @@ from typing import Any
 
 from learning_parts.training import train
 
-IMPORTED = ("vllm", "sentence_transformers", "rapo_rllib.env_runner", "rapo_rllib.learner", "learning_parts.chains")
+IMPORTED = (
+    "vllm",
+    "sentence_transformers",
+    "rapo_rllib.env_runner.env_runner",
+    "rapo_rllib.learner.learner",
+    "learning_parts.chains",
+)
 
 
 def run_all(runs: Sequence[Any], at_once: int) -> list[str]:

@@ -21,11 +21,11 @@ from learning_parts.word_traces import (
     step_text,
     write_traces,
 )
-from rapo_rllib.envs.word_problem import WordProblem
-from rapo_rllib.envs.word_problems import WordProblemQuestions, WordProblemsOptions
-from rapo_rllib.progress import Progress
+from rapo_rllib.algorithm.warm_start import warm_start
+from rapo_rllib.envs.word_problems.env import WordProblemQuestions, WordProblemsOptions
+from rapo_rllib.envs.word_problems.problem import WordProblem
+from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.warm_start import warm_start
 
 MODEL = "smollm2-135m-instruct"
 LR, BATCH = 1e-4, 16

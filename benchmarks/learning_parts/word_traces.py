@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.envs.word_problem import Operation, WordProblem
-from rapo_rllib.envs.word_problems import WordProblemQuestions, WordProblemsOptions
+from rapo_rllib.envs.word_problems.env import WordProblemQuestions, WordProblemsOptions
+from rapo_rllib.envs.word_problems.problem import Operation, WordProblem
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings

@@ -15,7 +15,7 @@ import numpy as np
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import StepTrace
 
 FILES = ("gsm8k_train_human_calc", "verifiers_wiki_search", "webdancer_sample", "fireact_hotpotqa_react")

@@ -1,4 +1,4 @@
-"""The Milvus server of the tests (``tests/milvus_server.py``), for the time of a measurement."""
+"""The Milvus server of the tests (``tests/support/milvus_server.py``), for the time of a measurement."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import numpy as np
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.index import search_effort
-from rapo_rllib.milvus.snapshot import EF_SEARCH
-from rapo_rllib.milvus.snapshot_graph import GRAPH_FILE, KEYS_FILE
+from rapo_rllib.milvus.snapshot.graph import GRAPH_FILE, KEYS_FILE
+from rapo_rllib.milvus.snapshot.snapshot import EF_SEARCH
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 

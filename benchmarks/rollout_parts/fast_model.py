@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rapo_rllib.models import resolve_model
+from rapo_rllib.models.loading import resolve_model
 from rollout_parts.bench import Bench
 
 

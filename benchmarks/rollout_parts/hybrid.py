@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import RolloutSettings

@@ -1,4 +1,4 @@
-"""The rollout schedule of the released code (ALGORITHM section 9), as the reference: everybody waits for the slowest.
+"""The rollout schedule of the released code (algorithm.md section 9), as the reference: everybody waits for the slowest.
 
 Every round: generate the next step of all trajectories under way, until the last one has finished; then run the tools of all of
 them side by side, until the slowest has answered; then the next round. Engine, environments and text protocol are ours.

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.vllm_engine import VLLMEngine, _sampling_params
+from rapo_rllib.rollout.vllm.engine import VLLMEngine, _sampling_params
 from rollout_parts.plan import Plan
 
 OBSERVATION = "The service found 3 records; the first one says 17 apples, 4 boxes and 2 days."

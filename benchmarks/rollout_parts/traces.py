@@ -20,7 +20,7 @@ from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.rows import row_of
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import StepTrace
 
@@ -63,7 +63,7 @@ def _fill(buffer: StepTraceBuffer, bench: Bench, count: int) -> None:
     while batch := list(islice(traces, BATCH)):
         vectors = embedded[: len(batch)] if stored == 0 else np.zeros((0, embedded.shape[1]), dtype=np.float32)
         vectors = np.concatenate([vectors, perturbed(embedded, len(batch) - len(vectors), rng)])
-        buffer.milvus.upsert(buffer.collection, buffer._parts.put_aside([row_of(trace) for trace in batch]), vectors)
+        buffer.milvus.upsert(buffer.collection, buffer._parts.split_oversized([row_of(trace) for trace in batch]), vectors)
         stored += len(batch)
 
 

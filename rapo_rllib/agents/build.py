@@ -1,4 +1,4 @@
-"""Questions, an off-policy agent and a Step-Trace Buffer brought together. ALGORITHM section 4.
+"""Questions, an off-policy agent and a Step-Trace Buffer brought together. algorithm.md section 4.
 
 questions -> agent -> the best attempts -> journal (disk) -> steps -> buffer
 
@@ -18,8 +18,8 @@ from rapo_rllib.agents.journal import Journal, Totals
 from rapo_rllib.agents.selection import best_attempts
 from rapo_rllib.buffer.build import NOTE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.embedding.local import BATCH_SIZE
 from rapo_rllib.errors import AgentError
-from rapo_rllib.text_encoder import BATCH_SIZE
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
 MAX_FAILED_QUESTIONS = 3  # in a row, of which the agent wrote less than half: it is gone

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rapo_rllib.credentials import check_address, check_variable, secret_of
 from rapo_rllib.errors import AgentError, ServiceError
-from rapo_rllib.json_service import JsonService
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.services.credentials import check_address, check_variable, secret_of
+from rapo_rllib.services.http_json import JsonService
 
 APIS = ("chat", "completions")
 MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here

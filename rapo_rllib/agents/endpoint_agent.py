@@ -149,7 +149,7 @@ class EndpointAgent:
             if future.done():
                 found.append((self._running.pop(future), future.result()))
             elif started is not None and time.monotonic() - started > limit:
-                self._threads.write_off(future)
+                self._threads.abandon(future)
                 episode.env = None  # still in use by a thread that may never return
                 error = f"the environment has not returned in time (step_timeout_s = {limit})"
                 found.append((self._running.pop(future), episode.attempt("error", error)))
@@ -164,7 +164,7 @@ class EndpointAgent:
             attempt = episode.attempt("error", str(error), agent_failed=True)
         if attempt.error:
             logger.warning("question %s, step %d: %s", episode.question.id, len(episode.steps), attempt.error)
-        self._envs.give_back(episode)
+        self._envs.release(episode)
         return attempt
 
     def _solved(self, episode: Episode) -> Attempt:

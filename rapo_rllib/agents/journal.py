@@ -1,6 +1,6 @@
 """What an agent has written so far, on disk, so that a build goes on after a kill at any moment.
 
-    NAME.traces.jsonl      the kept trajectories, a line each, as ``trace_files.py`` reads them
+    NAME.traces.jsonl      the kept trajectories, a line each, as ``traces/recorded.py`` reads them
     NAME.progress.jsonl    what the build is of (first line), then a line per finished question
 
 A question's trajectories are on the disk (fsync) before its line in the progress file, which says how long the trace file is
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory
 
 _FORMAT = 1

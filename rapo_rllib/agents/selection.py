@@ -1,4 +1,4 @@
-"""Which attempts at a question are kept: the ``K`` with the highest reward. ALGORITHM section 4."""
+"""Which attempts at a question are kept: the ``K`` with the highest reward. algorithm.md section 4."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Layer 2: trajectory groups become packed learner tensors."""
+"""Trajectory groups become packed learner tensors."""

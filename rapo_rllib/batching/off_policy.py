@@ -1,4 +1,4 @@
-"""Trajectory-level off-policy mixing: whole trajectories of others join a group before its advantages (ALGORITHM section 11).
+"""Trajectory-level off-policy mixing: whole trajectories of others join a group (algorithm.md section 11).
 
     TrajectoryGroup (rollouts) --OffPolicyMixing.mixed--> TrajectoryGroup with ``off_policy`` --> samples.py
     its source: ExpertSource (LUFFY: another agent's) or ReplayStore (replay.py: the policy's own earlier ones)

@@ -1,4 +1,4 @@
-"""The policy's own earlier successes, kept to be trained on again (ALGORITHM section 11; RLEP, arXiv 2507.07451).
+"""The policy's own earlier successes, kept to be trained on again (algorithm.md section 11; RLEP, arXiv 2507.07451).
 
     groups of a step --remember (after the update)--> newest successes of each question --draw (later)--> off_policy.py
 

@@ -1,6 +1,6 @@
-"""From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. ALGORITHM section 4, appendix C.3.1.
+"""From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. algorithm.md section 4, appendix C.3.1.
 
-envs (expert) or trace_files.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
+envs (expert) or traces/recorded.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
 
 With ``retrieval_level: trajectory`` (an ablation) ``whole_trajectory`` takes the place of ``step_traces``.
 """
@@ -18,8 +18,8 @@ from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.lite_lease import check_lite_path, exclusive_lock
-from rapo_rllib.milvus.lite_server import beside
+from rapo_rllib.milvus.lite.lease import check_lite_path, exclusive_lock
+from rapo_rllib.milvus.lite.server import beside
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"

@@ -8,10 +8,10 @@ from rapo_rllib.buffer.filters import check_filter
 from rapo_rllib.buffer.growth import GROWTHS
 from rapo_rllib.buffer.keys import RECIPES
 from rapo_rllib.buffer.usage import NEVER, TraceUsage
+from rapo_rllib.embedding.local import POOLINGS
 from rapo_rllib.milvus.connection import checked_uri
 from rapo_rllib.milvus.index import INDEXES
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import POOLINGS
 from rapo_rllib.types import RetrievedTrace
 
 URI_KEY, EMBEDDER_KEY = "step_trace_buffer.uri", "step_trace_buffer.embedder"  # what the user calls them, for messages
@@ -93,7 +93,7 @@ def ranked(
 def select(hits: Sequence[RetrievedTrace], selection: str = "nearest") -> RetrievedTrace | None:
     """Choose among the ``top_k`` of one query (given nearest first): the nearest, or the one with the highest reward.
 
-    ``best_reward`` is the released code's rule (ALGORITHM section 9): None if no reward is positive; of equal ones the nearest.
+    ``best_reward`` is the released code's rule (algorithm.md section 9). None without a positive one; of equals the nearest.
     """
     if selection not in SELECTIONS:
         raise ValueError(f"step_trace_buffer.selection must be one of {SELECTIONS}, got {selection!r}")

@@ -21,13 +21,13 @@ from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.live_keys import CHECK_S, VERSION_NOTE
 from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.milvus.snapshot.cache import CHECK_S, VERSION_NOTE
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 if TYPE_CHECKING:
-    from rapo_rllib.milvus.snapshot import Snapshot
+    from rapo_rllib.milvus.snapshot.snapshot import Snapshot
 
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
 FACTS = ("id", "source", "reward", "weight_version")  # what filters ask about, beside the question

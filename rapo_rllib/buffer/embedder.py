@@ -1,6 +1,6 @@
 """A history's vector: the text that ``keys.py`` makes of it, embedded.
 
-Flow: ``store.py`` -> here -> ``text_encoder.py`` (a model in this process) or ``endpoint_encoder.py`` (one behind an address)
+Flow: ``store.py`` -> here -> ``embedding/local.py`` (in this process) or ``embedding/endpoint.py`` (behind an address)
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import EMBEDDER_KEY
 from rapo_rllib.buffer.keys import MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPES, key_text, last_characters
-from rapo_rllib.endpoint_encoder import EndpointEncoder, is_endpoint, split_endpoint
+from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
+from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import TextEncoder, resolve_embedder
 
 if TYPE_CHECKING:
     import numpy as np

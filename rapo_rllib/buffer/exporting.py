@@ -1,4 +1,4 @@
-"""A buffer as a file, without loss. Flow: ``rllib buffer export`` -> here -> ``trace_formats/exported.py`` reads it."""
+"""A buffer as a file, without loss. Flow: ``rllib buffer export`` -> here -> ``traces/exported.py`` reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.trace_formats.exported import Header, row_of_trace
+from rapo_rllib.traces.exported import Header, row_of_trace
 
 TELL_EVERY = 1000
 

@@ -2,8 +2,8 @@
 
     groups of a rollout --grown_candidates--> StepTraces --GrownTraces.add--> those that are new, those that leave
 
-They live in a collection of their own run (``buffer_upkeep.py``), beside the off-policy agents' one: that one is shared with
-other runs, and stays as it is.
+They live in a collection of their own run (``algorithm/buffer_growth.py``), beside the off-policy agents' one: that one is
+shared with other runs, and stays as it is.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin, finish
 from rapo_rllib.buffer.writing import Written
-from rapo_rllib.trace_formats.exported import read_header
-from rapo_rllib.trace_formats.formats import AUTO, detect, read
+from rapo_rllib.traces.exported import read_header
+from rapo_rllib.traces.formats import AUTO, detect, read
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 BUILT_FROM = "rllib buffer import"

@@ -35,7 +35,7 @@ def trace_id(question: str, history: str, text: str, source: str = "") -> str:
 
 
 def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
-    """The last 1,300 characters of question, newline and history, as the released code embeds them (ALGORITHM section 9).
+    """The last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
 
     Where these are more than ``max_tokens`` tokens, the last that fit: left alone, an encoder would drop the most recent step.
     """

@@ -33,14 +33,14 @@ def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:
 
 
 class LayeredBuffer:
-    """Reads the buffer and, once :meth:`look_at` has named it, the collection of the policy's own traces."""
+    """Reads the buffer and, once :meth:`set_view` has named it, the collection of the policy's own traces."""
 
     def __init__(self, base: StepTraceBuffer) -> None:
         self._base = base
         self._grown: StepTraceBuffer | None = None
         self._version = 0
 
-    def look_at(self, view: BufferView) -> None:
+    def set_view(self, view: BufferView) -> None:
         """Read the policy's own traces of this view from now on, as they are now."""
         if view.grown_collection is None:
             return

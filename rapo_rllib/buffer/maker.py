@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.text_encoder import MIN_PROBE_COSINE, probe_cosine, stored_probe
+from rapo_rllib.embedding.local import MIN_PROBE_COSINE, probe_cosine, stored_probe
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder

@@ -10,14 +10,14 @@ from rapo_rllib.buffer.filters import EVERYTHING, NOBODY, AllowedRows, milvus_ex
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import EXACT_LIMIT, search_effort
-from rapo_rllib.milvus.live_keys import LiveKeys
+from rapo_rllib.milvus.snapshot.cache import SnapshotCache
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rapo_rllib.milvus.snapshot import Snapshot
+    from rapo_rllib.milvus.snapshot.snapshot import Snapshot
 
 
 class NearestRows:
@@ -25,7 +25,7 @@ class NearestRows:
 
     def __init__(self, milvus: MilvusHandle, settings: BufferSettings) -> None:
         self._milvus, self._settings, self._collection = milvus, settings, settings.collection
-        self.live_keys = LiveKeys(milvus, settings.collection, sys.maxsize if settings.index == "exact" else EXACT_LIMIT)
+        self.snapshots = SnapshotCache(milvus, settings.collection, sys.maxsize if settings.index == "exact" else EXACT_LIMIT)
         self._allowed: AllowedRows | None = None  # of the snapshot at hand
 
     def __getstate__(self) -> dict:
@@ -33,7 +33,7 @@ class NearestRows:
 
     def snapshot(self, dim: int) -> Snapshot | None:
         """The snapshot of a Lite path's keys as they are now; None where Milvus itself is to search."""
-        return None if self._settings.index == "hnsw" else self.live_keys.current(dim)
+        return None if self._settings.index == "hnsw" else self.snapshots.current(dim)
 
     def find(
         self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int, without: Set[str] = NOBODY

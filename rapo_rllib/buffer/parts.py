@@ -1,6 +1,6 @@
 """Values above 65,535 bytes, the most that Milvus stores in a column: what does not fit lies in part rows.
 
-    rows --put_aside--> part rows, written first; rows with the beginning of each value and the number of their part rows
+    rows --split_oversized--> part rows, written first; rows with the beginning of each value and the number of their part rows
     rows --whole--> the same rows with their whole values; part rows are read only where there are any
 
 The part rows of row ``r`` have the ids ``r/0``, ``r/1``, …, in the order of the text, in a collection beside that of ``r``.
@@ -30,7 +30,7 @@ class PartRows:
         self._milvus = milvus
         self._collection = f"{collection}_parts"
 
-    def put_aside(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def split_oversized(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write what does not fit into the columns of ``rows``; returns the rows as they fit, with the column ``parts``."""
         short, parts = [], []
         for row in rows:

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from rapo_rllib.buffer.parts import COUNT
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.trace_formats.rows import MAX_ID_BYTES, MAX_NAME_BYTES
+from rapo_rllib.traces.rows import MAX_ID_BYTES, MAX_NAME_BYTES
 from rapo_rllib.types import RetrievedTrace, StepTrace
 
 FIELDS = (

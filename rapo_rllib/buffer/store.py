@@ -1,4 +1,4 @@
-"""The Step-Trace Buffer (ALGORITHM section 4): step traces by the history they followed.
+"""The Step-Trace Buffer (algorithm.md section 4): step traces by the history they followed.
 
     build.py --insert--> StepTraceBuffer --retrieve--> the rollout loop, one batch of histories at a time
 
@@ -109,13 +109,13 @@ class StepTraceBuffer:
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self._open()
         self._drawable.forget()
-        keys = self._nearest.live_keys
+        keys = self._nearest.snapshots
         writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, keys, self.embedder)
         return writer.write(traces, update, progress)
 
     def mark_changed(self, rewritten: bool = False) -> None:
         """Tell all users that rows were added (``rewritten``: or changed): who keeps a snapshot of the keys makes a new one."""
-        self._nearest.live_keys.mark_changed(rewritten)
+        self._nearest.snapshots.mark_changed(rewritten)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete step traces; those that are not there are none the less gone."""
@@ -134,7 +134,7 @@ class StepTraceBuffer:
 
     def refresh(self) -> None:
         """See at the next retrieval what others have written meanwhile (otherwise seen within seconds)."""
-        self._nearest.live_keys.refresh()
+        self._nearest.snapshots.refresh()
         self._drawable.forget()
 
     @property
@@ -249,7 +249,7 @@ class StepTraceBuffer:
         self._drawable.forget()
         self.milvus.drop(self.collection)
         self._ledger.forget()
-        self._nearest.live_keys.delete_files()
+        self._nearest.snapshots.delete_files()
         self._drop_beside()
 
     def _drop_beside(self) -> None:
@@ -261,7 +261,7 @@ class StepTraceBuffer:
         """Disconnect. The next call connects again."""
         self._checked = self._found_whole = False
         self._drawable.forget()
-        self._nearest.live_keys.forget()
+        self._nearest.snapshots.forget()
         self.milvus.close()
 
     def note(self, name: str) -> dict | None:

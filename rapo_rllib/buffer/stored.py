@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
+from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import PACKAGED_EMBEDDERS
 
 
 def adopted(settings: BufferSettings) -> BufferSettings:

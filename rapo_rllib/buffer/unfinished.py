@@ -1,6 +1,6 @@
 """Which imports were begun and not finished, noted beside the step traces: until they are, some of their steps are missing.
 
-Flow: ``importing.py`` notes; ``verifying.py`` and ``buffer_setup.py`` tell. Imports of other files do not clear the note.
+Flow: ``importing.py`` notes; ``verifying.py`` and ``algorithm/buffer.py`` tell. Imports of other files do not clear it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
 
 if TYPE_CHECKING:
-    from rapo_rllib.milvus.live_keys import LiveKeys
+    from rapo_rllib.milvus.snapshot.cache import SnapshotCache
 
 WINDOW = 256  # step traces that are embedded together: what a kill can cost
 WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
@@ -44,10 +44,16 @@ class TraceWriter:
     """Writes to one collection. Raises ``RetrievalError`` when Milvus does not answer."""
 
     def __init__(
-        self, milvus: MilvusHandle, collection: str, parts: PartRows, ledger: Ledger, live_keys: LiveKeys, embedder: Embedder
+        self,
+        milvus: MilvusHandle,
+        collection: str,
+        parts: PartRows,
+        ledger: Ledger,
+        snapshots: SnapshotCache,
+        embedder: Embedder,
     ) -> None:
         self._milvus, self._collection, self._parts = milvus, collection, parts
-        self._ledger, self._live_keys, self._embedder = ledger, live_keys, embedder
+        self._ledger, self._snapshots, self._embedder = ledger, snapshots, embedder
 
     def write(self, traces: Iterable[StepTrace], update: bool, progress: Progress | None) -> Written:
         """Add what is not stored, and if ``update`` is set give what is stored the facts that are given now.
@@ -70,17 +76,17 @@ class TraceWriter:
             elif progress:
                 progress(done.seen, done.added)
         if done.added or done.updated or self._ledger.behind():  # behind: a writer was killed before it came here
-            self._live_keys.mark_changed(rewritten=done.updated > 0)
+            self._snapshots.mark_changed(rewritten=done.updated > 0)
             self._ledger.add_up()
         return done
 
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
         if not done.added:
-            self._live_keys.mark_changed()
+            self._snapshots.mark_changed()
         vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])
         for start in range(0, len(fresh), WRITE_BATCH):
             batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
-            self._milvus.upsert(self._collection, self._parts.put_aside(batch), vectors[start : start + WRITE_BATCH])
+            self._milvus.upsert(self._collection, self._parts.split_oversized(batch), vectors[start : start + WRITE_BATCH])
             done.seen, done.added = done.seen + len(batch), done.added + len(batch)
             if progress:
                 progress(done.seen, done.added)
@@ -90,7 +96,7 @@ class TraceWriter:
         import numpy as np
 
         if changed and not done.updated:
-            self._live_keys.mark_changed(rewritten=True)
+            self._snapshots.mark_changed(rewritten=True)
         facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}
         ids = list(facts)
         for start in range(0, len(ids), WRITE_BATCH):

@@ -1,1 +1,1 @@
-"""Layer 5: the ``rllib`` command, which Ray no longer ships. Heavy imports happen after the arguments are parsed."""
+"""The ``rllib`` command, which Ray no longer ships. Heavy imports happen after the arguments are parsed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rapo_rllib.credentials import TOKEN_VARIABLE
+from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.corpus.collection import Hit, PassageCollection

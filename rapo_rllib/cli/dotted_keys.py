@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rapo_rllib.cli.search_space import is_search
-from rapo_rllib.unknown_keys import refuse_unknown_keys
+from rapo_rllib.cli.train.search_space import is_search
+from rapo_rllib.validation import refuse_unknown_keys
 
 
 def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
@@ -38,7 +38,7 @@ def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
     Raises:
         ValueError: there is no such key, or its value has no keys.
     """
-    from rapo_rllib.config_checks import known_keys
+    from rapo_rllib.config.checks import known_keys
 
     given: dict[str, Any] = {}
     for key, value in overrides:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rapo_rllib import __version__
-from rapo_rllib.cli import buffer as _buffer_commands  # noqa: F401  (adds them)
-from rapo_rllib.cli.buffer_options import buffer_app
-from rapo_rllib.cli.config_keys import config_app
+from rapo_rllib.cli.buffer import command as _buffer_commands  # noqa: F401  (adds them)
+from rapo_rllib.cli.buffer.options import buffer_app
+from rapo_rllib.cli.config.command import config_app
 from rapo_rllib.cli.corpus import corpus_app
-from rapo_rllib.cli.evaluate import evaluate
+from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
 from rapo_rllib.cli.options import RunOptions, json_object, key_value
 from rapo_rllib.cli.report import report
 
 if TYPE_CHECKING:
-    from rapo_rllib.cli.experiments import ExperimentSpec
+    from rapo_rllib.cli.train.experiments import ExperimentSpec
 
 app = typer.Typer(
     name="rllib", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train RLlib algorithms."
@@ -160,27 +160,27 @@ def _status(training: Callable[[], int], what: str, verbose: int) -> int:
 
 
 def _train_file(path: Path, options: RunOptions) -> int:
-    from rapo_rllib.cli.run import prepare
+    from rapo_rllib.cli.train.run import prepare
 
     prepare(path)
-    from rapo_rllib.cli.experiments import read_experiments
+    from rapo_rllib.cli.train.experiments import read_experiments
 
     return _train(read_experiments(path, options), str(path), f"file {path}", options)
 
 
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
-    from rapo_rllib.cli.run import prepare
+    from rapo_rllib.cli.train.run import prepare
 
     prepare(Path("here"))  # modules in this folder can be imported
-    from rapo_rllib.cli.experiments import named_experiment
+    from rapo_rllib.cli.train.experiments import named_experiment
 
     return _train([named_experiment(algo, config, options)], f"--algo {algo}", f"--algo {algo} --env {options.env}", options)
 
 
 def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunOptions) -> int:
     """Check and train; returns the exit status."""
-    from rapo_rllib.cli.checks import check_experiment
-    from rapo_rllib.cli.run import run_experiments
+    from rapo_rllib.cli.train.checks import check_experiment
+    from rapo_rllib.cli.train.run import run_experiments
 
     for spec in specs:
         for note in dict.fromkeys(spec.notes):

@@ -10,7 +10,7 @@ from rapo_rllib.cli.other_lines import mark_others
 _NEEDLESS = {
     "ray._common.deprecation": "RLModule(config=[RLModuleConfig object])",  # RLlib's own use
     "ray.rllib.algorithms.algorithm_config": "on the new API stack!",  # the only one there is here
-    "ray.train._internal.storage": "Checkpoint successfully created at",  # progress.py says it
+    "ray.train._internal.storage": "Checkpoint successfully created at",  # monitoring/progress.py says it
     "ray.tune.analysis.experiment_analysis": "Failed to fetch metrics",  # of trials that ended before their first result
     "ray.tune.tune": "Trials did not complete",  # run.py says which and why
     "ray.tune.utils.util": "Install gputil",

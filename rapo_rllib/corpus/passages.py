@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES
-from rapo_rllib.text_lines import numbered_lines
+from rapo_rllib.traces.lines import numbered_lines
 
 MAX_SOURCE_ID_BYTES = 1024
 

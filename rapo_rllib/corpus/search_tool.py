@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from rapo_rllib.corpus.batched import Batched
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.ranking import chosen_mode
-from rapo_rllib.credentials import TOKEN_VARIABLE
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.connection import LITE_RESTART_S
+from rapo_rllib.services.credentials import TOKEN_VARIABLE
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
-"""Layer 2: gymnasium text environments. Importing this package registers ``rapo/word_problems`` and ``rapo/questions``."""
+"""Gymnasium text environments. Importing this package registers ``rapo/word_problems`` and ``rapo/questions``."""
 
 import gymnasium
 
 _ENVIRONMENTS = {
-    "rapo/word_problems": "rapo_rllib.envs.word_problems:WordProblems",
+    "rapo/word_problems": "rapo_rllib.envs.word_problems.env:WordProblems",
     "rapo/questions": "rapo_rllib.envs.questions:Questions",
 }
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rapo_rllib.trace_files import rendered_steps
+from rapo_rllib.traces.recorded import rendered_steps
 from rapo_rllib.types import ExpertTrajectory, Question
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from rapo_rllib.env_config import is_int, require
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.unknown_keys import refuse_unknown_keys
+from rapo_rllib.validation import is_int, refuse_unknown_keys, require
 
 Options = TypeVar("Options")
 

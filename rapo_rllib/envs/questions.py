@@ -20,7 +20,7 @@ from rapo_rllib.envs.dataset_files import is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
 from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
 
 logger = logging.getLogger(__name__)

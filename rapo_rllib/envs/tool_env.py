@@ -1,4 +1,4 @@
-"""The multi-turn tool environment: question out, steps in, tool outputs out, reward at the end. ALGORITHM section 2.
+"""The multi-turn tool environment: question out, steps in, tool outputs out, reward at the end. algorithm.md section 2.
 
     reset -> question -> step(generated text) -> tool output -> step(...) -> ... -> reward
 

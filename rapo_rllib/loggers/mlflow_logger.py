@@ -7,8 +7,8 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 from ray.air.integrations.mlflow import MLflowLoggerCallback
 
-from rapo_rllib.credentials import check_address
 from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder, still_there
+from rapo_rllib.services.credentials import check_address
 
 
 class MLflowLogger(MLflowLoggerCallback):

@@ -11,8 +11,8 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 from ray.air.integrations.wandb import WandbLoggerCallback, _QueueItem, _WandbLoggingActor
 
-from rapo_rllib.credentials import check_no_secret
 from rapo_rllib.loggers.trial_transcripts import FOLDER, NewTranscripts, local_folder, still_there
+from rapo_rllib.services.credentials import check_no_secret
 
 _WITHOUT_KEY = ("offline", "disabled")
 

@@ -14,11 +14,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.credentials import TOKEN_VARIABLE, check_address, check_variable, secret_of
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.faults import Fault, Kind, fault_of
 from rapo_rllib.milvus.library import pymilvus_module
-from rapo_rllib.milvus.lite_lease import LiteLease
+from rapo_rllib.milvus.lite.lease import LiteLease
+from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address, check_variable, secret_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

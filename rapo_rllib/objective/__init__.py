@@ -1,4 +1,4 @@
-"""The equations of RAPO and its baselines as pure functions: ALGORITHM sections 5 to 8, 10 and 11, readable beside it.
+"""The equations of RAPO and its baselines as pure functions: algorithm.md sections 5 to 8, 10 and 11, readable beside it.
 
     entropy (eq. 2) --> retrieval_reward (eq. 5-7) --> advantages (eq. 9, 10) <-- overlong (DAPO)
                                                             |

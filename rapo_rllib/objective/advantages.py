@@ -1,11 +1,11 @@
-"""Advantages of the trajectories of one group (ALGORITHM section 7).
+"""Advantages of the trajectories of one group (algorithm.md section 7).
 
     outcome rewards R   --outcome_advantages-->   A_acc --+
     retrieval rewards Z --retrieval_advantages--> A_ret --+--combined_advantages--> A, for every generated token
 
 Shapes: ``G`` trajectories of the group. Computed in float64; results are float32, or float64 where a float64 tensor came in.
 
-Choices where the paper is silent (ALGORITHM section 9); both advantages follow them:
+Choices where the paper is silent (algorithm.md section 9); both advantages follow them:
 1. The standard deviation is the unbiased one (n - 1).
 2. A group of one has mean 0 and standard deviation 1: its advantage is its reward.
 3. A group of two or more equal values has advantages of exactly 0, free of rounding.

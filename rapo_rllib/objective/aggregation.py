@@ -1,4 +1,4 @@
-"""From per-token objectives to one number (ALGORITHM sections 8, 9, 11): the weight of a token in the sum over a batch.
+"""From per-token objectives to one number (algorithm.md sections 8, 9, 11): the weight of a token in the sum over a batch.
 
 A weight is a trajectory's own, known before the batch is cut into minibatches, shards and rows; so parts are summed, and how
 they were cut does not change the loss.

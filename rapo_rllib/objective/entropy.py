@@ -1,4 +1,4 @@
-"""Entropy of tokens and of steps (ALGORITHM section 5): what the retrieval reward is made from.
+"""Entropy of tokens and of steps (algorithm.md section 5): what the retrieval reward is made from.
 
 logits of the engine --token_entropy--> Trajectory.entropies --step_entropy--> retrieval_reward
 """

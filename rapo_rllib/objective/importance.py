@@ -1,4 +1,4 @@
-"""Importance ratios (ALGORITHM sections 8, 11), and the correction for an engine that is not the trainer.
+"""Importance ratios (algorithm.md sections 8, 11), and the correction for an engine that is not the trainer.
 
     logprobs, old_logprobs --ratio_at_level--> r --shaping_factor--> r̂ --> clipping    (or: r --> clipping --shaping_factor-->)
 

@@ -1,4 +1,4 @@
-"""The objective on trained tokens (ALGORITHM sections 8, 11; eq. 11) as a loss, put together of parts picked by name.
+"""The objective on trained tokens (algorithm.md sections 8, 11; eq. 11) as a loss, put together of parts picked by name.
 
     LossInputs (learner: forward pass + batching) --policy_loss--> LossOutputs(loss, metrics)
 

@@ -1,4 +1,4 @@
-"""The objective of tokens that another policy wrote (ALGORITHM section 11): trajectory-level off-policy mixing.
+"""The objective of tokens that another policy wrote (algorithm.md section 11): trajectory-level off-policy mixing.
 
     ratio to the policy that wrote them --policy_shaping--> f --times A--> objective of each token
 

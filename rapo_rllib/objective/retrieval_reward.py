@@ -1,4 +1,4 @@
-"""Retrieval reward (ALGORITHM section 6): did a retrieved step trace make the policy surer, and when?
+"""Retrieval reward (algorithm.md section 6): did a retrieved step trace make the policy surer, and when?
 
     Trajectory --retrieval_entropies--> (H_before, H_after) --retrieval_reward--> Z of one retrieval --mean--> Z_ret
 

@@ -1,1 +1,1 @@
-"""Layer 1: the text protocol. ``chat`` turns text into append-only tokens, ``steps`` reads what the policy wrote."""
+"""The text protocol. ``chat`` turns text into append-only tokens, ``steps`` reads what the policy wrote."""

@@ -1,4 +1,4 @@
-"""Question to prompt tokens; observations and step traces to tokens that are appended. ALGORITHM section 2, DESIGN section 3.
+"""Question to prompt tokens; observations and step traces to tokens that are appended. algorithm.md section 2.
 
 Everything is encoded once, alone, and appended: what the policy generated is never decoded and encoded again.
 """

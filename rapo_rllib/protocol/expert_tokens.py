@@ -1,4 +1,4 @@
-r"""What another agent wrote, as a trajectory to train on: tokens of its steps, observations apart. ALGORITHM section 11.
+r"""What another agent wrote, as a trajectory to train on: tokens of its steps, observations apart. algorithm.md section 11.
 
 ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
 

@@ -1,4 +1,4 @@
-"""Reads one generated step, and renders what a tool answered. ALGORITHM section 2.
+"""Reads one generated step, and renders what a tool answered. algorithm.md section 2.
 
     engine -> text of one step -> parse_step -> ParsedStep -> environment -> observation -> render_observation -> engine
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rapo_rllib.metrics_flat import flattened
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.report.curves import ACCURACY, HELD_OUT, REWARD, generated_tokens, number, plot_values
 from rapo_rllib.report.runs import Trial
 

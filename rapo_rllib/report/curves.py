@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from rapo_rllib.metrics_flat import flattened
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.report.runs import SETTINGS, Trial
 
 MAX_POINTS = 600  # of one series; more than that no screen shows

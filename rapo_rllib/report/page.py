@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 
+from rapo_rllib.monitoring.warnings import warnings_of
 from rapo_rllib.report.comparison import Comparison, compared
 from rapo_rllib.report.curves import MAX_POINTS, panels, trial_curves
 from rapo_rllib.report.runs import Trial, find_trials
 from rapo_rllib.report.selection import Selection, script_json, selected
-from rapo_rllib.training_warnings import warnings_of
 
 _SCRIPTS = ("elements.js", "charts.js", "reader.js", "search.js")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.metrics_flat import flattened
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.settings import ObjectiveSettings
 
 RESULTS, TRANSCRIPTS = "result.json", "transcripts"

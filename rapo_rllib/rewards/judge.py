@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rapo_rllib.credentials import check_address, check_no_secret, check_variable, secret_of
-from rapo_rllib.env_config import is_int, is_number
 from rapo_rllib.errors import ServiceError
-from rapo_rllib.json_service import JsonService
 from rapo_rllib.rewards.once import Once
-from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, golds
+from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, accepted_answers
 from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
+from rapo_rllib.services.credentials import check_address, check_no_secret, check_variable, secret_of
+from rapo_rllib.services.http_json import JsonService
 from rapo_rllib.types import Question
+from rapo_rllib.validation import is_int, is_number
 
 _WHERE = "env_config.scorer.options."
 
@@ -85,7 +85,7 @@ class LLMJudge:
         """
         if answer is None or not answer.strip():
             return WRONG
-        accepted = [gold for gold in golds(question) if gold]
+        accepted = [gold for gold in accepted_answers(question) if gold]
         if answer.strip() in accepted:
             return Score(1.0, True)
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rapo_rllib.rewards.expressions import comparable, is_relation
 from rapo_rllib.rewards.latex import one_list, tidied, without_blanks
 from rapo_rllib.rewards.number_answers import same_number
-from rapo_rllib.rewards.score import WRONG, Score, golds
+from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
 from rapo_rllib.rewards.statements import named, repeated, stated
 from rapo_rllib.rewards.structures import same_parts
 from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, symbolically_equal
@@ -33,7 +33,7 @@ def math_score(predicted: str, question: Question, timeout_s: float = TIMEOUT_S)
     An answer that repeats a calculation of the question earns nothing.
     """
     failure = ""
-    for gold in golds(question):
+    for gold in accepted_answers(question):
         try:
             if _equal(predicted, gold, timeout_s):
                 return WRONG if repeated(tidied(predicted), tidied(gold), tidied(question.text)) else Score(1.0, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rapo_rllib.env_config import require
+from rapo_rllib.validation import require
 
 # The scorer belongs to a preset as much as the weights do: both lie beneath what the user gives.
 REWARD_PRESETS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ import string
 import unicodedata
 from collections import Counter
 
-from rapo_rllib.rewards.score import Score, golds
+from rapo_rllib.rewards.score import Score, accepted_answers
 from rapo_rllib.types import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -25,12 +25,14 @@ _WHOLE_ANSWERS = {"yes", "no", "noanswer"}
 
 def qa_score(predicted: str, question: Question) -> Score:
     """Highest token F1 over the accepted answers; correct if one of them matches exactly."""
-    return Score(max(token_f1(predicted, gold) for gold in golds(question)), qa_em_score(predicted, question).correct)
+    return Score(
+        max(token_f1(predicted, gold) for gold in accepted_answers(question)), qa_em_score(predicted, question).correct
+    )
 
 
 def qa_em_score(predicted: str, question: Question) -> Score:
     """1 if the normalised answer is one of the accepted ones, else 0."""
-    correct = normalized(predicted) in {normalized(gold) for gold in golds(question)} - {""}
+    correct = normalized(predicted) in {normalized(gold) for gold in accepted_answers(question)} - {""}
     return Score(float(correct), correct)
 
 

@@ -64,7 +64,7 @@ class Scorer(Protocol):
         r"""``answer``: content of the last ``\boxed{}`` of the answer, else the whole answer; None: there was no answer."""
 
 
-def golds(question: Question) -> tuple[str, ...]:
+def accepted_answers(question: Question) -> tuple[str, ...]:
     """All accepted answers."""
     return (question.answer, *question.aliases)
 

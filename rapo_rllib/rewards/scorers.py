@@ -11,7 +11,6 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from rapo_rllib.env_config import is_number, require
 from rapo_rllib.rewards.judge import JudgeOptions, LLMJudge
 from rapo_rllib.rewards.math_worker import LAST_RESORT_S
 from rapo_rllib.rewards.maths import math_score
@@ -20,7 +19,7 @@ from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, of_answer
 from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.types import Question
-from rapo_rllib.unknown_keys import refuse_unknown_keys
+from rapo_rllib.validation import is_number, refuse_unknown_keys, require
 
 _WHERE = "env_config.scorer.options."
 

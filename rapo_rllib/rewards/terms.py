@@ -1,4 +1,4 @@
-"""Terms of the outcome reward, which are added up. ALGORITHM sections 9, 10.
+"""Terms of the outcome reward, which are added up. algorithm.md sections 9, 10.
 
 Score, format, tool calls -> ``reward_terms`` -> ``info["reward_terms"]``, whose sum is the reward
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from rapo_rllib.env_config import is_number, require
 from rapo_rllib.rewards.score import Score
+from rapo_rllib.validation import is_number, require
 
 FORMATS = ("final_step", "whole_text")
 BONUS_CASES = ("correct", "partial")

@@ -1,1 +1,1 @@
-"""Layer 3: questions become trajectories. ``loop`` drives an ``engine`` and text environments, and weaves in step traces."""
+"""Questions become trajectories. ``loop`` drives an ``engine`` and text environments, and weaves in step traces."""

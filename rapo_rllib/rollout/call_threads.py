@@ -58,7 +58,7 @@ class CallThreads:
         self._queue.put(call)
         return call
 
-    def write_off(self, future: Future[Any]) -> None:
+    def abandon(self, future: Future[Any]) -> None:
         """Nobody waits for this call any more: if it has not begun it never will, and if it runs its thread is replaced."""
         assert isinstance(future, _Call)
         with self._lock:

@@ -40,7 +40,7 @@ class EnvPool:
         self._idle: list[Any] = []
         self._lock = threading.Lock()
 
-    def lend(self, session: Borrower) -> None:
+    def acquire(self, session: Borrower) -> None:
         """Give ``session`` an environment of its own, and the strings at which its steps stop."""
         with self._lock:
             session.env = self._idle.pop() if self._idle else None
@@ -49,7 +49,7 @@ class EnvPool:
         tags = (*getattr(session.env.unwrapped, "tool_tags", ()), self._answer_tag)
         session.stop = tuple(f"</{tag}>" for tag in tags)
 
-    def give_back(self, session: Borrower) -> None:
+    def release(self, session: Borrower) -> None:
         """Take the environment of a trajectory that ended."""
         env, session.env = session.env, None
         if env is not None:
@@ -89,7 +89,7 @@ def reset_env(envs: EnvPool, session: Borrower) -> str:
     """Start an episode; returns the first observation: the question as text."""
     session.env_started = time.monotonic()
     try:
-        envs.lend(session)
+        envs.acquire(session)
         observation, _info = session.env.reset(seed=session.question.seed, options={"question": session.question})
         return _readable(observation)
     except _FAILURES as error:

@@ -3,7 +3,7 @@
     open -> N sessions -> fork after uncertain tool results (ARPO) -> refill when all have ended early -> TrajectoryGroup
 
 Without ``branching`` all G sessions start at once and none is added. Either way exactly ``num_hybrid`` of them are hybrid: a
-branch is what its origin is, and each kind forks within its own part of the budget. ALGORITHM sections 3 and 10.
+branch is what its origin is, and each kind forks within its own part of the budget. algorithm.md sections 3 and 10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agentic rollout, hybrid-policy and branching (ALGORITHM sections 3, 10): questions in, groups of trajectories out.
+"""Agentic rollout, hybrid-policy and branching (algorithm.md sections 3, 10): questions in, groups of trajectories out.
 
 One loop drives the engine; environments (tools) and retrieval run beside it on threads, and whatever comes back joins the
 running batch. No trajectory waits for another one's generation, tool or retrieval; the histories that ask for a step trace
@@ -139,13 +139,13 @@ class RolloutLoop:
             logger.warning("the engine could not abort %d requests: %r", len(self._generating), error)
         futures: list[Future[Any]] = [*self._resets, *self._steps]
         for future in futures:
-            self._threads.write_off(future)
+            self._threads.abandon(future)
         searching: list[Session] = []
         if self._search is not None:
-            self._retrieval_thread.write_off(self._search[0])
+            self._retrieval_thread.abandon(self._search[0])
             searching, self._search = self._search[1], None
         for session in (*self._generating.values(), *self._wanting, *self._written, *self._held, *searching):
-            self.envs.give_back(session)
+            self.envs.release(session)
         for table in (self._groups, self._generating, self._resets, self._steps, self._wanting, self._written, self._held):
             table.clear()  # type: ignore[attr-defined]
 
@@ -177,7 +177,7 @@ class RolloutLoop:
         group = self._groups[session.name]
         for forked in group.fork(session, completion):
             self._groups[forked.name] = group
-            self._follow(forked, Next.GENERATE)
+            self._advance(forked, Next.GENERATE)
 
     def _wait_for_threads(self) -> None:
         started = time.monotonic()
@@ -203,13 +203,13 @@ class RolloutLoop:
             except EnvError as error:
                 self._fail(session, error)
             else:
-                self._follow(session, session.start())
+                self._advance(session, session.start())
 
     def _collect_steps(self) -> None:
         for future in [f for f in self._steps if f.done()]:
             session = self._steps.pop(future)
             try:
-                self._follow(session, session.take_env_result(future.result()))
+                self._advance(session, session.take_env_result(future.result()))
             except EnvError as error:
                 self._fail(session, error)
 
@@ -222,7 +222,7 @@ class RolloutLoop:
                 started = session.env_started
                 if started is not None and (age := time.monotonic() - started) > limit and not future.done():
                     del calls[future]
-                    self._threads.write_off(future)
+                    self._threads.abandon(future)
                     session.env = None  # still in use by a thread that may never return
                     name = "truncate" if session.cut else name
                     self._fail(session, EnvError(f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {limit})"))
@@ -251,7 +251,7 @@ class RolloutLoop:
         else:
             self.stats.retrieval_empty += sum(hit is None for hit in found)
         for session, hit in zip(sessions, found, strict=True):
-            self._follow(session, session.take_nothing() if hit is None else session.take_retrieved(hit))
+            self._advance(session, session.on_retrieval_miss() if hit is None else session.take_retrieved(hit))
 
     def _release_held(self) -> None:
         """In lockstep: everybody has their tool results and step traces, so all generate."""
@@ -261,12 +261,12 @@ class RolloutLoop:
             for session in held:
                 self._submit(session)
 
-    def _follow(self, session: Session, what: Next) -> None:
+    def _advance(self, session: Session, what: Next) -> None:
         if what is Next.RETRIEVE:
             self._wanting.append(session)
         elif what is Next.END:
             self._num_ended += 1
-            self.envs.give_back(session)
+            self.envs.release(session)
             group = self._groups.pop(session.name)
             self._begin(group, group.refill())
         elif what is Next.JUDGE:
@@ -290,7 +290,7 @@ class RolloutLoop:
         step, age = max(len(session.trajectory.steps) - 1, 0), time.monotonic() - session.started
         details = (session.question.id, session.name, step, called_tool(session), age, error)
         logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
-        self._follow(session, session.end("error", str(error)))
+        self._advance(session, session.end("error", str(error)))
 
     def close(self) -> None:
         """Stop the threads; one that hangs in a tool is left behind."""

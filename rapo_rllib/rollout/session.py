@@ -1,4 +1,4 @@
-"""One trajectory while it grows: what may happen next, budgets, and how it ends. ALGORITHM section 3.
+"""One trajectory while it grows: what may happen next, budgets, and how it ends. algorithm.md section 3.
 
 reset -> generate -> env step -> (observation, maybe a step trace) -> generate -> ... -> end
 
@@ -199,7 +199,7 @@ class Session:
         self.trajectory.text += text
         return self._next(self.settings.retrieval_level == "step")
 
-    def take_nothing(self) -> Next:
+    def on_retrieval_miss(self) -> Next:
         """The buffer had nothing to say, or did not answer: go on without."""
         self._stop_waiting()
         return Next.GENERATE

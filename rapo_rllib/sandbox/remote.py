@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rapo_rllib.errors import ServiceError, ToolError
-from rapo_rllib.json_service import JsonService
 from rapo_rllib.sandbox.base import ENDED, SandboxLimits, SandboxProcess, SandboxResult
 from rapo_rllib.sandbox.inside.runner import STATUSES
 from rapo_rllib.sandbox.settings import require
+from rapo_rllib.services.http_json import JsonService
 
 _NETWORK_S = 10.0  # beyond the code's own time
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rapo_rllib.credentials import check_address, check_variable
+from rapo_rllib.services.credentials import check_address, check_variable
 
 BACKENDS = ("forkserver", "bwrap", "remote")
 NAMESPACES = ("auto", "required", "off")

@@ -1,4 +1,4 @@
-"""Layer 1: tools that a policy may call, named in ``env_config.tools``."""
+"""Tools that a policy may call, named in ``env_config.tools``."""
 
 from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
 from rapo_rllib.tools.bounded import shared_tool

@@ -17,7 +17,7 @@ from typing import Any
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools.base import KeepsState, Tool, ToolLimits, ToolResult, ToolSession
 from rapo_rllib.tools.make import make_tool
-from rapo_rllib.unknown_keys import refuse_unknown_keys
+from rapo_rllib.validation import refuse_unknown_keys
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Layer 1: web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/web_search.md."""
+"""Web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/web_search.md."""
 
 from rapo_rllib.web_search.options import SearchOptions
 from rapo_rllib.web_search.provider import Found, Hit, Provider, Request

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from rapo_rllib.credentials import check_address, check_variable
+from rapo_rllib.services.credentials import check_address, check_variable
 from rapo_rllib.web_search.observation import LEAST_CHARS
 from rapo_rllib.web_search.provider import Provider, Request
 from rapo_rllib.web_search.providers import PROVIDERS

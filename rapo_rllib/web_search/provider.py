@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError
-from rapo_rllib.json_service import retry_after
+from rapo_rllib.services.http_json import retry_after
 
 
 @dataclass(frozen=True)

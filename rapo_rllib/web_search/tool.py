@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError, ToolError
-from rapo_rllib.json_service import JsonService
+from rapo_rllib.services.http_json import JsonService
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.web_search.observation import cut, observation, one_line
 from rapo_rllib.web_search.options import SearchOptions

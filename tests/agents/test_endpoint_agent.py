@@ -15,7 +15,7 @@ from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions, WrittenSt
 from rapo_rllib.agents.endpoint_agent import EndpointAgent
 from rapo_rllib.envs.questions import Questions
 from rapo_rllib.errors import AgentError, ServiceError
-from rapo_rllib.models import load_tokenizer
+from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.settings import ModelSettings, ProtocolSettings, RolloutSettings

@@ -6,7 +6,7 @@ import pytest
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.agents.journal import Journal
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import Question
 
 MADE_OF = {"name": "m", "samples": 2}

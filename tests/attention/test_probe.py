@@ -19,8 +19,8 @@ from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.rl_module import score_row
+from rapo_rllib.learner.learner import RAPOTorchLearner
+from rapo_rllib.learner.rl_module import score_row
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
 

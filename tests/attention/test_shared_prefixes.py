@@ -17,7 +17,7 @@ from rapo_rllib.attention.forward import RowAttention, use_attention
 from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.samples import SampleGroup
-from rapo_rllib.rl_module import score_row
+from rapo_rllib.learner.rl_module import score_row
 from rapo_rllib.settings import ModelSettings
 
 TEMPERATURE = 0.7

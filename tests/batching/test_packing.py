@@ -12,7 +12,7 @@ from tiny_models import VOCABULARY, branched_group, random_groups, sample, tiny_
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.samples import SampleGroup
-from rapo_rllib.rl_module import score_row
+from rapo_rllib.learner.rl_module import score_row
 from rapo_rllib.settings import ModelSettings
 
 FLOAT64 = ModelSettings(dtype="float64", autocast_dtype=None, logits_chunk_size=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from embedding import EMBEDDER, TorchEncoder, measured
 
-from rapo_rllib.text_encoder import TextEncoder
+from rapo_rllib.embedding.local import TextEncoder
 
 
 def test_both_forward_passes_are_timed() -> None:

@@ -13,10 +13,10 @@ from learning_parts.word_policy import base_config, word_habits, word_policies
 from learning_parts.word_run import WordRun
 from learning_parts.word_traces import CAREFUL, TASK, Flawed, flawed_steps, protocol, write_traces
 
-from rapo_rllib.envs.word_problem import WordProblem
-from rapo_rllib.envs.word_problems import WordProblemQuestions, WordProblems, WordProblemsOptions
+from rapo_rllib.envs.word_problems.env import WordProblemQuestions, WordProblems, WordProblemsOptions
+from rapo_rllib.envs.word_problems.problem import WordProblem
 from rapo_rllib.protocol.worked_steps import split_shown
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 
 SOURCE = WordProblemQuestions(WordProblemsOptions(steps=(3, 3), num_train=40, tools=("calculator",)), "train")
 

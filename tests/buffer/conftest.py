@@ -1,30 +1,3 @@
-"""Real parts for the buffer's tests: MiniLM (loaded once) and Milvus Lite servers that end with their test."""
+"""The buffer's real parts."""
 
-import os
-from collections.abc import Callable, Iterator
-
-import pytest
-
-from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import resolve_embedder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def minilm() -> str:
-    """Folder of the packaged embedding model."""
-    return resolve_embedder("all-minilm-l6-v2", "embedder")
-
-
-@pytest.fixture
-def make_buffer(tmp_path) -> Iterator[Callable[..., StepTraceBuffer]]:
-    """Makes buffers on a path of this test; all are closed afterwards, so that their server ends."""
-    made = []
-
-    def make(**settings) -> StepTraceBuffer:
-        made.append(StepTraceBuffer(BufferSettings(**({"uri": os.path.join(tmp_path, "steps.db")} | settings))))
-        return made[-1]
-
-    yield make
-    for buffer in made:
-        buffer.close()
+from buffer_fixtures import make_buffer, minilm  # noqa: F401

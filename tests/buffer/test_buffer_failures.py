@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 from buffer_helpers import experts, wait_until
+from places import SUPPORT
 from processes import CONTEXT
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.lite_server import read_endpoint
+from rapo_rllib.milvus.lite.server import read_endpoint
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
@@ -166,7 +167,7 @@ def test_a_full_disk_is_told_and_what_was_stored_is_still_found(tmp_path):
     folder.mkdir()
     if shutil.which("unshare") is None or subprocess.run([*small_disk(folder), "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces, so that no small disk can be mounted")
-    script = Path(__file__).with_name("full_disk.py")
+    script = SUPPORT / "full_disk.py"
     done = subprocess.run(
         [*small_disk(folder), sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=300
     )

@@ -157,7 +157,7 @@ def test_two_processes_build_once(make_buffer, tmp_path):
 
 
 def test_real_step_traces(make_buffer, shared_data):
-    from rapo_rllib.trace_files import read_trace_file
+    from rapo_rllib.traces.recorded import read_trace_file
 
     path = shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"
     buffer = make_buffer(traces=str(path))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.text_encoder import PACKAGED_EMBEDDERS, resolve_embedder
+from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS, resolve_embedder
 
 
 def test_embeddings_are_normalised_float32_and_tell_texts_apart():

@@ -14,10 +14,10 @@ from local_service import Reply, Request, Service, local_service
 from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.stored import adopted
-from rapo_rllib.endpoint_encoder import EndpointEncoder
+from rapo_rllib.embedding.endpoint import EndpointEncoder
+from rapo_rllib.embedding.local import TextEncoder, _load_once
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.text_encoder import TextEncoder, _load_once
 from rapo_rllib.types import HistoryQuery
 
 MINILM = TextEncoder("all-minilm-l6-v2", key="server")

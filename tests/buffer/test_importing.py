@@ -20,7 +20,7 @@ from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin, unfinished_imports
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.trace_formats.exported import row_of_trace
+from rapo_rllib.traces.exported import row_of_trace
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 

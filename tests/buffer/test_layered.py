@@ -27,11 +27,11 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
 
     (hits,) = both.retrieve([QUERY])
     assert hits[0].trace.id == OLD[1].id and len(hits) == 2
-    both.look_at(BufferView("steps_grown_run", 0))
+    both.set_view(BufferView("steps_grown_run", 0))
     assert both.retrieve([QUERY]) == [hits]
 
     grown.insert([own("Nearest."), own("Elsewhere.", "What is the capital of France?", "")])
-    both.look_at(BufferView("steps_grown_run", 1))
+    both.set_view(BufferView("steps_grown_run", 1))
     (after,) = both.retrieve([QUERY])
     assert [hit.trace.text for hit in after] == [OLD[1].text, "Nearest."]  # equal keys: the off-policy agent's first
     assert after[0].similarity == after[1].similarity
@@ -42,7 +42,7 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
     assert {trace.source for trace in both.random_traces([QUERY] * 50, seeds[:50], {"solver"})} == {"policy"}
 
     grown.delete([own("Nearest.").id])
-    both.look_at(BufferView("steps_grown_run", 2))
+    both.set_view(BufferView("steps_grown_run", 2))
     assert both.retrieve([QUERY]) == [hits]
     assert base.count() == len(OLD) and grown.count() == 1
     assert both.retrieve([]) == []

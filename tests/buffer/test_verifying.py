@@ -18,7 +18,7 @@ GOOD = step_traces(next(iter(experts(1))))[0]
 
 
 def write(buffer: StepTraceBuffer, trace, vector: np.ndarray) -> None:
-    buffer.milvus.upsert(buffer.collection, buffer._parts.put_aside([row_of(trace)]), vector[None])
+    buffer.milvus.upsert(buffer.collection, buffer._parts.split_oversized([row_of(trace)]), vector[None])
 
 
 def vector_of(buffer: StepTraceBuffer, trace) -> np.ndarray:

@@ -17,7 +17,7 @@ from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 COUNT = 8

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rapo_rllib.cli.buffer_page import bars, page
+from rapo_rllib.cli.buffer.page import bars, page
 from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.cli.main import app
+from rapo_rllib.embedding.local import resolve_embedder
 from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.text_encoder import resolve_embedder
 
 SOLUTION = {"question": "3 + 5?", "gold": "8", "segments": [{"type": "answer", "text": "8"}], "source": "human"}
 

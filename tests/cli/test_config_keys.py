@@ -10,8 +10,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from typer.testing import CliRunner
 
 from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.config.reference import ConfigKey, config_sections, field_comments, markdown
 from rapo_rllib.cli.main import app
-from rapo_rllib.config_reference import ConfigKey, config_sections, field_comments, markdown
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rapo_rllib.cli.interrupt import Interruption, TrialStopper, TrialWatch
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, TrialWatch
 
 
 @pytest.fixture

@@ -24,22 +24,23 @@ import pyte
 import pytest
 import typer
 from cli_runs import COMMAND, SMALL_PPO, checkpoints, environment
+from places import SUPPORT
 from rich.console import Console
 from syntax import tree_of
 
-from rapo_rllib.cli.experiments import ExperimentSpec
-from rapo_rllib.cli.interrupt import Interruption, TrialStopper
-from rapo_rllib.cli.live import LiveReporter, _label
-from rapo_rllib.cli.live_table import clock, live_table
-from rapo_rllib.cli.log_file import LogFile
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.progress import TrainingReporter
-from rapo_rllib.cli.run import _reporting
-from rapo_rllib.cli.time_left import TimeLeft
-from rapo_rllib.cli.trial_state import TrialState
-from rapo_rllib.training_warnings import TrainingWarning
+from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+from rapo_rllib.cli.train.live import LiveReporter, _label
+from rapo_rllib.cli.train.live_table import clock, live_table
+from rapo_rllib.cli.train.log_file import LogFile
+from rapo_rllib.cli.train.progress import TrainingReporter
+from rapo_rllib.cli.train.run import _reporting
+from rapo_rllib.cli.train.time_left import TimeLeft
+from rapo_rllib.cli.train.trial_state import TrialState
+from rapo_rllib.monitoring.warnings import TrainingWarning
 
-RESULT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "real_result.json").read_text())
+RESULT: dict[str, Any] = json.loads((SUPPORT / "real_result.json").read_text())
 COLUMNS, LINES = 100, 30
 
 
@@ -250,7 +251,7 @@ def test_whatever_is_printed_stands_above_an_untorn_display(monkeypatch: pytest.
 
 
 def test_every_timed_part_of_an_iteration_is_a_phase() -> None:
-    import rapo_rllib.algorithm as algorithm
+    import rapo_rllib.algorithm.algorithm as algorithm
 
     calls = [node for node in ast.walk(tree_of(inspect.getsource(algorithm))) if isinstance(node, ast.Call)]
     timed = {call.args[0].value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "_timed"}
@@ -273,8 +274,7 @@ def test_an_error_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch)
 def test_the_phase_reaches_another_process() -> None:
     import ray
 
-    from rapo_rllib.phase import phase_of
-    from rapo_rllib.progress import Progress
+    from rapo_rllib.monitoring.progress import Progress, phase_of
 
     @ray.remote
     def work() -> None:

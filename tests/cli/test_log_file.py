@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rapo_rllib.cli import log_file
-from rapo_rllib.cli.log_file import LogFile, logged
 from rapo_rllib.cli.other_lines import MARK, OtherLines, is_of_library, mark_others
+from rapo_rllib.cli.train import log_file
+from rapo_rllib.cli.train.log_file import LogFile, logged
 
 SITE = "/x/.venv/lib/python3.11/site-packages"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.cli.old_keys import translated_config, translated_stop
+from rapo_rllib.cli.train.old_keys import translated_config, translated_stop
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.tune.schedulers.pbt import _make_experiment_tag
 
-from rapo_rllib.cli.progress import TrainingReporter
+from rapo_rllib.cli.train.progress import TrainingReporter
 
 
 class Trial(SimpleNamespace):

@@ -17,10 +17,10 @@ from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.utils.serialization import TuneFunctionEncoder
 
-from rapo_rllib.checkpoint_folder import whole_folder
-from rapo_rllib.cli.interrupt import Interruption, TrialStopper
-from rapo_rllib.cli.result_journal import JOURNAL, ResultJournal
-from rapo_rllib.cli.resume import resume_config
+from rapo_rllib.checkpoints.folder import atomic_directory
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+from rapo_rllib.cli.train.result_journal import JOURNAL, ResultJournal
+from rapo_rllib.cli.train.resume import resume_config
 
 NOTE = "experiment_state-2026-01-01_00-00-00.json"
 
@@ -38,7 +38,7 @@ class Run:
         self.trial_folder = self.folder / "trial"
         self.trial_folder.mkdir(parents=True)
         for iteration in iterations:
-            with whole_folder(self.checkpoint(iteration), iteration=iteration) as partial:
+            with atomic_directory(self.checkpoint(iteration), iteration=iteration) as partial:
                 (partial / "w").write_text("weights")
                 (partial / "result.json").write_text(json.dumps(result(iteration)))
         (self.trial_folder / "result.json").write_text("".join(json.dumps(result(i)) + "\n" for i in results))
@@ -179,7 +179,7 @@ def test_a_trial_whose_end_was_not_noted_has_ended(tmp_path: Path, status: str, 
 
 def test_a_trial_that_said_it_is_done_has_ended(tmp_path: Path) -> None:
     run = Run(tmp_path, iterations=[3], results=[1, 2])
-    with whole_folder(run.checkpoint(4), iteration=4) as partial:
+    with atomic_directory(run.checkpoint(4), iteration=4) as partial:
         (partial / "result.json").write_text(json.dumps({**result(4), "done": True}))
     assert run.resumed().status == "TERMINATED"
 

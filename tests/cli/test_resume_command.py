@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from cli_runs import SMALL_PPO, checkpoints, started, wait_for_text
+from places import SUPPORT
 from train_here import train_here, train_toys
 
 END = 8
 COMMAND_LINE = ("file", "job.yaml", "--ray-num-cpus", "1", "--resume")
-TESTS = Path(__file__).resolve().parents[1]
 
 
 def iterations(folder: Path, name: str) -> dict[str, list[int]]:
@@ -36,7 +36,7 @@ def experiment(name: str, stop: int, config: str = "", more: str = "") -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ctrl_c_and_then_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)  # where slow_env.py lies
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT), prepend=os.pathsep)  # where slow_env.py lies
     # on one CPU the second trial of the grid waits for the first, and must not start any more after Ctrl-C
     pair = experiment("pair", END, ", lr: {grid_search: [1e-3, 1e-4]}", ", checkpoint_config: {checkpoint_at_end: false}")
     (tmp_path / "job.yaml").write_text(pair + experiment("never", 1))

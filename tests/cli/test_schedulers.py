@@ -11,12 +11,12 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, PopulationBasedTraining
 from typer.testing import CliRunner
 
-from rapo_rllib.cli.checks import only_config
-from rapo_rllib.cli.experiments import read_experiments
 from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.schedulers import make_scheduler, trained_at_most
-from rapo_rllib.cli.search_space import with_searches
+from rapo_rllib.cli.train.checks import only_config
+from rapo_rllib.cli.train.experiments import read_experiments
+from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.cli.train.search_space import with_searches
 
 REWARD = "env_runners/episode_return_mean"
 PBT = {"type": "pbt", "metric": REWARD, "hyperparam_mutations": {"lr": {"uniform": [0.0, 1.0]}}}

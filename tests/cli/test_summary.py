@@ -5,10 +5,10 @@ import json
 import numpy
 import pytest
 
-from rapo_rllib.cli.interrupt import Interruption, TrialStopper, result_value
-from rapo_rllib.cli.progress import result_line
-from rapo_rllib.cli.summary import summary_of
-from rapo_rllib.training_warnings import TrainingWarning
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, result_value
+from rapo_rllib.cli.train.progress import result_line
+from rapo_rllib.cli.train.summary import summary_of
+from rapo_rllib.monitoring.warnings import TrainingWarning
 
 
 def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rapo_rllib.cli.time_left import TimeLeft, time_left
+from rapo_rllib.cli.train.time_left import TimeLeft, time_left
 
 
 def result(iteration: int, total_s: float, steps: int | None = None, **more: Any) -> dict[str, Any]:

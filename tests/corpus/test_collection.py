@@ -11,7 +11,7 @@ import pytest
 
 from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 from rapo_rllib.corpus.passages import Passage, passage_id
-from rapo_rllib.text_encoder import resolve_embedder
+from rapo_rllib.embedding.local import resolve_embedder
 
 # Of the 34 gold paragraphs, among the first 3 and 10. Measured: 0.59 and 0.76, 0.56 and 0.71, 0.53 and 0.76. A question may
 # have four gold paragraphs, and the second hop often shares nothing with the question.

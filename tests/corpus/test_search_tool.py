@@ -15,7 +15,7 @@ from rapo_rllib.corpus.collection import PassageCollection
 from rapo_rllib.corpus.search_tool import CorpusSearch
 from rapo_rllib.errors import ToolError
 from rapo_rllib.milvus import connection
-from rapo_rllib.milvus.lite_server import read_endpoint
+from rapo_rllib.milvus.lite.server import read_endpoint
 from rapo_rllib.tools import Tool, make_tool, shared_tool
 
 QUESTION = "Who portrayed Corliss Archer in the film Kiss and Tell?"

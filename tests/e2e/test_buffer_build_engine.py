@@ -10,12 +10,12 @@ from cli_runs import run_here
 from kill_job import JOB, SIZES
 from sums import write_job
 
-from rapo_rllib.agent_setup import policy_folder
+from rapo_rllib.agents.setup import policy_folder
 from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.checkpoint_folder import whole_folder
+from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import StepTrace
 
 pytestmark = pytest.mark.e2e
@@ -54,7 +54,7 @@ def test_a_checkpoint_answers_questions_that_are_only_seeds(
     build: Callable[..., str], tmp_path: Path, small_model: str
 ) -> None:
     checkpoint = tmp_path / "run" / "checkpoint_000001"
-    with whole_folder(checkpoint, iteration=1) as folder:
+    with atomic_directory(checkpoint, iteration=1) as folder:
         shutil.copytree(small_model, folder / "policy")
     (tmp_path / "job.py").write_text(
         JOB.format(**{**SIZES, "uri": "steps.db", "model": small_model, "iterations": 1, "num_questions": 4})

@@ -9,7 +9,7 @@ from cli_runs import run_here
 from sums import write_sums
 
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.checkpoint_folder import whole_folder
+from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import StepTrace
 
@@ -23,7 +23,7 @@ SMALL = (
 
 def test_a_model_and_a_checkpoint(tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = tmp_path / "run" / "checkpoint_000001"
-    with whole_folder(checkpoint, iteration=1) as folder:
+    with atomic_directory(checkpoint, iteration=1) as folder:
         shutil.copytree(small_model, folder / "policy")
     settings = [option for setting in SMALL for option in ("--set", setting)]
     data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]

@@ -12,10 +12,10 @@ from kill_job import COMMAND_LINE, KilledJob, Seen, at_random, differences
 from train_here import train_here
 from tunes_trial import tunes_trial
 
-from rapo_rllib.checkpoint_folder import whole_checkpoints
-from rapo_rllib.cli.checks import check_experiment
-from rapo_rllib.cli.experiments import read_experiments
+from rapo_rllib.checkpoints.folder import whole_checkpoints
 from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.train.checks import check_experiment
+from rapo_rllib.cli.train.experiments import read_experiments
 
 pytestmark = pytest.mark.e2e
 

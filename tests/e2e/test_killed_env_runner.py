@@ -14,9 +14,9 @@ import pytest
 from faults import FaultyEngineRunner, FaultyLetters
 from jobs import at, small_config
 
+from rapo_rllib.config.question_source import questions
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.question_source import questions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
@@ -90,7 +90,7 @@ def test_a_dead_env_runner(algorithm: Any, folder: Path, fault: str) -> None:
     trained(algorithm)
 
 
-@pytest.mark.slow  # 20 s; in short, with runners that are made up: tests/rllib/test_weight_sync_check.py
+@pytest.mark.slow  # 20 s; in short, with runners that are made up: tests/weights/test_weight_sync_check.py
 def test_an_engine_that_cannot_load_comes_back_with_the_current_weights(algorithm: Any, folder: Path) -> None:
     before = runners(algorithm)
     (folder / "load").touch()

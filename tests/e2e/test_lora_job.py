@@ -17,8 +17,8 @@ import torch
 from jobs import at, small_config
 
 from rapo_rllib.errors import WeightSyncError
-from rapo_rllib.learner_lora import Adapters
-from rapo_rllib.weight_sync import WeightSync
+from rapo_rllib.learner.adapters import Adapters
+from rapo_rllib.weights.sync import WeightSync
 
 pytestmark = pytest.mark.e2e
 

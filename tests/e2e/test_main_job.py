@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 from typing import Any
 
 import pytest
 from cli_runs import rllib
 from jobs import Trial, at, short_job, trials
+from pages import metrics_on_the_page
+
+from rapo_rllib.monitoring.metrics_flat import flattened
 
 pytestmark = pytest.mark.e2e
 
@@ -74,6 +78,15 @@ def test_every_metric_is_in_the_result(job: tuple[Any, Trial]) -> None:
         for name in ("rollout", "update", "sync"):
             assert at(result, f"timers/{name}") > 0
     assert [at(result, "sync/weight_version") for result in job[1].results] == [1, 2]
+
+
+def test_every_metric_that_is_logged_is_explained(job: tuple[Any, Trial]) -> None:
+    """In docs/metrics.md, or in RLlib's own documentation."""
+    parts = ("env_runners/", "learners/default_policy/", "sync/", "buffer/", "rapo/", "sampling/")
+    many = re.compile(r"env_runners/(ends|reward|tools)/|_count$|num_trainable_parameters$|num_non_trainable_parameters$")
+    logged = {name for result in job[1].results for name in flattened(result) if name.startswith(parts)}
+    assert len(logged) > 80
+    assert {name for name in logged if not many.search(name)} - metrics_on_the_page() == set()
 
 
 def test_tensorboard_has_the_same_names(job: tuple[Any, Trial]) -> None:

@@ -20,21 +20,21 @@ import pytest
 import yaml
 from cli_runs import COMMAND, environment, rllib
 from jobs import Trial, TrialHere, at
+from places import SUPPORT
 from ray.tune.search.variant_generator import generate_variants
 from tunes_trial import tunes_trial
 
 from rapo_rllib import RAPO
 from rapo_rllib.buffer.growth import GrownTraces
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.cli.checks import check_experiment
-from rapo_rllib.cli.experiments import read_experiments
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.schedulers import make_scheduler
+from rapo_rllib.cli.train.checks import check_experiment
+from rapo_rllib.cli.train.experiments import read_experiments
+from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.settings import BufferSettings
 
 pytestmark = pytest.mark.e2e
 
-TESTS = Path(__file__).resolve().parents[1]
 ROOM = 200
 INTERVAL, LAST = 2, 3  # one exploit, after the second iteration of three
 
@@ -128,7 +128,7 @@ class Population:
 def by_tune(folder: Path) -> Population:
     """As a user has it."""
     env = environment()
-    env["PYTHONPATH"] = os.pathsep.join([str(TESTS), env["PYTHONPATH"]])
+    env["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), env["PYTHONPATH"]])
     command = [*COMMAND, "train", "file", "job.yaml", "--storage-path", "results", "--ray-num-cpus", "2"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500, stdin=subprocess.DEVNULL)
     (folder / "out.txt").write_text(done.stdout)

@@ -86,7 +86,7 @@ def test_its_checkpoint_goes_on_with_one_learner_in_this_process(two_learners: A
         assert algorithm.iteration == two_learners.iteration == 2
         assert algorithm.env_runner.policy_version == 2
         assert algorithm._cursor.position == 8  # the batch that was begun is not among them
-        (optimizer,) = learner._optimizers()
+        (optimizer,) = learner._named_optimizers.values()
         assert {float(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2.0}
         exported = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint" / "policy").state_dict()
         assert np.array_equal(exported["model.layers.3.mlp.up_proj.weight"].numpy(), expected)

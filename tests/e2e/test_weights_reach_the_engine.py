@@ -10,7 +10,7 @@ import torch
 from jobs import small_config
 
 from rapo_rllib.errors import WeightSyncError
-from rapo_rllib.rl_module import LM_HEAD
+from rapo_rllib.learner.rl_module import LM_HEAD
 
 pytestmark = pytest.mark.e2e
 

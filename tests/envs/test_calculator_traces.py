@@ -8,7 +8,7 @@ import pytest
 
 from rapo_rllib.envs.calculator_traces import annotated_segments, calculated
 from rapo_rllib.envs.questions import Questions
-from rapo_rllib.trace_files import read_trace_file
+from rapo_rllib.traces.recorded import read_trace_file
 
 NATALIA = (
     "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nNatalia sold 48+24 = <<48+24=72>>72 clips altogether in April and May.\n"

@@ -7,7 +7,7 @@ import rapo_rllib.envs  # noqa: F401 - registers the environments
 from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from rapo_rllib.envs.word_pieces import THEMES
-from rapo_rllib.envs.word_problem import WordProblem, compositions
-from rapo_rllib.envs.word_problems import WordProblemQuestions, WordProblems, WordProblemsOptions, split_of
+from rapo_rllib.envs.word_problems.env import WordProblemQuestions, WordProblems, WordProblemsOptions, split_of
+from rapo_rllib.envs.word_problems.pieces import THEMES
+from rapo_rllib.envs.word_problems.problem import WordProblem, compositions
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.tools.python import PythonTool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rapo_rllib.evaluation_journal import MADE_OF, TRANSCRIPTS, EvaluationJournal
+from rapo_rllib.evaluation.journal import MADE_OF, TRANSCRIPTS, EvaluationJournal
 
 WHAT = {"model m": {"temperature": 0.7}, "questions of b": "1f"}
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rapo_rllib.evaluation_metrics import Outcome, accuracies, bootstrap_interval, paired_difference, pass_at_k, summary
+from rapo_rllib.evaluation.metrics import Outcome, accuracies, bootstrap_interval, paired_difference, pass_at_k, summary
 
 
 @pytest.mark.parametrize(

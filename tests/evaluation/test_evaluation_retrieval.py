@@ -8,7 +8,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.evaluation_retrieval import opened_buffer, retriever_of
+from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, Question, StepTrace
 

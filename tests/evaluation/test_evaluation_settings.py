@@ -11,20 +11,20 @@ import pytest
 from ray import cloudpickle
 
 from rapo_rllib import RAPO, RAPOConfig
-from rapo_rllib.agent_setup import AgentChoice
-from rapo_rllib.checkpoint_folder import whole_folder
-from rapo_rllib.cli.evaluate_choices import chosen_models
-from rapo_rllib.cli.evaluate_config import SettingsSource
+from rapo_rllib.agents.setup import AgentChoice
+from rapo_rllib.checkpoints.folder import atomic_directory
+from rapo_rllib.cli.evaluate.choices import chosen_models
+from rapo_rllib.cli.evaluate.settings_source import SettingsSource
 from rapo_rllib.envs.benchmarks import BENCHMARKS
-from rapo_rllib.evaluation_models import AskedBenchmark, EvaluationPlan
-from rapo_rllib.evaluation_settings import resolved_settings
+from rapo_rllib.evaluation.models import AskedBenchmark, EvaluationPlan
+from rapo_rllib.evaluation.settings import resolved_settings
 
 PLAN = EvaluationPlan((AskedBenchmark(BENCHMARKS["gsm8k"], ()),))
 
 
 def checkpoint(folder: Path, config: RAPOConfig) -> str:
     """What an evaluation reads of one: class and config, as RLlib writes them."""
-    with whole_folder(folder, iteration=1) as inside:
+    with atomic_directory(folder, iteration=1) as inside:
         (inside / "rllib_checkpoint.json").write_text("{}")
         saved = {"class": RAPO, "ctor_args_and_kwargs": ((config.get_state(),), {})}
         (inside / "class_and_ctor_args.pkl").write_bytes(cloudpickle.dumps(saved))
@@ -74,7 +74,7 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
 
 
 def test_what_an_environment_of_ones_own_means_by_its_keys_is_not_taken_over() -> None:
-    from rapo_rllib.evaluation_settings import evaluation_config
+    from rapo_rllib.evaluation.settings import evaluation_config
 
     base = RAPOConfig().environment("CartPole-v1", env_config={"reward": "theirs", "tools": 3})
     assert evaluation_config(base, [], "auto").env_config == {"dataset": "gsm8k", "tools": [], "scorer": "auto"}

@@ -19,10 +19,10 @@ from torch.distributed.tensor import DTensor
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
-from rapo_rllib.learner import RAPOTorchLearner
+from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ObjectiveSettings
-from rapo_rllib.sharding import whole
-from rapo_rllib.weights import unpack_weights
+from rapo_rllib.weights.dtensor import full_tensor
+from rapo_rllib.weights.packing import unpack_weights
 
 BATCHES = ((4, 2), (1, 1), (0, 1), (3, 1))  # groups and minibatches: uneven rows, learners without a row, nothing at all
 BASE = {"lr": 1e-2, "num_epochs": 2, "dtype": "float64", "grad_clip": 0.5, "weight_decay": 0.1}
@@ -56,6 +56,14 @@ class TestLearner(RAPOTorchLearner):
             self.policy.attention = self.attention
         self.calls = 0
         self.armed = bool(self.fault)
+        scored = self.rows._old_logprobs
+
+        def old_logprobs(*arguments: Any) -> torch.Tensor | None:
+            if self.fault == "scoring":
+                self._raise()
+            return scored(*arguments)
+
+        self.rows._old_logprobs = old_logprobs
 
     def _raise(self, *arguments: Any) -> None:
         """At the third call on the second learner, once; of scoring at the first, which is in the first of two minibatches."""
@@ -68,11 +76,6 @@ class TestLearner(RAPOTorchLearner):
         if self.fault == "loss":
             self._raise()
         return super()._micro_batch_loss(*arguments)
-
-    def _old_logprobs(self, *arguments: Any) -> torch.Tensor | None:
-        if self.fault == "scoring":
-            self._raise()
-        return super()._old_logprobs(*arguments)
 
 
 def learner(
@@ -177,8 +180,8 @@ def masters(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) 
     for size in BATCHES:
         updated(made, batch(*size, settings), rank, world_size)
     (optimizer,) = made._named_optimizers.values()
-    held = [whole(p.detach()) for p in optimizer.param_groups[0]["params"]]
-    return held, {name: whole(tensor) for name, tensor in made.policy.engine_tensors().items()}
+    held = [full_tensor(p.detach()) for p in optimizer.param_groups[0]["params"]]
+    return held, {name: full_tensor(tensor) for name, tensor in made.policy.engine_tensors().items()}
 
 
 def test_shards_of_bfloat16_weights_are_float32_masters(processes: LearnerProcesses, folders: dict[str, Path]) -> None:
@@ -197,12 +200,12 @@ def adapted(rank: int, world_size: int, folder: Path, settings: dict[str, Any], 
     """A job: what an engine is sent, what it should score, and both exports of one update."""
     made = learner(folder, rank, world_size, **settings)
     updated(made, batch(4, 2, settings), rank, world_size)
-    before = [whole(p.detach()).clone() for p in made.policy.parameters()]
+    before = [full_tensor(p.detach()).clone() for p in made.policy.parameters()]
     scores = made.score(SEQUENCES)
     for merged in (True, False):
-        made.export(f"{target}/{merged}", merged)
-    assert all(torch.equal(whole(p.detach()), b) for p, b in zip(made.policy.parameters(), before, strict=True))
-    return scores, {name: whole(tensor) for name, tensor in made.policy.engine_tensors().items()}
+        made.weights.export(f"{target}/{merged}", merged)
+    assert all(torch.equal(full_tensor(p.detach()), b) for p, b in zip(made.policy.parameters(), before, strict=True))
+    return scores, {name: full_tensor(tensor) for name, tensor in made.policy.engine_tensors().items()}
 
 
 def apart(left: list[list[float]], right: list[list[float]]) -> float:
@@ -249,8 +252,8 @@ def give_away(rank: int, world_size: int, folder: Path, target: Path) -> dict[st
     made = learner(folder, rank, world_size, **settings)
     updated(made, batch(4, 2, settings), rank, world_size)
     scores = made.score(SEQUENCES)
-    publication = made.publish(shared_memory=True, object_store=False)
-    made.export(str(target))
+    publication = made.weights.publish(shared_memory=True, object_store=False)
+    made.weights.export(str(target))
     state = made.policy.get_state(on_all_learners=True, keep=rank == 0)
     assert bool(state) == (publication is not None) == (rank == 0)
     restored = learner(folder, rank, world_size, **settings)

@@ -18,11 +18,11 @@ from tiny_models import save_tiny_model
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
-from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.rl_module import LOGPROBS, ROW
+from rapo_rllib.learner.learner import RAPOTorchLearner
+from rapo_rllib.learner.rl_module import LOGPROBS, ROW
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TokenKind, Trajectory
-from rapo_rllib.weights import unpack_weights
+from rapo_rllib.weights.packing import unpack_weights
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_pi_old_of_every_minibatch_is_the_policy_before_the_update(folder: Path)
     assert metric(stepped.update(training_data=alone), "ratio_max") == pytest.approx(1.0, abs=1e-6)
 
     def second_minibatch(learner: RAPOTorchLearner) -> torch.Tensor:
-        rows = learner._packed(data.minibatches[1])
+        rows = learner.rows.packed(data.minibatches[1])
         return torch.cat([learner.policy.forward_train({ROW: row})[LOGPROBS].detach() for row in rows])
 
     ratios = torch.exp(second_minibatch(stepped) - second_minibatch(start))
@@ -278,7 +278,7 @@ def test_export_loads_in_transformers(folder: Path, tmp_path: Path) -> None:
 
     learner = build(folder)
     learner.update(training_data=batch())
-    learner.export(str(tmp_path / "exported"))
+    learner.weights.export(str(tmp_path / "exported"))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     for name, parameter in learner.policy.language_model.named_parameters():
         assert torch.equal(model.state_dict()[name], parameter.detach())
@@ -297,7 +297,7 @@ def test_unknown_model_key_is_refused_and_attribute_errors_are_not_masked(
     def broken(settings: Any) -> None:
         raise AttributeError("no such thing")
 
-    monkeypatch.setattr("rapo_rllib.rl_module.load_causal_lm", broken)
+    monkeypatch.setattr("rapo_rllib.learner.rl_module.load_causal_lm", broken)
     with pytest.raises(RuntimeError, match="could not be set up: no such thing"):
         config.get_default_rl_module_spec().build()
 

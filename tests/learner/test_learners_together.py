@@ -21,14 +21,14 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 
-from rapo_rllib.algorithm_checkpoint import SavesCheckpoints, _save
+from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.config import RAPOConfig
+from rapo_rllib.checkpoints.algorithm import SavesCheckpoints, _save
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.learner_group import RAPOLearnerGroup
+from rapo_rllib.learner.group import RAPOLearnerGroup
+from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.weights import unpack_weights
+from rapo_rllib.weights.packing import unpack_weights
 
 # Ray's workers cannot import modules of this folder
 ray.cloudpickle.register_pickle_by_value(tiny_learner)
@@ -134,7 +134,7 @@ def check_that_they_equal_one(local: LearnerGroup, remote: RAPOLearnerGroup) -> 
 
 def held(learner: Any) -> list[torch.Tensor]:
     """Weights, and what the optimiser keeps for each."""
-    (optimizer,) = learner._optimizers()
+    (optimizer,) = learner._named_optimizers.values()
     kept = [values[name].clone() for values in optimizer.state_dict()["state"].values() for name in sorted(values)]
     return [*(parameter.detach().clone() for parameter in learner.policy.language_model.parameters()), *kept]
 

@@ -11,18 +11,18 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import random_groups, save_tiny_model, tiny_model
 
-from rapo_rllib.activation_checkpointing import enable_checkpointing
 from rapo_rllib.attention.forward import RowAttention, use_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import WeightSyncError
-from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.learner_lora import Adapters
-from rapo_rllib.lora import merged_weights
-from rapo_rllib.models import load_causal_lm
-from rapo_rllib.rl_module import score_row
+from rapo_rllib.learner.adapters import Adapters
+from rapo_rllib.learner.learner import RAPOTorchLearner
+from rapo_rllib.learner.rl_module import score_row
+from rapo_rllib.models.activation_checkpointing import enable_checkpointing
+from rapo_rllib.models.loading import load_causal_lm
+from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
-from rapo_rllib.weights import unpack_weights
+from rapo_rllib.weights.packing import unpack_weights
 
 EXACT = ModelSettings(dtype="float64", autocast_dtype=None, logits_chunk_size=5)
 LORA = LoraSettings(rank=4, alpha=8)
@@ -116,10 +116,10 @@ def test_every_way_through_the_model_sees_the_adapters(kind: str) -> None:
 def test_the_reference_is_the_same_model_without_adapters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = build(folder, kl_coeff=0.1, lr=1e-2)
     base = load_causal_lm(learner.config.model_settings).eval()
-    monkeypatch.setattr("rapo_rllib.learner_scoring.load_causal_lm", lambda settings: pytest.fail("a second model was loaded"))
+    monkeypatch.setattr("rapo_rllib.learner.scoring.load_causal_lm", lambda settings: pytest.fail("a second model was loaded"))
     learner.update(training_data=batch(kl_coeff=0.1))
     move(learner.policy.adapters)
-    row = learner._scored(batch(kl_coeff=0.1).minibatches)[0].rows[0]
+    row = learner.rows.scored(batch(kl_coeff=0.1).minibatches)[0].rows[0]
     use_attention(base, learner.policy.attention)
     with torch.no_grad():
         expected, _ = score_row(base, row.row, learner.config.model_settings, 1.0, learner.policy.attention)
@@ -161,8 +161,8 @@ def test_engines_get_adapters_unrounded_and_are_expected_to_merge_them(folder: P
     move(learner.policy.adapters)
     own = {name: tensor.detach() for name, tensor in learner.policy.adapters.tensors().items()}
     sent = learner.get_state(components="rl_module", inference_only=True)["rl_module"][DEFAULT_MODULE_ID]
-    assert same(unpack_weights(sent), own) and same(dict(learner.hand_over().tensors), own)
-    assert learner.hand_over().num_bytes == sum(4 * tensor.numel() for tensor in own.values())
+    assert same(unpack_weights(sent), own) and same(dict(learner.weights.publish_local().tensors), own)
+    assert learner.weights.publish_local().num_bytes == sum(4 * tensor.numel() for tensor in own.values())
     # what an engine makes of them: the base from disk, merged, rounded
     model = load_causal_lm(learner.config.model_settings)
     base = {name: value.clone() for name, value in model.state_dict().items()}
@@ -196,8 +196,8 @@ def test_both_exports_load_again_and_the_live_model_stays(folder: Path, tmp_path
     model = learner.policy.language_model.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     logits = model(IDS).logits
-    learner.export(str(tmp_path / "merged"))
-    learner.export(str(tmp_path / "adapters"), merged=False)
+    learner.weights.export(str(tmp_path / "merged"))
+    learner.weights.export(str(tmp_path / "adapters"), merged=False)
     assert same(before, model.state_dict()) and torch.equal(model(IDS).logits, logits)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=dtype)
     base = load_causal_lm(learner.config.model_settings)

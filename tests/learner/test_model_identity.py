@@ -16,8 +16,8 @@ from tiny_models import save_tiny_model, tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner import RAPOTorchLearner
-from rapo_rllib.learner_identity import IDENTITY, model_identity
+from rapo_rllib.learner.identity import IDENTITY, model_identity
+from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
 LORA: dict[str, Any] = {"lora": LoraSettings(rank=4)}
@@ -76,7 +76,7 @@ def test_the_exported_policy_is_another_base(folder: Path, tmp_path: Path) -> No
     """The adapters are in it already: they would be added twice."""
     learner = trained(folder, **LORA, lr=1e-2)
     learner.save_training_state(str(tmp_path / "state"))
-    learner.export(str(tmp_path / "policy"))
+    learner.weights.export(str(tmp_path / "policy"))
     with pytest.raises(CheckpointError, match="other base weights"):
         build(tmp_path / "policy", **LORA).load_training_state(str(tmp_path / "state"), 0)
 

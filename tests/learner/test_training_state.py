@@ -30,7 +30,7 @@ def weights(learner: Any) -> list[torch.Tensor]:
 
 
 def entries(learner: Any) -> list[torch.Tensor]:
-    (optimizer,) = learner._optimizers()
+    (optimizer,) = learner._named_optimizers.values()
     return [values[name].clone() for values in optimizer.state_dict()["state"].values() for name in sorted(values)]
 
 
@@ -68,7 +68,7 @@ def test_masters_and_float32_weights_are_the_same_thing(folder: Path, tmp_path: 
         saved.update(training_data=batch(4))
     saved.save_training_state(str(tmp_path))
     restored.load_training_state(str(tmp_path), 0)
-    (optimizer,) = with_masters._optimizers()
+    (optimizer,) = with_masters._named_optimizers.values()
     exact = [parameter.detach() for parameter in plain.policy.language_model.parameters()]
     assert equal([master.detach() for master in optimizer.masters], exact)
     assert equal(weights(with_masters), [tensor.bfloat16() for tensor in exact])
@@ -92,7 +92,7 @@ def test_the_learning_rate_follows_from_config_and_steps(folder: Path, tmp_path:
     scheduled, fixed = build(folder, lr=[[0, 1e-3], [100, 0.0]]), build(folder, lr=7e-4)
     for restored, expected in ((scheduled, 7.5e-4), (fixed, 7e-4)):
         restored.load_training_state(str(tmp_path), 25)
-        (optimizer,) = restored._optimizers()
+        (optimizer,) = restored._named_optimizers.values()
         assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cli_runs import SMALL_PPO
 from logged_files import tensorboard_scalars, wandb_records
+from places import SUPPORT
 from train_here import train_here
 
 JOB = f"""
@@ -113,9 +114,9 @@ class LocalTrial:
 def test_numbers_of_rapo_reach_tensorboard_and_what_is_none_does_not(tmp_path: Path) -> None:
     from ray.tune.logger import TBXLoggerCallback
 
-    from rapo_rllib.metrics_flat import flattened
+    from rapo_rllib.monitoring.metrics_flat import flattened
 
-    result = json.loads((Path(__file__).parents[1] / "real_result.json").read_text())
+    result = json.loads((SUPPORT / "real_result.json").read_text())
     result["env_runners"] |= {"entropy": math.nan, "accuracy": None}
     trial = LocalTrial()
     trial.local_path = str(tmp_path)

@@ -91,11 +91,11 @@ found = []
 for path in [None, *PATHS]:
     sys.path[:0] = [path] if path else []
     try:
-        from rapo_rllib.envs import word_problems
+        from rapo_rllib.envs.word_problems.env import env as word_problems
         found.append("imported")
     except ImportError:
         pass
-    for name in ("rapo_rllib/envs/word_problems.py", "rapo_rllib-VERSION.dist-info/RECORD", "others.pth"):
+    for name in ("rapo_rllib/envs/word_problems/env.py", "rapo_rllib-VERSION.dist-info/RECORD", "others.pth"):
         try:
             found.append(open(os.path.join(path or ".", name)).read()[:20])
         except OSError:

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rapo_rllib.envs.word_problems import WordProblems
+from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.expert_tokens import expert_tokens, split_observation
 from rapo_rllib.settings import ProtocolSettings

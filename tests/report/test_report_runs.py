@@ -6,7 +6,7 @@ import math
 import pytest
 from run_folders import write_trial
 
-from rapo_rllib.metrics_flat import flattened
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.report.comparison import compared, differing_keys
 from rapo_rllib.report.curves import HELD_OUT, MAX_POINTS, REWARD, panels, plot_values, trial_curves
 from rapo_rllib.report.runs import JsonLines, Trial, find_trials, read_trial

@@ -6,11 +6,11 @@ import pytest
 from run_folders import TRACE, add_step, add_trace, outcome, sampled, write_trial
 
 from rapo_rllib.batching.samples import sample_groups
+from rapo_rllib.monitoring.transcripts import transcript
 from rapo_rllib.report.runs import read_trial
 from rapo_rllib.report.selection import sampling_order, script_json, selected
 from rapo_rllib.report.trajectories import group_advantages, grouped, objective_of, shown_group, text_parts
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.transcripts import transcript
 from rapo_rllib.types import Question, Trajectory
 
 QUESTION = Question("q", "How many?", "8")

@@ -10,9 +10,9 @@ from rapo_rllib.rewards.qa import normalized, qa_em_score, qa_score, token_f1
 from rapo_rllib.types import Question
 
 
-@pytest.mark.parametrize(("predicted", "golds", "f1", "exact", "why"), CASES, ids=[f"{c[0]}|{c[1][0]}" for c in CASES])
-def test_case(predicted: str, golds: list[str], f1: float, exact: bool, why: str) -> None:
-    question = Question("q", "?", golds[0], aliases=tuple(golds[1:]))
+@pytest.mark.parametrize(("predicted", "accepted", "f1", "exact", "why"), CASES, ids=[f"{c[0]}|{c[1][0]}" for c in CASES])
+def test_case(predicted: str, accepted: list[str], f1: float, exact: bool, why: str) -> None:
+    question = Question("q", "?", accepted[0], aliases=tuple(accepted[1:]))
     score = qa_score(predicted, question)
     assert score.value == pytest.approx(f1), why
     assert score.correct == exact, why
@@ -20,12 +20,12 @@ def test_case(predicted: str, golds: list[str], f1: float, exact: bool, why: str
 
 
 def test_enough_cases_and_each_once() -> None:
-    assert len({(predicted, *golds) for predicted, golds, *_ in CASES}) == len(CASES) >= 50
+    assert len({(predicted, *accepted) for predicted, accepted, *_ in CASES}) == len(CASES) >= 50
 
 
 def test_the_order_of_accepted_answers_says_nothing() -> None:
-    for predicted, golds, f1, *_ in CASES:
-        assert max(token_f1(predicted, gold) for gold in reversed(golds)) == pytest.approx(f1)
+    for predicted, accepted, f1, *_ in CASES:
+        assert max(token_f1(predicted, gold) for gold in reversed(accepted)) == pytest.approx(f1)
 
 
 def squad(text: str) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import SUPPORT
 from tiny_models import save_tiny_model
 
-PROGRAM = Path(__file__).with_name("engine_processes.py")
+PROGRAM = SUPPORT / "engine_processes.py"
 
 
 @pytest.fixture(scope="module")

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from rapo_rllib.canary import Canary, CanaryResult, canary_sequences
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.rl_module import _sequence_logprobs
-from rapo_rllib.rollout import vllm_worker
+from rapo_rllib.learner.rl_module import _sequence_logprobs
 from rapo_rllib.rollout.engine import GenerationRequest
-from rapo_rllib.rollout.vllm_watch import LoadWatch
+from rapo_rllib.rollout.vllm import worker as vllm_worker
+from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.settings import EngineSettings
-from rapo_rllib.weight_digest import digest
+from rapo_rllib.weights.canary import Canary, CanaryResult, canary_sequences
+from rapo_rllib.weights.digest import digest
 
 EMBEDDING = "model.embed_tokens.weight"
 
 
 @pytest.fixture(scope="module")
 def engine(small_model: str) -> Iterator[Any]:
-    from rapo_rllib.rollout.vllm_engine import VLLMEngine
+    from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
     settings = EngineSettings(dtype="float32", max_num_seqs=4, enforce_eager=True, kv_cache_gib=0.1)
     engine = VLLMEngine(small_model, settings, max_model_len=128)
@@ -228,7 +228,7 @@ def test_workers_that_were_given_different_weights_are_an_error() -> None:
     """With tensor parallelism each worker receives for itself, and one may miss what another got."""
     from types import SimpleNamespace
 
-    from rapo_rllib.rollout.vllm_weights import TakesWeights
+    from rapo_rllib.rollout.vllm.weights import TakesWeights
 
     def engine(*received: dict[str, int]) -> TakesWeights:
         made = TakesWeights()

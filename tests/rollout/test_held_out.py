@@ -15,10 +15,10 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.env_runner import RAPOEnvRunner
-from rapo_rllib.evaluation import evaluate_with_callbacks
+from rapo_rllib.config.question_source import env_maker, questions
+from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.question_source import env_maker, questions
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 

@@ -18,9 +18,9 @@ from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus import connection
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace

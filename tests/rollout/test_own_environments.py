@@ -15,9 +15,9 @@ from ray.tune.registry import register_env
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.checks import _named_env
+from rapo_rllib.cli.train.checks import _named_env
+from rapo_rllib.config.question_source import env_maker, expert_trajectories, questions
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.question_source import env_maker, expert_trajectories, questions
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import SUPPORT
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, RequestError
+from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.engine import GenerationRequest
 from rapo_rllib.rollout.env_calls import Borrower, EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
-from rapo_rllib.transcripts import write_transcripts
 from rapo_rllib.types import Question, TrajectoryGroup
 
 TWO = Question("two", "What is 1 + 1?", "2")
@@ -88,8 +89,8 @@ class NeverAnswers(Hangs):
 class Pool(EnvPool):
     """Tells an environment who uses it."""
 
-    def lend(self, session: Borrower) -> None:
-        super().lend(session)
+    def acquire(self, session: Borrower) -> None:
+        super().acquire(session)
         session.env.session = session
 
 
@@ -289,7 +290,7 @@ print([t.end for t in loop.run([TWO])[0].trajectories], flush=True)
     ("interrupted", "deadline", "status", "output"), [(False, 0.5, 0, "['error', 'error']\n"), (True, 600, 1, "")]
 )
 def test_a_process_ends_although_a_tool_hangs(interrupted: bool, deadline: float, status: int, output: str) -> None:
-    code = EXITS.format(folders=[str(Path(__file__).parent)], interrupted=interrupted, deadline=deadline)
+    code = EXITS.format(folders=[str(Path(__file__).parent), str(SUPPORT)], interrupted=interrupted, deadline=deadline)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert (done.stdout, done.returncode != 0) == (output, bool(status)), done.stderr[-2000:]
     assert ("KeyboardInterrupt" in done.stderr) == interrupted

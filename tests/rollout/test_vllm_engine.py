@@ -18,16 +18,16 @@ import torch
 from rapo_rllib.agents.vllm_agent import attempt_of
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.models import untied
+from rapo_rllib.models.loading import untied
+from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.expert_tokens import expert_tokens
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
-from rapo_rllib.transcripts import write_transcripts
 from rapo_rllib.types import ExpertTrajectory, Question
-from rapo_rllib.weight_digest import base_digests, digest
+from rapo_rllib.weights.digest import base_digests, digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
@@ -54,7 +54,7 @@ def folder(request: pytest.FixtureRequest, smollm2: Path, tmp_path_factory: pyte
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[Any]:
-    from rapo_rllib.rollout.vllm_engine import VLLMEngine
+    from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
     options = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True, "kv_cache_gib": 0.2}
     settings = EngineSettings(**options, extra={"max_num_batched_tokens": STEP_TOKENS})
@@ -298,7 +298,7 @@ def test_a_token_without_a_record_is_an_error(engine: Any, tokenizer: Any, monke
 def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
     monkeypatch.setattr(engine, "close", lambda: closed.append(True))
-    monkeypatch.setattr("rapo_rllib.rollout.vllm_worker.SAMPLING_MODULE", "top_everything_sampler")
+    monkeypatch.setattr("rapo_rllib.rollout.vllm.worker.SAMPLING_MODULE", "top_everything_sampler")
     with pytest.raises(EngineError, match=r"this version of vLLM: it has no \w+ModelRunner\.sampler\.top_everything_sampler"):
         engine._start_recording()
     assert closed == [True]
@@ -379,7 +379,7 @@ def test_seeded_requests_survive_a_prompt_that_is_prefilled_in_parts(engine: Any
 
 
 def test_seeds_of_a_requests_tokens_differ() -> None:
-    from rapo_rllib.rollout.vllm_recorder import token_seed
+    from rapo_rllib.rollout.vllm.recorder import token_seed
 
     seeds = {token_seed(seed, position) for seed in (0, 1, 2**31 - 1) for position in range(10_000)}
     assert len(seeds) > 29_990 and max(seeds) < 2**32
@@ -394,7 +394,7 @@ def test_what_the_prefix_cache_held_is_told(engine: Any, tokenizer: Any) -> None
 @pytest.fixture
 def adapters(engine: Any, model: Any) -> Iterator[Any]:
     """Adapters of a copy of the model, far from zero; the engine expects such in place of weights until the test is over."""
-    from rapo_rllib.learner_lora import Adapters
+    from rapo_rllib.learner.adapters import Adapters
     from rapo_rllib.settings import LoraSettings
 
     settings = LoraSettings(rank=8)

@@ -24,7 +24,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_rounding_to_the_engines_dtype_is_not_warned_of(said: list[str]) -> None:
     from vllm.model_executor.models.utils import AutoWeightsLoader, logger
 
-    import rapo_rllib.rollout.vllm_worker  # noqa: F401
+    import rapo_rllib.rollout.vllm.worker  # noqa: F401
 
     model = torch.nn.Linear(4, 2, bias=False, dtype=torch.bfloat16)
     weights = torch.rand(2, 4)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from attacks import AFTER_POISON, ATTACKS, CLEAN, Attack
 from layouts import UNNEEDED
+from places import SUPPORT
 from world import ENVIRONMENT, World
 
 from rapo_rllib.sandbox.machine import probe
@@ -60,7 +61,7 @@ def parts(open_folder: Path) -> Path:
     for name in ("errors.py", "credentials.py"):
         shutil.copy(PACKAGE / name, here / "rapo_rllib")
     (here / "rapo_rllib" / "__init__.py").touch()
-    shutil.copy(Path(__file__).with_name("driver.py"), here)
+    shutil.copy(SUPPORT / "driver.py", here)
     return here
 
 

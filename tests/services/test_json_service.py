@@ -8,7 +8,7 @@ import pytest
 from local_service import Reply, Request, local_service
 
 from rapo_rllib.errors import ServiceError
-from rapo_rllib.json_service import JsonService
+from rapo_rllib.services.http_json import JsonService
 
 
 def in_turn(*replies: Reply) -> Callable[[Request], Reply]:

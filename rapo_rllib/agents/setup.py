@@ -1,0 +1,197 @@
+"""From a job's config and the name of an agent to an off-policy agent. Flow: ``cli/buffer/build.py`` -> here -> ``agents/``.
+
+http(s)://host:port/v1       an OpenAI-compatible endpoint
+a checkpoint folder of ours  its Hugging Face export, in an engine of our own
+any other name               a Hugging Face folder or id, or a packaged short name, in an engine of our own
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.agents.attempts import OffPolicyAgent
+from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions
+from rapo_rllib.agents.endpoint_agent import EndpointAgent
+from rapo_rllib.agents.vllm_agent import VLLMAgent
+from rapo_rllib.checkpoints.folder import MANIFEST, check_whole
+from rapo_rllib.config.question_source import env_maker, env_options
+from rapo_rllib.errors import CheckpointError
+from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import ModelSettings, RolloutSettings
+
+BUNCHES = 4  # attempts of a bunch, in multiples of what the engine runs at a time: few wait for the last ones
+
+
+@dataclass(frozen=True)
+class AgentChoice:
+    """Which agent, and how it samples."""
+
+    name: str  # as above
+    key: str = field(default="--agent", kw_only=True)  # what the user calls it, for messages
+    samples: int = 16  # N, attempts at a question
+    temperature: float | None = None  # None: the job's
+    seed: int | None = None  # None: the job's; of an endpoint: none is sent, for not all take one
+    concurrency: int = 16  # trajectories at a time, of an endpoint
+    retrieval_prob: float = 0.0  # of an evaluation by an engine of our own
+    # of an endpoint only
+    model: str = ""
+    api: str = "chat"
+    tokenizer: str | None = None  # of its model, for the api ``completions``
+    key_variable: str = "AGENT_API_KEY"
+    timeout_s: float = 120.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether it is asked over HTTP."""
+        return self.name.startswith(("http://", "https://"))
+
+    @property
+    def short_name(self) -> str:
+        """What its traces are called: the model's name, or that of its folder; of a checkpoint also its run's."""
+        if self.is_endpoint:
+            return self.model
+        folder = Path(self.name).expanduser()
+        if not folder.is_dir():
+            return self.name
+        folder = folder.absolute()
+        return f"{folder.parent.name}/{folder.name}" if (folder / MANIFEST).is_file() else folder.name
+
+
+def make_agent_factory(config: Any, choice: AgentChoice, retriever: Retriever | None = None) -> Callable[[], OffPolicyAgent]:
+    """What makes the agent ready to write; whatever can be wrong with its name is told before.
+
+    Args:
+        config: a ``RAPOConfig``: environment, protocol, budgets, engine.
+        choice: which.
+        retriever: answers its histories, with the chance that ``choice`` has; not those of an endpoint.
+
+    Raises:
+        ValueError: there is no such model, tokenizer or checkpoint. What is returned raises ``EngineError`` if the engine does
+            not start.
+    """
+    settings = replace(config.rollout_settings, group_size=choice.samples)
+    if choice.temperature is not None:
+        settings = replace(settings, temperature=choice.temperature)
+    if choice.is_endpoint:
+        return _endpoint_agent(config, choice, settings)
+    return _vllm_agent(config, choice, settings, retriever)
+
+
+def fingerprint_fields(config: Any, choice: AgentChoice) -> dict[str, Any]:
+    """What an agent writes depends on this: agent, samples, environment, protocol and budgets."""
+    env = config.env
+    settings = config.rollout_settings
+    budgets = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")
+    agent = ("name", "model", "api", "samples")
+    options = {key: value for key, value in env_options(config).items() if key != "protocol" or key in config.env_config}
+    found = {
+        **{name: getattr(choice, name) for name in agent},
+        "seed": config.seed if choice.seed is None and not choice.is_endpoint else choice.seed,
+        "temperature": settings.temperature if choice.temperature is None else choice.temperature,
+        "env": f"{env.__module__}.{env.__qualname__}" if isinstance(env, type) else env,
+        "env_config": options,
+        "protocol": asdict(config.protocol_settings),
+        **{name: getattr(settings, name) for name in budgets},
+        **(_of_endpoint(config, choice) if choice.is_endpoint else _of_engine(config, choice)),
+    }
+    as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))
+    return as_json
+
+
+def _of_endpoint(config: Any, choice: AgentChoice) -> dict[str, Any]:
+    return {"extra": choice.extra, "tokenizer": choice.tokenizer, "budgets_in_tokens_of": config.model_settings.name_or_path}
+
+
+def _of_engine(config: Any, choice: AgentChoice) -> dict[str, Any]:
+    manifest = Path(choice.name).expanduser() / MANIFEST  # holds the sums of all files of the checkpoint
+    checkpoint = hashlib.sha256(manifest.read_bytes()).hexdigest()[:16] if manifest.is_file() else None
+    engine = {name: getattr(config.engine_settings, name) for name in ("dtype", "extra")}
+    return {"engine": engine, "checkpoint": checkpoint}
+
+
+def policy_folder(name: str, key: str = "--agent") -> str:
+    """The Hugging Face export of one of our checkpoints; any other name as it is.
+
+    Raises:
+        ValueError: the checkpoint has no export, or is damaged.
+    """
+    folder = Path(name).expanduser()
+    if not any((folder / file).is_file() for file in (MANIFEST, "rllib_checkpoint.json")):
+        return name
+    if not (folder / "policy" / "config.json").is_file():
+        raise ValueError(
+            f"{key}: the checkpoint {name!r} was written without its policy as a Hugging Face folder "
+            "(export_with_checkpoints: false). Write it by RAPO.from_checkpoint(...).export_policy(FOLDER), and name that."
+        )
+    try:
+        check_whole(folder)
+    except CheckpointError as error:
+        raise ValueError(f"{key}: {error}") from error
+    return str(folder / "policy")
+
+
+def _vllm_agent(
+    config: Any, choice: AgentChoice, settings: RolloutSettings, retriever: Retriever | None
+) -> Callable[[], OffPolicyAgent]:
+    trusted = config.model_settings.trust_remote_code
+    model = ModelSettings(name_or_path=policy_folder(choice.name, choice.key), trust_remote_code=trusted)
+    check_model(model.name_or_path, key=choice.key)
+
+    def opened() -> OffPolicyAgent:
+        from rapo_rllib.rollout.vllm.engine import VLLMEngine
+
+        path, seed = resolve_model(model.name_or_path), config.seed if choice.seed is None else choice.seed
+        chat = ChatProtocol(load_tokenizer(model), config.protocol_settings, tool_tags(config))
+        engine_settings = replace(config.engine_settings, sleep=False)
+        longest = settings.max_prompt_tokens + settings.max_response_tokens
+        engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
+        at_once = max(1, BUNCHES * engine_settings.max_num_seqs // choice.samples)
+        uri, then = config.buffer_settings.uri, "run the same command again"
+        failures = RetrievalFailures(config.max_retrieval_failure_share, uri, then)
+        counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
+        return VLLMAgent(engine, chat, env_maker(config), settings, at_once, seed, *counted)
+
+    return opened
+
+
+def _endpoint_agent(config: Any, choice: AgentChoice, settings: RolloutSettings) -> Callable[[], OffPolicyAgent]:
+    asked = (choice.name, choice.model, choice.api, choice.key_variable, choice.timeout_s)
+    named_by = "--agent, --agent-model" if choice.key == "--agent" else choice.key
+    options = EndpointOptions(*asked, extra=choice.extra, named_by=named_by)
+    theirs = config.model_settings  # of the prompt; messages need none
+    if choice.api == "completions":
+        if choice.tokenizer is None:
+            raise ValueError(
+                "--agent-tokenizer is missing: --agent-api completions needs the tokenizer of the endpoint's model (a folder "
+                "or a Hugging Face id), whose chat template makes the prompt"
+            )
+        theirs = ModelSettings(name_or_path=choice.tokenizer)
+        check_model(choice.tokenizer, key="--agent-tokenizer")
+
+    def opened() -> OffPolicyAgent:
+        tags, protocol = tool_tags(config), config.protocol_settings
+        ours = ChatProtocol(load_tokenizer(config.model_settings), protocol, tags)
+        endpoint = AgentEndpoint(options, ChatProtocol(load_tokenizer(theirs), protocol, tags))
+        envs = EnvPool(env_maker(config), protocol.answer_tag)
+        return EndpointAgent(endpoint, ours, envs, settings, choice.concurrency, choice.seed)
+
+    return opened
+
+
+def tool_tags(config: Any) -> tuple[str, ...]:
+    """The tags of the tools that the job's environment offers."""
+    env = env_maker(config)()
+    try:
+        return tuple(getattr(env.unwrapped, "tool_tags", ()))
+    finally:
+        env.close()

@@ -1,0 +1,324 @@
+"""``RAPO``: RLlib's ``Algorithm`` that samples groups, moves the policy, and confirms the new weights. It routes.
+
+cursor --questions--> env runners --groups--> batching --> learners --weights, confirmed--> env runners
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.rl_module import RLModule
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    EVALUATION_ITERATION_TIMER,
+    EVALUATION_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    TIMERS,
+)
+from ray.rllib.utils.schedules.scheduler import Scheduler
+from ray.tune.result import TRIAL_INFO
+
+from rapo_rllib.algorithm.config import RAPOConfig
+from rapo_rllib.algorithm.off_policy import make_mixing
+from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.algorithm.warm_start import started_from, warm_start
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.checkpoints.algorithm import SavesCheckpoints
+from rapo_rllib.config.question_source import questions
+from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.dispatch import sample_questions
+from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
+from rapo_rllib.env_runner.one_step_off import OneStepOffSampler
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.errors import NotFiniteError
+from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
+from rapo_rllib.models.loading import load_tokenizer
+from rapo_rllib.monitoring.failed_batch import save_batch
+from rapo_rllib.monitoring.metrics_log import logged_metrics
+from rapo_rllib.monitoring.progress import Progress
+from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
+from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.types import Question
+from rapo_rllib.weights.canary import Canary, canary_sequences
+from rapo_rllib.weights.sync import SyncReport, WeightSync, sync_metrics
+
+_PHASES = {  # timer -> what a live display shows
+    "rollout": "sampling",
+    "update": "updating",
+    "wait_for_rollout": "awaiting rollouts",
+    "buffer": "keeping own steps",
+    "sync": "syncing weights",
+}
+
+
+class RAPO(SavesCheckpoints, Algorithm):
+    """Retrieval-Augmented Policy Optimization (arXiv 2603.03078)."""
+
+    config: RAPOConfig
+    metrics: Any
+    learner_group: Any
+    env_runner_group: Any
+
+    def __repr__(self) -> str:
+        return "RAPO"  # Ray puts it before every line on the terminal
+
+    @classmethod
+    @override(Algorithm)
+    def get_default_config(cls) -> RAPOConfig:
+        """The paper's hyper-parameters."""
+        return RAPOConfig(algo_class=cls)
+
+    def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
+        # RLlib drops what Tune says of the trial: all trials of a sweep would have one name, and one collection of grown traces
+        self._tunes_trial = config.get(TRIAL_INFO) if isinstance(config, Mapping) else None
+        super().__init__(config, *args, **kwargs)
+
+    @override(Algorithm)
+    def setup(self, config: Any) -> None:
+        """Check what is cheap to check, make the buffer, then start learners and engines."""
+        self._trial_info = self._tunes_trial
+        self.progress = Progress(self.trial_id)
+        self.progress.phase("starting")
+        self.run_summary = RunSummary()
+        config.preflight()
+        train_questions = questions(config, "train")
+        self._cursor = QuestionCursor(train_questions, seed=config.seed or 0)
+        self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
+        self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
+        self._ahead = OneStepOffSampler(self._cursor) if config.one_step_off else None
+        self._weights_lock = threading.RLock()  # held while weights change or are read
+        self._buffer: Any = None
+        self._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.buffer_settings.uri)
+        self._buffer_updater: Any = None
+        self._idle_buffer: Any = None
+        self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
+        self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
+        if config.uses_retrieval:
+            from rapo_rllib.algorithm.buffer import open_buffer
+
+            named = (self.progress, self.run_name, self.test_questions, train_questions)
+            self._buffer, self._buffer_updater = open_buffer(config, *named)
+        self._warm_start = warm_start(config, self.progress)
+        if self._warm_start is not None:
+            config = self.config = started_from(config, self._warm_start)
+        self._off_policy_mixer = make_mixing(config, self.progress)
+        self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
+        super().setup(config)
+        sequences = canary_sequences(load_tokenizer(config.model_settings))
+        exact = config.engine_settings.dtype == config.model_settings.dtype == "float32"
+        canary = Canary(sequences, config.canary_tolerance, exact)
+        self._weight_sync = WeightSync(canary, config.weight_transfer, config.restart_failed_env_runners)
+        self.sync_engines()
+
+    @property
+    def run_name(self) -> RunName:
+        """Tune's id of the trial; outside Tune, where Ray calls every run "default", the name of the run's folder."""
+        return RunName(Path(self.logdir).name) if self._trial_info is None else RunName(self.trial_id, tunes=True)
+
+    def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
+        """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
+        group = env_runner_group if env_runner_group is not None else self.env_runner_group
+        with self._weights_lock:  # a runner that restarts beside an update waits for whole weights
+            report = self._weight_sync.run(self.learner_group, group)
+        if report.num_restarts:
+            self.progress.say(f"{report.num_restarts} engine(s) could not load the weights, and were restarted with them")
+        self._version = report.version
+        return report
+
+    @override(Algorithm)
+    def restore_env_runners(self, env_runner_group: Any) -> list[int]:
+        """Bring restarted env runners back with the current weights."""
+        restored: list[int] = env_runner_group.probe_unhealthy_env_runners()
+        if restored:
+            self.progress.say(f"env runner(s) {restored} restarted; sending them the current weights")
+            self.sync_engines(env_runner_group)
+        return restored
+
+    def bring_back_env_runners(self, env_runner_group: Any) -> None:
+        """The same inside an iteration, with the callback that RLlib calls between iterations alone."""
+        config = self.config if env_runner_group is self.env_runner_group else self.evaluation_config
+        if restored := self.restore_env_runners(env_runner_group):
+            self._make_on_env_runners_recreated_callbacks(
+                config=config, env_runner_group=env_runner_group, restored_env_runner_indices=restored
+            )
+
+    @override(Algorithm)
+    def training_step(self) -> None:
+        """Sample groups, update, sync."""
+        sample = self._sampling()
+        with self._timed("rollout"):
+            result = sample() if self._ahead is None else self._ahead.take(sample)
+        if self._ahead is not None:
+            self._ahead.begin(sample)
+        steps = result.num_env_steps
+        values = rollout_metrics(result, self.config.objective_settings)
+        if self._off_policy_mixer is not None:
+            values |= self._off_policy_mixer.metrics(result.groups)
+        episodes = len(result.trajectories)
+        self.metrics.aggregate([logged_metrics(values, steps, episodes), *result.logged], key=ENV_RUNNER_RESULTS)
+        self.run_summary.count(result, values["rollout_s"])
+        self.progress.say(
+            f"iteration {self.iteration + 1}: sampled {episodes} trajectories in {values['rollout_s']:.1f} s "
+            f"({values['tokens_per_s']:.0f} tokens/s, reward {values['episode_return_mean']:.3f}, "
+            f"{values['retrieval/count']:.0f} retrievals); updating"
+        )
+        if self.config.transcripts:
+            self._write_transcripts(result)
+        batch = TrainingBatch.from_groups(result.groups, self.config.objective_settings, self.config.num_minibatches)
+        lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        self._all_engines("sleep")
+        with self._timed("update"), self._weights_lock:
+            self._update(batch, result, int(lifetime))
+        self._retrieval_prob.update(timestep=int(lifetime))
+        if self._ahead is not None:
+            with self._timed("wait_for_rollout"):
+                self._ahead.wait()
+        if self._off_policy_mixer is not None:  # not before: the rollout beside the update draws from the same store
+            self._off_policy_mixer.source.remember(result.groups)
+        if self._buffer_updater is not None:
+            with self._timed("buffer"):
+                kept = self._buffer_updater.take([*result.groups, *result.left_out], self._version)
+            for name, value in kept.items():
+                self.metrics.log_value(("buffer", name), value, window=1)
+        self._all_engines("wake")
+        self._log_sync(self._timed_sync(), result)
+
+    def _all_engines(self, method: str) -> None:
+        """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
+        if self.config.engine_settings.sleep:
+            self.env_runner_group.foreach_env_runner(method, local_env_runner=self.config.num_env_runners == 0)
+
+    def _timed_sync(self) -> SyncReport:
+        with self._timed("sync"):
+            return self.sync_engines()
+
+    def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
+        for name, value in sync_metrics(report, [t.policy_version for t in result.trajectories]).items():
+            self.metrics.log_value(("sync", name), value, window=1)
+        self.metrics.log_value(("sampling", "groups_dropped"), result.groups_dropped, window=1)
+
+    def _timed(self, phase: str) -> Any:
+        self.progress.phase(_PHASES[phase])
+        return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
+
+    def _update(self, batch: TrainingBatch, result: SampleResult, lifetime: int) -> None:
+        """Move the policy; a batch that ends the training because it is not finite is kept."""
+        try:
+            learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
+        except NotFiniteError as error:
+            folder, filesystem = self._trial_folder("not_finite")
+            name = f"iteration_{self.iteration + 1:05d}"
+            path = save_batch(folder, f"{name}.pt", batch, filesystem)
+            write_transcripts(folder, f"{name}.jsonl", result.groups, filesystem, self.config.objective_settings)
+            raise NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.") from error
+        self.metrics.aggregate(learned, key=LEARNER_RESULTS)
+
+    def _write_transcripts(self, result: SampleResult) -> None:
+        folder, filesystem = self._trial_folder("transcripts")
+        write_iteration(folder, self.iteration + 1, result.groups, filesystem, self.config)
+
+    def _trial_folder(self, name: str) -> tuple[str, Any]:
+        """A folder of the trial, and the file system it is on; Tune's working directory of a trial is not kept."""
+        if self._storage is None:
+            return f"{self.logdir}/{name}", None
+        return f"{self._storage.trial_fs_path}/{name}", self._storage.storage_filesystem
+
+    def _sampling(self) -> Callable[[], SampleResult]:
+        """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
+        roll_out = partial(self._roll_out, retrieval_prob=float(self._retrieval_prob.get_current_value()))
+        return partial(sample_batch, roll_out, self._cursor, self.config)
+
+    def _roll_out(self, batch: list[Question], retrieval_prob: float) -> SampleResult:
+        result = sample_questions(
+            self.env_runner_group,
+            batch,
+            restore=lambda: self.bring_back_env_runners(self.env_runner_group),
+            timeout_s=self.config.sample_timeout_s,
+            retrieval_prob=retrieval_prob,
+            buffer_view=None if self._buffer_updater is None else self._buffer_updater.view(),
+        )
+        result.retrieval_prob = retrieval_prob
+        self._retrieval_failures.add(result.stats)
+        if self._off_policy_mixer is not None:
+            result.groups = self._off_policy_mixer.mixed(result.groups)
+        return result
+
+    @override(Algorithm)
+    def step(self) -> dict[str, Any]:
+        """One iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
+        self._evaluation_s = 0.0
+        self.metrics.delete(TIMERS, key_error=False)  # RLlib's are moving averages, repeated where nothing was timed
+        if self.config.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
+            self.evaluate()
+        before = self._evaluations
+        results = super().step()
+        self.run_summary.end_iteration(self.progress.seconds)
+        budget = self.config.time_budget_s
+        if budget is not None and self.run_summary.expected_end_s > budget:
+            results["done"] = True
+            if self.test_questions and self._evaluated_version != self._version:
+                results[EVALUATION_RESULTS] = self.evaluate()
+        if self._evaluations == before:
+            results.pop(EVALUATION_RESULTS, None)  # RLlib would report an older one
+        if self._evaluation_s:
+            results.setdefault(TIMERS, {})[EVALUATION_ITERATION_TIMER] = self._evaluation_s
+        if self._warm_start is not None:
+            results["warm_start"] = {**self._warm_start.facts, "cached": self._warm_start.cached}
+        results["rapo"] = self.run_summary.as_dict(self.progress.seconds)
+        return results
+
+    @override(Algorithm)
+    def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
+        """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
+        before = self.progress.seconds
+        self.progress.phase("evaluating")
+        self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
+        results = evaluate_with_callbacks(self)
+        self.run_summary.evaluation_s = self.progress.seconds - before
+        self._evaluation_s += self.run_summary.evaluation_s
+        self.run_summary.take_evaluation(results[ENV_RUNNER_RESULTS])
+        self._evaluated_version = self._version
+        self._evaluations += 1
+        self.progress.say(f"held-out accuracy {self.run_summary.accuracy_after:.3f}")
+        return results
+
+    @classmethod
+    @override(Algorithm)
+    def _should_create_evaluation_env_runners(cls, eval_config: Any) -> bool:
+        """Only when asked: evaluation runs on the training engines otherwise."""
+        return bool(eval_config.evaluation_num_env_runners)
+
+    @override(Algorithm)
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
+        """The policy: the local learner's own, or a copy of a remote one's."""
+        if module_id != DEFAULT_MODULE_ID:
+            return None
+        if self.learner_group.is_local:
+            module: RLModule = self.learner_group._learner.module[module_id]
+            return module
+        copied = self.config.get_default_rl_module_spec()
+        copied.observation_space, copied.action_space = self.config.observation_space, self.config.action_space
+        module = copied.build()
+        module.set_state(self.learner_group.get_state(components="learner/rl_module")["learner"]["rl_module"][module_id])
+        return module
+
+    @override(Algorithm)
+    def cleanup(self) -> None:
+        """Stop engines and learners, and let go of the buffer."""
+        ahead: OneStepOffSampler | None = getattr(self, "_ahead", None)
+        if ahead is not None:
+            ahead.close()
+        super().cleanup()
+        if getattr(self, "_buffer", None) is not None:
+            self._buffer_updater.close()
+            self._buffer.close()
+            self._buffer = None

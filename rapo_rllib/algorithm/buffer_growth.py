@@ -1,0 +1,180 @@
+"""What the driver does for the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
+
+    groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> Milvus
+                                           --view--> env runners, with the next rollout
+
+What this process holds is the truth, and Milvus its copy: where Milvus does not answer, training goes on, the failure is
+counted, and the next iteration writes what is missing. So a run that goes on from a checkpoint has exactly the traces of then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.buffer.coverage import Coverage
+from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
+from rapo_rllib.buffer.layered import BufferView, grown_settings
+from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.buffer.usage import UsageRecord
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.objective.retrieval_reward import retrieval_rewards
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
+from rapo_rllib.types import FALLBACK, StepTrace, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+
+class BufferUpdater:
+    """Usage and growth of one run's buffer.
+
+    Args:
+        buffer: the off-policy agents'; open.
+        run: name of the run, in the names of what it stores; a checkpoint may bring another one.
+        objective: how retrieval rewards are computed.
+        protocol: how the policy's steps are rendered.
+        guard: knows the evaluation questions. What the policy wrote on one does not enter.
+    """
+
+    def __init__(
+        self,
+        buffer: StepTraceBuffer,
+        run: RunName,
+        objective: ObjectiveSettings,
+        protocol: ProtocolSettings,
+        guard: LeakGuard | None = None,
+    ) -> None:
+        self._buffer, self._objective, self._protocol = buffer, objective, protocol
+        self._settings = buffer.settings
+        self._source_weights = buffer.source_weights()
+        self._run = run
+        self._guard = LeakGuard(()) if guard is None else guard
+        self._record = UsageRecord()
+        self._own_record = UsageRecord()  # of the policy's own traces
+        self._own_ids: set[str] = set()  # of all that were kept: a rollout beside an update may be shown one that has left
+        self._kept = GrownTraces(self._settings.max_grown, self._settings.grown_half_life)
+        self._grown: StepTraceBuffer | None = None
+        self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
+        self._version = 0
+        self.coverage: Coverage | None = None  # of the training questions, where they have texts
+        self._failures = 0  # iterations
+        self._failed = False  # since the last one was counted
+        if self._settings.growth != "none":
+            self._grown = self._own_buffer()
+
+    def _own_buffer(self) -> StepTraceBuffer:
+        return StepTraceBuffer(grown_settings(self._settings, f"{self._buffer.collection}_grown_{self._run.in_milvus}"))
+
+    def view(self) -> BufferView:
+        """For the env runners. Before the first rollout it makes the grown collection what it is to be."""
+        if self._stored is None:
+            self.sync()
+        collection = None if self._grown is None or self._stored is None else self._grown.collection
+        usage = self._record.totals | self._own_record.totals if self._settings.usage_weight else {}
+        return BufferView(collection, self._version, self._source_weights, usage)
+
+    def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
+        """Account for a rollout; returns metrics.
+
+        Args:
+            groups: what was rolled out.
+            version: of the policy's weights now.
+        """
+        shown = [
+            (retrieval.trace_id, reward)
+            for group in groups
+            for trajectory in group.trajectories
+            for retrieval, reward in retrieval_rewards(trajectory, self._objective)
+            if retrieval.start >= trajectory.own_start and not retrieval.noisy and retrieval.source != FALLBACK
+        ]
+        self._record.add(use for use in shown if use[0] not in self._own_ids)
+        self._own_record.add(use for use in shown if use[0] in self._own_ids)
+        found, refused = self._candidates(groups)
+        change = self._kept.add(found, version, self._own_record.totals)
+        self._own_ids.update(self._kept.traces)
+        self.sync()
+        self._failures += self._failed
+        self._failed = False
+        used = len(self._record.totals) + len(self._own_record.totals)
+        values: dict[str, float] = {"uses": len(shown), "traces_used": used, "failures": self._failures}
+        if self.coverage is not None:
+            values["coverage"] = self.coverage.share
+        if self._grown is not None:
+            values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
+            values |= {"duplicates": change.duplicates, "refused": refused}
+        return {name: float(value) for name, value in values.items()}
+
+    def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:
+        """What the policy wrote that may enter, and how many step traces may not, being of evaluation questions."""
+        allowed, count = [], 0
+        for group in groups:
+            found = grown_candidates([group], self._settings.growth, self._protocol, self._settings.level)
+            count += len(found)
+            if not self._guard.leaks(group.question.text):
+                allowed += [trace for trace in found if not self._guard.leaks(trace.question)]  # as the environment put it
+        return allowed, count - len(allowed)
+
+    def sync(self) -> None:
+        """Bring Milvus to what is held here; where it does not answer, that is counted and said, and tried again next time."""
+        try:
+            self._record.write(self._buffer.usage, self._run.in_milvus)
+            if self._grown is not None:
+                self._own_record.write(self._grown.usage, self._run.in_milvus)
+                self._sync_grown(self._grown)
+        except RetrievalError as error:
+            self._failed = True
+            logger.warning("the Step-Trace Buffer could not be brought up to date, which is tried again: %s", error)
+
+    def _sync_grown(self, grown: StepTraceBuffer) -> None:
+        if self._stored is None:
+            grown.create()
+            self._stored = {trace.id: _changing(trace) for trace in grown.all_traces()}
+        stored, wanted = self._stored, self._kept.traces
+        missing = [trace for key, trace in wanted.items() if key not in stored]
+        again = [trace for key, trace in wanted.items() if key in stored and stored[key] != _changing(trace)]
+        gone = sorted(set(stored) - set(wanted))
+        if missing or again or gone:
+            self._stored = None  # after a failure halfway: look again what is there
+            grown.insert_or_update([*missing, *again])
+            grown.delete(gone)
+            self._stored = {key: _changing(trace) for key, trace in wanted.items()}
+            self._version += 1
+
+    def get_state(self) -> dict[str, Any]:
+        """For checkpoints: the traces themselves, not only their names."""
+        usage = {"usage": self._record.get_state(), "own_usage": self._own_record.get_state()}
+        return {**usage, "grown": self._kept.get_state(), "run": self._run.get_state()}
+
+    def set_state(self, state: Mapping[str, Any] | None) -> None:
+        """From a checkpoint, of this run or of another; None: of a run that kept no account."""
+        state = state or {"usage": {}, "grown": []}
+        self._go_on_as(self._run.after(state.get("run")))
+        self._record.set_state(state["usage"])
+        self._own_record.set_state(state.get("own_usage", {}))
+        allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
+        if refused := len(state["grown"]) - len(allowed):
+            logger.warning("left out %d step traces of the checkpoint, of questions of the evaluation", refused)
+        self._kept.set_state(allowed)
+        self._own_ids = {*self._kept.traces, *self._own_record.totals}
+        self.sync()
+
+    def _go_on_as(self, run: RunName) -> None:
+        if run == self._run:
+            return
+        self._run = run
+        if self._grown is not None:
+            self._grown.close()
+            self._grown, self._stored = self._own_buffer(), None
+
+    def close(self) -> None:
+        """Disconnect. The grown collection stays, for people to look into and to import."""
+        if self._grown is not None:
+            self._grown.close()
+
+
+def _changing(trace: StepTrace) -> tuple[float, int]:
+    """What may change of a stored trace."""
+    return trace.reward, trace.weight_version

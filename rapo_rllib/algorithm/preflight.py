@@ -1,0 +1,104 @@
+"""Do the parts that a config names exist? Checked in seconds, before engines, learners or embedders are loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.config.question_source import env_maker, expert_trajectories, questions
+from rapo_rllib.models.loading import check_model_config, model_skeleton
+from rapo_rllib.models.lora import check_targets
+
+
+def check_parts(config: Any) -> None:
+    """Model, environment, questions, Step-Trace Buffer and expert.
+
+    Raises:
+        ValueError: naming the key, its value and what to do.
+    """
+    _check_evaluation_config(config)
+    model = config.model_settings
+    check_model_config(model)
+    if model.lora is not None:
+        check_targets(model_skeleton(model), model.lora)
+    make_env = env_maker(config)
+    env = make_env()
+    env.close()
+    questions(config, "train")
+    if config.evaluation_interval or config.evaluate_before_training:
+        _check_evaluation(config)
+    if config.uses_retrieval:
+        _check_buffer(config)
+    if config.warm_start is not None:
+        _check_warm_start(config)
+    if config.off_policy_trajectories and config.off_policy_source == "expert":
+        expert_trajectories(config, "off_policy_source")
+
+
+def _check_warm_start(config: Any) -> None:
+    traces = config.warm_start_settings.traces
+    if traces == "expert":
+        expert_trajectories(config, "warm_start.traces")
+    elif not Path(traces).is_file():
+        raise ValueError(
+            f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "
+            "environment's own"
+        )
+
+
+def _check_evaluation_config(config: Any) -> None:
+    """What is to differ in evaluation, which the engines that train do not read."""
+    if not config.evaluation_config:
+        return
+    if not config.evaluation_num_env_runners:
+        raise ValueError(
+            "evaluation_config with evaluation_num_env_runners = 0: evaluation asks the engines that train, which have their "
+            "own settings; set evaluation_num_env_runners to 1 or more, or leave evaluation_config out"
+        )
+    config.get_evaluation_config_object().validate()
+
+
+def _check_evaluation(config: Any) -> None:
+    if not config.evaluation_interval:
+        return
+    available = len(questions(config, "test"))
+    if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:
+        raise ValueError(
+            f"evaluation_duration = {config.evaluation_duration!r}: must be a number of held-out questions between 1 and "
+            f"{available}, which is what env {config.env!r} has"
+        )
+
+
+def _check_buffer(config: Any) -> None:
+    from rapo_rllib.buffer.choices import check_settings
+    from rapo_rllib.buffer.embedder import check_embedder
+
+    settings = config.buffer_settings
+    check_settings(settings)
+    check_embedder(settings.embedder, settings.pooling, settings.embedder_tokenizer)
+    if settings.traces not in (None, "expert") and not Path(settings.traces).is_file():
+        raise ValueError(
+            f"step_trace_buffer.traces = {settings.traces!r}: no such file; give a .jsonl or .jsonl.gz of traces, 'expert' for "
+            "the environment's own, or null for a buffer that exists already"
+        )
+    if "://" in settings.uri or settings.traces is None:
+        _check_milvus(settings)
+
+
+def _check_milvus(settings: Any) -> None:
+    """A server must answer, and a buffer that nothing is named for must be there."""
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.errors import RetrievalError
+
+    buffer = StepTraceBuffer(settings)
+    try:
+        found = buffer.exists()
+    except RetrievalError as error:
+        raise ValueError(f"step_trace_buffer.uri = {settings.uri!r}: {error}") from error
+    finally:
+        buffer.close()
+    if not found and settings.traces is None:
+        raise ValueError(
+            f"step_trace_buffer.traces = None, but there is no collection {settings.collection!r} at {settings.uri!r}: name "
+            "what it shall be built from, or correct uri and collection"
+        )

@@ -1,0 +1,217 @@
+"""Every key of RLlib's ``AlgorithmConfig``: whether RAPO or RLlib reads it in a training of RAPO, or what to use instead.
+
+RLlib keeps the settings of all its algorithms in one config, and most of them mean nothing to an engine that writes texts. A
+key that nobody reads is refused as soon as it has another value than ``RAPOConfig``'s own; a test holds the tables to RLlib's
+keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+READ_BY_RAPO = (
+    *("env", "env_config", "observation_space", "action_space", "seed"),
+    *("num_env_runners", "create_local_env_runner", "num_gpus_per_env_runner", "sample_timeout_s"),
+    *("num_learners", "num_gpus_per_learner", "lr", "grad_clip", "num_epochs"),
+    *("callbacks_class", "callbacks_on_episode_end", "callbacks_on_sample_end"),
+    *("callbacks_on_evaluate_start", "callbacks_on_evaluate_end"),
+    *("evaluation_interval", "evaluation_duration", "evaluation_config", "evaluation_num_env_runners"),
+    *("evaluation_sample_timeout_s", "custom_evaluation_function", "in_evaluation"),
+)
+READ_BY_RLLIB = (  # on the way that RAPO takes through it: resources, restarts, iterations, checkpoints, the learner's device
+    *(
+        "algo_class",
+        "env_runner_cls",
+        "log_level",
+        "placement_strategy",
+        "num_cpus_for_main_process",
+        "custom_resources_for_main_process",
+    ),
+    *("num_cpus_per_env_runner", "custom_resources_per_env_runner", "validate_env_runners_after_construction"),
+    *("max_requests_in_flight_per_env_runner", "restart_failed_env_runners", "ignore_env_runner_failures"),
+    *("max_num_env_runner_restarts", "delay_between_env_runner_restarts_s", "env_runner_health_probe_timeout_s"),
+    "num_consecutive_env_runner_failures_tolerance",
+    *("num_cpus_per_learner", "custom_resources_per_learner", "max_requests_in_flight_per_learner", "local_gpu_idx"),
+    *("callbacks_on_algorithm_init", "callbacks_on_env_runners_recreated", "callbacks_on_checkpoint_loaded"),
+    "callbacks_on_train_result",
+    *("learner_config_dict", "_learner_class", "_rl_module_spec"),  # for subclasses of RAPO's own learner and module
+    *("stats_cls_lookup", "_use_msgpack_checkpoints", "_validate_config", "_is_frozen", "_dont_auto_sync_env_runner_states"),
+)
+
+_TEXT = "actions and observations of RAPO are texts; leave it out"
+_TORCH = "RAPO trains with PyTorch; leave it out"
+_ONE_POLICY = "RAPO trains one policy; leave it out"
+_CONNECTORS = "RAPO has no connectors: what the policy is shown is up to `protocol` and the environment"
+_OWN_ROLLOUT = "RAPO samples whole trajectories: set questions_per_step, group_size and engine.max_num_seqs"
+_BATCH = "a batch is questions_per_step groups of group_size trajectories, cut into num_minibatches: set these"
+_SYNC = "weights and counters reach every engine by RAPO's own confirmed sync; leave it out"
+_OFFLINE = "RAPO samples its own data; give trajectories of others by off_policy_trajectories, step traces by step_trace_buffer"
+_OUTPUT = "set transcripts: true, which writes every trajectory"
+_EXPLORE = "the policy explores by sampling: set temperature"
+_EVALUATION = (
+    "an evaluation asks the first evaluation_duration test questions once: set evaluation_interval and evaluation_duration"
+)
+_OLD = "RLlib's new API stack does not read it; leave it out"
+_COMPILE = "the learner's passes are not compiled; set model.attention or model.gradient_checkpointing to change them"
+_METRICS = "a metric of the rollout is that of one training step; leave it out"
+_STEP = "an iteration is one training step: set questions_per_step for longer ones"
+
+_USE_INSTEAD: dict[str, tuple[str, ...]] = {
+    "outcomes are not discounted: each token of a trajectory has its advantage; leave it out": ("gamma",),
+    "the gradient's global norm is clipped, at grad_clip; leave it out": ("grad_clip_by",),
+    _BATCH: ("train_batch_size", "_train_batch_size_per_learner", "minibatch_size", "shuffle_batch_per_epoch"),
+    _OWN_ROLLOUT: (
+        *("num_envs_per_env_runner", "gym_env_vectorize_mode", "rollout_fragment_length", "batch_mode", "remote_worker_envs"),
+        *("remote_env_batch_wait_ms", "episode_lookback_horizon", "episodes_to_numpy", "sample_collector"),
+        *("restart_failed_sub_environments", "create_env_on_local_worker", "fake_sampler"),
+    ),
+    _TEXT: (
+        *("clip_rewards", "normalize_actions", "clip_actions", "_is_atari", "action_mask_key", "preprocessor_pref"),
+        *("observation_filter", "compress_observations", "render_env", "_disable_preprocessor_api"),
+        "_disable_action_flattening",
+    ),
+    "the environment is tried when training starts; leave it out": ("disable_env_checking",),
+    _CONNECTORS: (
+        *("_env_to_module_connector", "add_default_connectors_to_env_to_module_pipeline"),
+        *("_module_to_env_connector", "add_default_connectors_to_module_to_env_pipeline"),
+        *("_learner_connector", "add_default_connectors_to_learner_pipeline"),
+    ),
+    _SYNC: (
+        *("merge_env_runner_states", "broadcast_env_runner_states", "use_env_runner_state_server"),
+        *("env_runner_state_server_max_concurrency", "update_worker_filter_stats", "use_worker_filter_stats"),
+        *("sync_filters_on_rollout_workers_timeout_s", "env_runner_restore_timeout_s"),
+    ),
+    "set it by training(model={...}), or `model:` in a job file": ("model", "_model_config"),
+    "AdamW is set by lr, weight_decay and adam_betas": ("optimizer", "_torch_lr_scheduler_classes"),
+    "bfloat16 needs no scaling of the loss: set model.dtype or model.autocast_dtype": ("_torch_grad_scaler_class",),
+    "steps that are not finite are skipped: set max_consecutive_nan": ("torch_skip_nan_gradients",),
+    "the norm of the gradient is always logged; leave it out": ("log_gradients",),
+    "learners sum their gradients without DDP: set learner_parallelism": ("torch_ddp_kwargs",),
+    "learners are given whole groups by the driver; leave it out": (
+        *("num_aggregator_actors_per_learner", "max_requests_in_flight_per_aggregator_actor"),
+    ),
+    _COMPILE: (
+        *("torch_compile_learner", "torch_compile_learner_what_to_compile", "torch_compile_learner_dynamo_backend"),
+        *("torch_compile_learner_dynamo_mode", "torch_compile_worker", "torch_compile_worker_dynamo_backend"),
+        "torch_compile_worker_dynamo_mode",
+    ),
+    _TORCH: (
+        *("framework_str", "eager_tracing", "eager_max_retraces", "tf_session_args", "local_tf_session_args"),
+        *("enable_tf1_exec_eagerly", "_tf_policy_handles_more_than_one_loss"),
+    ),
+    "set num_gpus_per_env_runner and num_gpus_per_learner": ("num_gpus", "_fake_gpus"),
+    "set env_vars of Ray's runtime_env": ("extra_python_environs_for_driver", "extra_python_environs_for_worker"),
+    _EXPLORE: ("explore", "_prior_exploration_config", "exploration_config"),
+    _ONE_POLICY: (
+        *("policies", "policy_map_capacity", "policy_mapping_fn", "policies_to_train", "policy_states_are_swappable"),
+        *("observation_fn", "count_steps_by", "algorithm_config_overrides_per_module", "_per_module_overrides"),
+    ),
+    _OFFLINE: (
+        *("input_", "offline_data_class", "input_read_method", "input_read_method_kwargs", "input_read_schema"),
+        *("input_read_episodes", "input_read_sample_batches", "input_read_batch_size", "input_filesystem"),
+        *("input_filesystem_kwargs", "input_compress_columns", "input_spaces_jsonable", "materialize_data"),
+        *("materialize_mapped_data", "map_batches_kwargs", "iter_batches_kwargs", "ignore_final_observation"),
+        *("prelearner_class", "prelearner_buffer_class", "prelearner_buffer_kwargs", "prelearner_module_synch_period"),
+        *("prelearner_use_recorded_module_states", "dataset_num_iters_per_learner", "input_config"),
+        *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size", "offline_sampling", "_is_online"),
+    ),
+    _OUTPUT: (
+        *("output", "output_config", "output_compress_columns", "output_max_file_size", "output_max_rows_per_file"),
+        *("output_write_remaining_data", "output_write_method", "output_write_method_kwargs", "output_filesystem"),
+        *("output_filesystem_kwargs", "output_write_episodes"),
+    ),
+    _EVALUATION: (
+        *("evaluation_duration_unit", "evaluation_auto_duration_min_env_steps_per_sample"),
+        *("evaluation_auto_duration_max_env_steps_per_sample", "evaluation_unhealthy_workers_timeout_s"),
+        *("evaluation_error_after_n_consecutive_skips", "evaluation_force_reset_envs_before_iteration"),
+        *("off_policy_estimation_methods", "ope_split_batch_by_episode", "offline_evaluation_interval"),
+        *("num_offline_eval_runners", "offline_evaluation_type", "offline_eval_runner_class", "offline_loss_for_module_fn"),
+        *("offline_evaluation_duration", "offline_evaluation_parallel_to_training", "offline_evaluation_timeout_s"),
+        *("num_cpus_per_offline_eval_runner", "num_gpus_per_offline_eval_runner", "custom_resources_per_offline_eval_runner"),
+        *("restart_failed_offline_eval_runners", "ignore_offline_eval_runner_failures"),
+        *("max_num_offline_eval_runner_restarts", "offline_eval_runner_restore_timeout_s"),
+        *("max_requests_in_flight_per_offline_eval_runner", "validate_offline_eval_runners_after_construction"),
+        *("offline_eval_runner_health_probe_timeout_s", "offline_eval_rl_module_inference_only"),
+        *("broadcast_offline_eval_runner_states", "offline_eval_batch_size_per_runner", "dataset_num_iters_per_eval_runner"),
+        *("callbacks_on_offline_eval_runners_recreated", "callbacks_on_evaluate_offline_start"),
+        "callbacks_on_evaluate_offline_end",
+    ),
+    "evaluation needs weights that stand still: set it to false": ("evaluation_parallel_to_training",),
+    "trajectories reach callbacks when they are whole: use on_episode_end, whose episode has every step": (
+        *("callbacks_on_episode_created", "callbacks_on_episode_start", "callbacks_on_episode_step"),
+    ),
+    "do it in the environment's constructor": ("callbacks_on_environment_created",),
+    _STEP: ("min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
+    _METRICS: (
+        *("keep_per_episode_custom_metrics", "metrics_episode_collection_timeout_s", "metrics_num_episodes_for_smoothing"),
+        *("sampler_perf_stats_ema_coef", "log_sys_usage"),
+    ),
+    "set export_with_checkpoints: true": ("export_native_model_files", "checkpoint_trainable_policies_only"),
+    _OLD: (
+        *("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2", "_disable_initialize_loss_from_dummy_batch"),
+        *("env_task_fn", "enable_connectors", "simple_optimizer", "monitor", "evaluation_num_episodes"),
+        *("metrics_smoothing_episodes", "timesteps_per_iteration", "min_iter_time_s", "collect_metrics_timeout"),
+        *("min_time_s_per_reporting", "min_train_timesteps_per_reporting", "min_sample_timesteps_per_reporting"),
+        *("input_evaluation", "policy_map_cache", "worker_cls", "synchronize_filters", "enable_async_evaluation"),
+        *("custom_async_evaluation_function", "_enable_rl_module_api", "auto_wrap_old_gym_envs"),
+        *("always_attach_evaluation_results", "buffer_size", "prioritized_replay", "learning_starts", "replay_batch_size"),
+        *("replay_sequence_length", "replay_mode", "prioritized_replay_alpha", "prioritized_replay_beta"),
+        *("prioritized_replay_eps", "_disable_execution_plan_api"),
+    ),
+}
+REFUSED: dict[str, str] = {key: advice for advice, keys in _USE_INSTEAD.items() for key in keys}
+_SET_FOR_EVALUATION = ("batch_mode", "rollout_fragment_length")  # by RLlib, in the config of an evaluation
+
+NEVER_CALLED = (  # methods of an RLlibCallback
+    *("on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step"),
+    *("on_evaluate_offline_start", "on_evaluate_offline_end", "on_offline_eval_runners_recreated"),
+)
+
+
+@lru_cache(maxsize=1)
+def _defaults() -> dict[str, Any]:
+    from rapo_rllib.algorithm.config import RAPOConfig
+
+    return dict(vars(RAPOConfig()))
+
+
+def check_rllib_keys(config: Any) -> None:
+    """Refuse what of RLlib's own keys and callbacks would be ignored.
+
+    Raises:
+        ValueError: naming the key, its value and what to use instead.
+    """
+    skipped: Collection[str] = _SET_FOR_EVALUATION if config.in_evaluation else ()
+    for key, advice in REFUSED.items():
+        if key not in skipped and not _is_default(config, key):
+            raise ValueError(f"{key.removeprefix('_')} = {getattr(config, key)!r}: {advice}")
+    if isinstance(config.evaluation_config, Mapping):
+        for key in config.evaluation_config:
+            if (own := key if key in REFUSED else f"_{key}") in REFUSED:
+                raise ValueError(f"evaluation_config.{key} = {config.evaluation_config[key]!r}: {REFUSED[own]}")
+    _check_callbacks(config.callbacks_class)
+
+
+def _is_default(config: Any, key: str) -> bool:
+    if key == "policies":  # RLlib puts spaces into it
+        return set(config.policies) == {DEFAULT_MODULE_ID}
+    if key == "simple_optimizer" and config.simple_optimizer is False:  # RLlib's own validation sets it
+        return True
+    default, value = _defaults().get(key), getattr(config, key, None)
+    return bool(value is default or value == default)
+
+
+def _check_callbacks(given: Any) -> None:
+    """Refuse callback classes with methods that nobody would call."""
+    for one in given if isinstance(given, list | tuple) else [given]:
+        made: Any = getattr(one, "func", one)  # of a functools.partial
+        for name in NEVER_CALLED:
+            if getattr(made, name, None) not in (None, getattr(RLlibCallback, name)):
+                raise ValueError(
+                    f"callbacks_class: {made.__name__}.{name} would never be called: {REFUSED[f'callbacks_{name}']}"
+                )

@@ -1,0 +1,75 @@
+"""What a run amounts to, kept while it goes: the numbers of ``summary.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rapo_rllib.env_runner.metrics import SampleResult
+
+
+@dataclass
+class RunSummary:
+    """Accuracy before and after, and totals over the whole training, restores included."""
+
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
+    evaluated_questions: int = 0
+    policy_tokens: int = 0
+    rollout_s: float = 0.0
+    retrievals: int = 0
+    evaluation_s: float = 0.0  # of the last evaluation
+    slowest_iteration_s: float = 0.0
+    last_end_s: float | None = None
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the initial policy has been evaluated."""
+        return self.accuracy_before is not None
+
+    def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
+        """The first evaluation is 'before', the latest 'after'."""
+        accuracy = float(evaluated["accuracy"])
+        if self.accuracy_before is None:
+            self.accuracy_before = accuracy
+        self.accuracy_after = accuracy
+        self.evaluated_questions = int(evaluated["num_episodes"])
+
+    def count(self, result: SampleResult, rollout_s: float) -> None:
+        """Add one sampling phase."""
+        self.policy_tokens += result.num_policy_tokens
+        self.rollout_s += rollout_s
+        self.retrievals += sum(len(t.own_retrievals) for t in result.trajectories)
+
+    def end_iteration(self, seconds: float) -> None:
+        """Note that an iteration ended, ``seconds`` after the start."""
+        if self.last_end_s is not None:
+            self.slowest_iteration_s = max(self.slowest_iteration_s, seconds - self.last_end_s)
+        self.last_end_s = seconds
+
+    @property
+    def expected_end_s(self) -> float:
+        """When one more iteration and a last evaluation would be over, seconds after the start."""
+        return (self.last_end_s or 0.0) + self.slowest_iteration_s + self.evaluation_s
+
+    def as_dict(self, seconds: float) -> dict[str, Any]:
+        """The numbers of ``summary.json``; the checkpoint is added by who knows it."""
+        return {
+            "accuracy_before": self.accuracy_before,
+            "accuracy_after": self.accuracy_after,
+            "evaluated_questions": self.evaluated_questions,
+            "seconds": seconds,
+            "tokens_per_s": self.policy_tokens / self.rollout_s if self.rollout_s else 0.0,
+            "retrievals": self.retrievals,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return asdict(self)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint; times since the start begin anew."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.last_end_s = None

@@ -1,0 +1,223 @@
+"""Warm start: before its first iteration the policy imitates worked steps, once; the model that comes out is kept.
+
+trajectories --worked_steps.py--> tokens --digest--> kept already? else --learners, one ImitationBatch a step--> export
+
+What is kept is found again by everything that decides it: the tokens, the model, the settings of the update. A job that goes
+on, its further trials, and every other job that would do the same load it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rapo_rllib.batching.imitation import imitation_batch
+from rapo_rllib.checkpoints.export import export_policy
+from rapo_rllib.config.question_source import env_maker, expert_trajectories
+from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.errors import NotFiniteError
+from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_model
+from rapo_rllib.monitoring.progress import Progress
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
+from rapo_rllib.settings import WarmStartSettings
+from rapo_rllib.types import ExpertTrajectory, Trajectory
+
+FACTS = "warm_start.json"
+WARM_UP = 0.05  # share of the optimiser steps in which the learning rate rises
+SAY_S = 10.0  # between two lines of progress
+_OF_THE_UPDATE = ("grad_clip", "weight_decay", "adam_betas", "temperature", "max_tokens_per_micro_batch")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What a policy begins with."""
+
+    folder: str  # of the model
+    facts: dict[str, Any]  # num_trajectories, num_tokens, seconds, loss_first, loss_last
+    cached: bool  # it was there already
+
+
+def warm_start(config: Any, progress: Progress) -> WarmStart | None:
+    """The model that the training starts from, made unless it is kept already; None without ``warm_start``.
+
+    Args:
+        config: a ``RAPOConfig``.
+        progress: told what is done.
+
+    Raises:
+        ValueError: there is nothing to imitate.
+        NotFiniteError: a loss was not finite.
+    """
+    from filelock import FileLock
+
+    settings = config.warm_start_settings
+    if settings is None:
+        return None
+    config = config.copy(copy_frozen=False)
+    config._started_from = None  # a checkpoint's config has one
+    worked = worked_trajectories(config, settings)
+    kept = Path(settings.folder).expanduser().absolute() if settings.folder else cache_folder() / "warm_start"
+    kept.mkdir(parents=True, exist_ok=True)
+    folder = kept / _digest(config, settings, worked)
+    with FileLock(f"{folder}.lock"):
+        cached = folder.is_dir()
+        if not cached:
+            partial = folder.with_name(f".{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
+            facts = _imitate(config, settings, worked, partial, progress)
+            (partial / FACTS).write_text(json.dumps(facts, indent=1))
+            partial.rename(folder)
+    facts = json.loads((folder / FACTS).read_text())
+    learned = (
+        f"{facts['num_trajectories']} trajectories, from {facts['loss_first']:.3f} to {facts['loss_last']:.3f} nats a token"
+    )
+    progress.say(f"the policy begins with a warm start of {learned}: {'found' if cached else 'kept'} in {folder}")
+    return WarmStart(str(folder), facts, cached)
+
+
+def started_from(config: Any, start: WarmStart) -> Any:
+    """A copy of ``config`` whose learners, engines and reference model begin with the model of a warm start."""
+    changed = config.copy(copy_frozen=False)
+    changed._started_from = start.folder
+    changed.freeze()
+    return changed
+
+
+def worked_trajectories(config: Any, settings: WarmStartSettings) -> list[Trajectory]:
+    """What is imitated, in the order of the first epoch.
+
+    Raises:
+        ValueError: nothing is correct and fits into the budgets.
+    """
+    env = env_maker(config)()
+    tool_tags = tuple(getattr(env.unwrapped, "tool_tags", ()))
+    env.close()
+    chat = ChatProtocol(load_tokenizer(config.model_settings), config.protocol_settings, tool_tags)
+    rng = random.Random(settings.seed)
+    experts = list(islice(_fitting(_experts(config, settings), chat, config), settings.num_trajectories))
+    if not experts:
+        raise ValueError(
+            f"warm_start.traces = {settings.traces!r}: no trajectory is correct and fits into max_prompt_tokens = "
+            f"{config.max_prompt_tokens} and max_response_tokens = {config.max_response_tokens}"
+        )
+    found = []
+    for expert, prompt_ids in experts:
+        others = [rng.choice(experts)[0] for _ in range(4)]
+        shown = choose_shown(expert, others, rng, settings.shown_share, settings.fitting_share)
+        worked = worked_tokens(expert, prompt_ids, chat, shown)
+        if len(worked.token_ids) > config.max_response_tokens:
+            worked = worked_tokens(expert, prompt_ids, chat, {})
+        found.append(worked)
+    rng.shuffle(found)
+    return found
+
+
+def _experts(config: Any, settings: WarmStartSettings) -> Iterable[ExpertTrajectory]:
+    if settings.traces == "expert":
+        return expert_trajectories(config, "warm_start.traces")
+    from rapo_rllib.traces.recorded import read_trace_file
+
+    return read_trace_file(settings.traces)
+
+
+def _fitting(
+    experts: Iterable[ExpertTrajectory], chat: ChatProtocol, config: Any
+) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
+    """Those with a positive reward that fit into the budgets, with the tokens of their prompts."""
+    for expert in experts:
+        prompt_ids = chat.prompt_ids(expert.question.text)
+        fits = len(prompt_ids) <= config.max_prompt_tokens
+        if expert.reward > 0 and fits and len(worked_tokens(expert, [], chat, {}).token_ids) <= config.max_response_tokens:
+            yield expert, prompt_ids
+
+
+def _digest(config: Any, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
+    """Stands for all that decides which model comes out."""
+    digest = hashlib.sha256()
+    decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces")}
+    facts = [decides, asdict(config.model_settings), [getattr(config, key) for key in _OF_THE_UPDATE], _files(config)]
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    for trajectory in worked:
+        digest.update(
+            json.dumps([list(trajectory.prompt_ids), trajectory.token_ids, list(map(int, trajectory.kinds))]).encode()
+        )
+    return digest.hexdigest()[:32]
+
+
+def _files(config: Any) -> list[tuple[str, int, int]]:
+    """Of a model's folder: names, sizes and times of its files, so that another model at the same place is another."""
+    folder = Path(resolve_model(config.model_settings.name_or_path))
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()] if folder.is_dir() else []
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def learning_rate(step: int, num_steps: int, peak: float) -> float:
+    """Of optimiser step ``step`` (from 0): it rises to ``peak`` over the first twentieth, and falls linearly to 0 behind it."""
+    rising = max(math.ceil(WARM_UP * num_steps), 1)
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * (num_steps - step) / max(num_steps - rising + 1, 1)
+
+
+def _imitate(
+    config: Any, settings: WarmStartSettings, worked: Sequence[Trajectory], folder: Path, progress: Progress
+) -> dict[str, Any]:
+    """Train learners of their own, and write the model; returns the facts about it."""
+    progress.say(f"warm start: imitating {len(worked)} trajectories")
+    alone = config.copy(copy_frozen=False)
+    alone.kl_coeff = 0.0  # a reference model would be loaded for nothing
+    spaces = {DEFAULT_MODULE_ID: (AnyText(), AnyText())}
+    began, group, losses = time.monotonic(), None, []
+    batches = list(_batches(worked, settings))
+    try:
+        group = alone.build_learner_group(spaces=spaces)
+        said = time.monotonic()
+        for step, batch in enumerate(batches):
+            lr = learning_rate(step, len(batches), settings.lr)
+            losses.append(_loss(group.update(training_data=imitation_batch(batch, lr))))
+            if not math.isfinite(losses[-1]):
+                raise NotFiniteError(f"warm start: the loss of step {step + 1} is {losses[-1]}: lower warm_start.lr")
+            if time.monotonic() - said > SAY_S:
+                said, left = time.monotonic(), (time.monotonic() - began) / (step + 1) * (len(batches) - step - 1)
+                progress.say(f"warm start: step {step + 1} of {len(batches)}, {losses[-1]:.3f} nats a token, {left:.0f} s left")
+        export_policy(alone, group, folder, merged=True)
+    finally:
+        if group is not None:
+            group.shutdown()
+    tokens = settings.num_epochs * sum(trajectory.num_trained for trajectory in worked)
+    tenth = max(len(losses) // 10, 1)
+    return {
+        "num_trajectories": len(worked),
+        "num_steps": len(losses),
+        "num_tokens": tokens,
+        "seconds": time.monotonic() - began,
+        "loss_first": sum(losses[:tenth]) / tenth,
+        "loss_last": sum(losses[-tenth:]) / tenth,
+    }
+
+
+def _batches(worked: Sequence[Trajectory], settings: WarmStartSettings) -> Iterator[Sequence[Trajectory]]:
+    for epoch in range(settings.num_epochs):
+        order = list(worked)
+        if epoch:
+            random.Random(f"{settings.seed}/{epoch}").shuffle(order)
+        for start in range(0, len(order), settings.batch_size):
+            yield order[start : start + settings.batch_size]
+
+
+def _loss(results: Any) -> float:
+    """Every learner logs the same number."""
+    values = [float(result[DEFAULT_MODULE_ID]["imitation_loss"]) for result in results]
+    return values[0]

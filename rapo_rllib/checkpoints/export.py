@@ -1,0 +1,31 @@
+"""The trained policy as a folder for others: a whole Hugging Face model, or LoRA adapters alone. Learners write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def export_policy(config: Any, learner_group: Any, folder: str | Path, merged: bool) -> Path:
+    """Let the learners write the policy; returns the folder.
+
+    Args:
+        config: a ``RAPOConfig``.
+        learner_group: RLlib's.
+        folder: made if it is not there; with remote learners on storage that they share.
+        merged: False: the adapters alone.
+
+    Raises:
+        ValueError: adapters were asked for, and there are none.
+        RuntimeError: no learner could write it.
+    """
+    if not merged and config.model_settings.lora is None:
+        raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
+    target = Path(folder).absolute()
+    target.mkdir(parents=True, exist_ok=True)
+    results = learner_group.foreach_learner(lambda learner: learner.weights.export(str(target), merged))
+    for result in results.result_or_errors:
+        result.get()
+    if not (target / ("config.json" if merged else "adapter_config.json")).exists():
+        raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
+    return target

@@ -1,0 +1,132 @@
+"""A checkpoint folder appears whole or not at all, and says itself what belongs to it.
+
+    atomic_directory(path): write into a hidden folder beside it --list of files and their sums--> take its place
+
+Tune copies the folder to its storage, file by file: a copy that was cut short, or two on top of each other, lack a file or have
+another sum than the list says, and are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+RESULT = "result.json"  # of the iteration after which it was written
+_TUNES_OWN = ".metadata.json"
+_FORMAT = 1
+_BLOCK = 1 << 22
+
+
+@contextmanager
+def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
+    """An empty folder that takes the place of ``path`` when the block ends; an exception, or a kill, leaves ``path`` as it was.
+
+    Args:
+        path: of the checkpoint; one that is there already is replaced.
+        **facts: written into the list of files, for whoever reads it without loading the checkpoint.
+
+    Raises:
+        CheckpointError: ``path`` is a folder with something that belongs to no checkpoint, and would be lost.
+    """
+    finish_replacement(path)
+    if path.is_dir() and (strange := strangers(path, [path])):
+        raise CheckpointError(f"{path} holds {strange[0]!r}, which is no checkpoint's and would be lost: name another folder")
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        (partial / MANIFEST).write_text(json.dumps({"format": _FORMAT, **facts, "files": _sums(partial)}, indent=1))
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if path.exists():
+        path.rename(_replaced(path))
+    partial.rename(path)
+    shutil.rmtree(_replaced(path), ignore_errors=True)
+
+
+def finish_replacement(path: Path) -> None:
+    """Bring back the checkpoint that was about to be replaced when its process was killed, if its place is empty."""
+    if _replaced(path).exists() and not path.exists():
+        _replaced(path).rename(path)
+
+
+def check_whole(folder: Path) -> dict[str, Any]:
+    """Read the list of files and compare; returns the facts that were written with it.
+
+    Raises:
+        CheckpointError: a file is missing, cut short or altered, or there is no list at all.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        files = manifest["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{folder} is no complete checkpoint of this package: {MANIFEST} is missing or cut short"
+        ) from error
+    for name, (size, _) in files.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            raise CheckpointError(f"{folder} is not complete: {name} is missing or cut short. Take an older checkpoint.")
+    for name, found in _sums(folder, list(files)).items():
+        if found != files[name]:
+            raise CheckpointError(f"{folder} is damaged: {name} is not what was written. Take an older checkpoint.")
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The list of files and facts of a checkpoint; empty where there is none, or it was cut short."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
+    """What lies in ``folder`` by names that none of ``checkpoints`` lists, sorted."""
+    listed = {name.split("/")[0] for checkpoint in checkpoints for name in read_manifest(checkpoint).get("files", ())}
+    return sorted({entry.name for entry in folder.iterdir()} - listed - {MANIFEST, _TUNES_OWN})
+
+
+def whole_checkpoints(parent: Path) -> list[Path]:
+    """The complete checkpoints in a folder (a trial's, say), the furthest trained last; files are compared by size alone."""
+    found = []
+    for manifest in parent.glob(f"*/{MANIFEST}"):
+        try:
+            facts = json.loads(manifest.read_text())
+            sizes = {name: (manifest.parent / name).stat().st_size for name in facts["files"]}
+            if all(sizes[name] == size for name, (size, _) in facts["files"].items()):
+                found.append((facts.get("iteration", 0), manifest.parent))
+        except (OSError, ValueError, KeyError):
+            continue  # cut short: not complete
+    return [folder for _, folder in sorted(found)]
+
+
+def _replaced(path: Path) -> Path:
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _sums(folder: Path, names: list[str] | None = None) -> dict[str, list[int]]:
+    """``{name: [size, crc32]}`` of the files in a folder, at any depth."""
+    if names is None:
+        names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    with ThreadPoolExecutor() as pool:  # both reading and the sum release the interpreter
+        return dict(zip(names, pool.map(lambda name: _sum(folder / name), names), strict=True))
+
+
+def _sum(file: Path) -> list[int]:
+    crc = size = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            crc, size = zlib.crc32(block, crc), size + len(block)
+    return [size, crc]

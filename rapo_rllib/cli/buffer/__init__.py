@@ -1,0 +1,1 @@
+"""``rllib buffer``: make, fill, look into and check a Step-Trace Buffer."""

@@ -1,0 +1,100 @@
+"""``rllib buffer import``: files of traces into a buffer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rapo_rllib.cli.buffer.options import (
+    DEFAULT_COLLECTION,
+    DEFAULT_URI,
+    Collection,
+    DbName,
+    TokenEnv,
+    Uri,
+    buffer_app,
+    opened_as_stored,
+)
+from rapo_rllib.services.credentials import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from rapo_rllib.buffer.importing import ImportPlan, ImportReport
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer.writing import Written
+
+
+@buffer_app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Traces: .jsonl or .jsonl.gz.", show_default=False)],
+    uri: Uri = DEFAULT_URI,
+    collection: Collection = DEFAULT_COLLECTION,
+    embedder: Annotated[
+        str | None,
+        typer.Option(help="sentence-transformers folder, id, or all-minilm-l6-v2 (which a new buffer gets by default)."),
+    ] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean or last_token (default: the buffer's, else mean).")] = None,
+    key_recipe: Annotated[
+        str | None, typer.Option(help="What is embedded: question_and_recent or last_characters (default: the same).")
+    ] = None,
+    format: Annotated[str, typer.Option(help="auto, traces, released, chat or traces-steps.")] = "auto",
+    source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="SOURCE=W: a source's weight (default: 1).")] = None,
+    max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared by the sources' weights.")] = None,
+    min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
+    evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not get in; .jsonl[.gz], ….")] = None,
+    token_env: TokenEnv = TOKEN_VARIABLE,
+    db_name: DbName = "",
+) -> None:
+    """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
+    weights = _weights(weight or [])
+    where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
+    with opened_as_stored(embedder, pooling, key_recipe, **where) as buffer:
+        from rapo_rllib.buffer.importing import ImportPlan, survey
+        from rapo_rllib.cli.buffer.question_files import evaluation_guard
+
+        guard = evaluation_guard(evaluation)
+        plan = ImportPlan(tuple(files), format, source, weights, max_traces, min_reward, guard)
+        report = survey(plan)
+        written = _stored(buffer, plan, report)
+        _show(report)
+        done = f"{written.added:,} were added" + (f", {written.updated:,} were updated" if written.updated else "")
+        typer.echo(f"{buffer.uri} ({collection}) holds {buffer.count():,} step traces; {done}.")
+
+
+def _stored(buffer: StepTraceBuffer, plan: ImportPlan, report: ImportReport) -> Written:
+    from rapo_rllib.buffer.importing import import_traces
+    from rapo_rllib.cli.build_display import BuildDisplay
+
+    display = BuildDisplay("step traces")
+    try:
+        with display:
+            return import_traces(buffer, plan, report, display)
+    except KeyboardInterrupt:
+        seen = display.latest.seen if display.latest else 0
+        typer.secho(f"Stopped after {seen:,} step traces. The same command, run again, goes on from there.", err=True, fg="red")
+        raise typer.Exit(130) from None
+
+
+def _show(report: ImportReport) -> None:
+    for name, count in report.given.items():
+        weight = f", weight {report.weights[name]:g}" if name in report.weights else ""
+        typer.echo(f"source {name!r}: {count:,} step traces{weight}")
+    for reason, count in report.dropped.items():
+        typer.echo(f"left out: {count:,} ({reason})")
+
+
+def _weights(items: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for item in items:
+        name, separator, text = item.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not separator or not math.isfinite(value) or value < 0:
+            raise typer.BadParameter(f"--weight {item!r}: must be SOURCE=W with a number W of 0 or more")
+        found[name] = value
+    return found

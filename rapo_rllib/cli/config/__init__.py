@@ -1,0 +1,1 @@
+"""``rllib config``: every key of a job's ``config``."""

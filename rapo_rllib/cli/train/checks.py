@@ -1,0 +1,193 @@
+"""Finds the mistakes of an experiment before Ray starts: algorithm, keys, values, environment, checkpoint folders."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.scheduler_checks import check_scheduler
+from rapo_rllib.config.checks import known_keys, settings_from
+from rapo_rllib.validation import refuse_unknown_keys
+
+
+def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
+    """Check every variant of ``spec``, make its algorithm a class and its loggers callbacks.
+
+    Returns:
+        The resources that a trial of each variant needs.
+
+    Raises:
+        ValueError: naming the experiment, the key and what to do.
+    """
+    from ray.tune import CheckpointConfig
+
+    from rapo_rllib.loggers.choice import made_loggers
+
+    try:
+        for key in ("checkpoint_frequency", "num_to_keep"):
+            if not isinstance(value := spec.checkpoint_config.get(key), int | None):
+                raise ValueError(f"checkpoint_config.{key} = {value!r}: must be a whole number")
+        settings_from(CheckpointConfig, spec.checkpoint_config, "checkpoint_config")
+        if spec.restore is not None and not (Path(spec.restore).expanduser() / "rllib_checkpoint.json").is_file():
+            raise ValueError(f"restore = {str(spec.restore)!r}: no checkpoint folder of RLlib on this machine")
+        for name, low in (("num_samples", 1), ("time_budget_s", 1), ("max_failures", -1)):
+            _check_number(name, getattr(spec, name), low)
+        spec.loggers = made_loggers(spec.loggers)
+        if isinstance(spec.algorithm, str):
+            spec.algorithm = _algorithm_class(spec.algorithm)
+        if "env" in spec.config:
+            spec.config["env"] = _named_env(spec.config["env"])
+        needed = []
+        for variant in _variants(spec.config):
+            config = _checked_config(spec, variant)
+            if spec.scheduler:
+                check_scheduler(spec.scheduler, variant, config, lambda values: _made_config(spec, values))
+            needed.append(_resources(spec.algorithm, config))
+        return needed
+    except ValueError as error:
+        raise ValueError(f"experiment {spec.name!r}: {error}") from error
+
+
+def only_config(specs: list[ExperimentSpec]) -> Any:
+    """The config of a file that describes one training, for commands that do something else with it.
+
+    Keys and values are checked; whether model and buffer exist is not asked, for the command may be what makes them.
+
+    Raises:
+        ValueError: there are several experiments or grid points, or something in the only one is wrong.
+    """
+    if len(specs) > 1:
+        raise ValueError(f"holds {len(specs)} experiments ({', '.join(spec.name for spec in specs)}): leave one of them in")
+    (spec,) = specs
+    try:
+        if isinstance(spec.algorithm, str):
+            spec.algorithm = _algorithm_class(spec.algorithm)
+        if "env" in spec.config:
+            spec.config["env"] = _named_env(spec.config["env"])
+        variants = list(_variants(spec.config))
+        if len(variants) > 1:
+            raise ValueError(f"describes {len(variants)} trials: replace grid_search by one of its values (--set key=value)")
+        _refuse_random(spec.config)
+        config = _made_config(spec, variants[0])
+        _boundary(config.validate)
+        return config
+    except ValueError as error:
+        raise ValueError(f"experiment {spec.name!r}: {error}") from error
+
+
+def _refuse_random(config: dict[str, Any]) -> None:
+    from ray.tune.search.variant_generator import parse_spec_vars
+
+    _, domains, _ = parse_spec_vars(config)
+    for path, _ in domains:
+        key = ".".join(map(str, path))
+        raise ValueError(f"config.{key} is to be drawn at random: replace the search by one value (--set {key}=value)")
+
+
+def _check_number(name: str, value: Any, low: float) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < low):
+        raise ValueError(f"{name} = {value!r}: must be a number, at least {low}")
+
+
+def _algorithm_class(name: str) -> Any:
+    from ray.rllib.algorithms.registry import ALGORITHMS
+
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name.upper(), ALGORITHMS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ALGORITHMS))}"
+        raise ValueError(f"run = {name!r} is not an algorithm of RLlib: {hint}")
+    return ALGORITHMS[name]()[0]
+
+
+def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every grid point; random samples are drawn once."""
+    from ray.tune.search.variant_generator import generate_variants
+
+    for _, variant in generate_variants(config):
+        yield variant
+
+
+def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
+    """The ``AlgorithmConfig`` of one variant, whose parts exist."""
+    config = _made_config(spec, variant)
+    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
+    return config
+
+
+def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
+    base = spec.base_config
+    config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
+    names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
+    refuse_unknown_keys(names, known_keys(config), where="config.")
+    _boundary(lambda: config.update_from_dict(variant))
+    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
+        raise ValueError("config is for RLlib's old API stack: remove config.api_stack(...)")
+    _check_env(config)
+    return config
+
+
+def _boundary(step: Any) -> None:
+    """RLlib reports a user's mistake by exceptions of many types."""
+    try:
+        step()
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"config is refused by RLlib: {type(error).__name__}: {error}") from error
+
+
+def _named_env(env: Any) -> Any:
+    """The class behind ``package.module.Class``, which RLlib's env runners do not look up; any other ``env`` as it is."""
+    if isinstance(env, dict) and "grid_search" in env:
+        return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
+    if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):
+        return env
+    module, _, name = env.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"env = {env!r}: {error}") from error
+
+
+def _check_env(config: Any) -> None:
+    if config.env is None:
+        if config.is_online and config.input_ == "sampler" and config.observation_space is None:
+            raise ValueError("env is missing: name an environment, for example env: CartPole-v1")
+        return
+    if not isinstance(config.env, str):
+        return
+    import gymnasium
+    from ray.tune.registry import ENV_CREATOR, _global_registry
+
+    if _global_registry.contains(ENV_CREATOR, config.env):
+        return
+    try:
+        gymnasium.spec(config.env)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ValueError(f"env = {config.env!r}: {error}") from error
+
+
+def _resources(algorithm: Any, config: Any) -> dict[str, float]:
+    needed: dict[str, float] = dict(algorithm.default_resource_request(config).required_resources)
+    return needed
+
+
+def check_resources(needed: list[dict[str, float]], available: dict[str, float]) -> None:
+    """Refuse what this machine can never run; a trial would wait for ever.
+
+    Raises:
+        ValueError: naming the resource, and the keys that ask for it.
+    """
+    keys = {"CPU": "num_env_runners, num_learners or num_cpus_*", "GPU": "num_gpus_per_learner or num_gpus_per_env_runner"}
+    for trial in needed:
+        for name, amount in trial.items():
+            if amount > available.get(name, 0):
+                raise ValueError(
+                    f"a trial needs {amount:g} {name}, but Ray has {available.get(name, 0):g} here: lower "
+                    f"{keys.get(name, 'custom_resources_*')}, or join a cluster (--ray-address)"
+                )

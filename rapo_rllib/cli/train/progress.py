@@ -1,0 +1,74 @@
+"""One line per event of a training, for people and for logs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import typer
+from ray.tune import Callback
+
+from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
+
+_PERTURBED = "@perturbed["  # in the tag that Tune gives a trial after an exploit
+
+
+class TrainingReporter(Callback):
+    """Prints what trials do, and what their results warn of."""
+
+    def __init__(self) -> None:
+        self._watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
+        self._tags: dict[str, str] = {}  # of the trials, which an exploit of population based training changes
+
+    def warnings(self, trial: Any) -> list[TrainingWarning]:
+        """All of a trial so far, each once."""
+        return self._watches[trial.trial_id].begun
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial started, or goes on: from where it was, or in another's place."""
+        tag = str(trial.experiment_tag)
+        before = self._tags.get(trial.trial_id)
+        self._tags[trial.trial_id] = tag
+        if before is None:
+            typer.echo(f"[{trial}] started; results go to {trial.path}")
+        elif tag != before and _PERTURBED in tag:
+            settings = tag.rpartition(_PERTURBED)[2].rstrip("]")
+            typer.echo(f"[{trial}] goes on from a better trial's checkpoint with {settings}")
+        else:
+            typer.echo(f"[{trial}] goes on")
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        """An iteration ended."""
+        self._say_result(trial, result)
+        for warning in self._watches[trial.trial_id].take(result, result.get("config") or trial.config):
+            typer.secho(f"[{trial}] Warning: {warning}", err=True, fg="yellow")
+
+    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        """A checkpoint was written."""
+        typer.echo(f"[{trial}] checkpoint {checkpoint.path}")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial failed."""
+        typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt", err=True, fg="red")
+
+    def _say_result(self, trial: Any, result: dict[str, Any]) -> None:
+        typer.echo(f"[{trial}] {result_line(result)}")
+
+
+def result_line(result: dict[str, Any]) -> str:
+    """Iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went."""
+    parts = [f"iteration {result['training_iteration']}", f"{result['time_total_s']:.1f} s"]
+    sampled = result.get("env_runners", {})
+    if (reward := sampled.get("episode_return_mean")) is not None:
+        parts.append(f"reward {float(reward):.3f}")
+    if "tokens_per_s" in sampled:
+        parts.append(f"{float(sampled['tokens_per_s']):.0f} tokens/s")
+        parts.append(f"{float(sampled['retrieval']['count']):.0f} retrievals")
+        timers = result.get("timers", {})
+        parts += [f"{name} {float(timers[name]):.1f} s" for name in ("rollout", "update", "sync") if name in timers]
+    evaluated = result.get("evaluation", {}).get("env_runners", {})
+    if "accuracy" in evaluated:
+        parts.append(f"held-out accuracy {float(evaluated['accuracy']):.3f}")
+    elif (evaluated_reward := evaluated.get("episode_return_mean")) is not None:
+        parts.append(f"evaluation reward {float(evaluated_reward):.3f}")
+    return " · ".join(parts)

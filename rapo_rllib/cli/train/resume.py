@@ -1,0 +1,140 @@
+"""``--resume``: a run that was killed or interrupted goes on where its newest complete checkpoints stand.
+
+    resume_config(folder, ends): Tune's last note --each trial as its own folder has it--> what Tune goes on with
+
+Tune notes every few seconds which trials there are and where their checkpoints lie. After a kill its last note may name a
+checkpoint that has been deleted since, miss newer ones, or miss that a trial had ended, and so may its file of results; the
+folders themselves know better. After Ctrl-C, or when the time budget is spent, the note calls trials finished that are not.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from ray import cloudpickle
+from ray.tune import Checkpoint, ResumeConfig
+from ray.tune.experiment import Trial
+
+from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, strangers, whole_checkpoints
+from rapo_rllib.cli.train.interrupt import reaches
+from rapo_rllib.cli.train.result_journal import complete_results, replace
+
+# of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
+# about results that are not in a checkpoint
+_OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
+
+_NAME = re.compile(r"checkpoint_(\d{6,})")
+
+
+def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) -> ResumeConfig | None:
+    """How Tune goes on with the run in this folder, by its last note, which is corrected; None where there is no run yet.
+
+    Args:
+        experiment_folder: of the run.
+        ends: numbers of a result; a trial has ended where any is reached, or where it said itself that it is done.
+    """
+    notes = sorted(experiment_folder.glob("experiment_state-*.json"))
+    note = json.loads(notes[-1].read_text()) if notes else {}
+    if not note.get("trial_data"):
+        typer.echo(f"There is no run to resume in {experiment_folder}: starting a new one.")
+        return None
+    interrupted = _interrupted(note)
+    trials = [_restored(state, metadata, experiment_folder) for state, metadata in note["trial_data"]]
+    for trial in trials:
+        if trial.status != Trial.TERMINATED or trial.trial_id in interrupted:
+            _go_on(trial, ends)
+    note["trial_data"] = [trial.get_json_state() for trial in trials]
+    note["runner_data"] = {key: value for key, value in note["runner_data"].items() if key not in _OF_ITS_PROCESS}
+    replace(notes[-1], json.dumps(note).encode())
+    _go_on_sampling(experiment_folder)
+    return ResumeConfig()
+
+
+def _interrupted(note: Mapping[str, Any]) -> set[str]:
+    """Ids of the trials that Ctrl-C or the time budget ended: known to the stopper, which Tune pickles into its note."""
+    from ray.tune.utils.serialization import TuneFunctionDecoder
+
+    noted = json.dumps(note["runner_data"].get("_stopper"))
+    stopper = TuneFunctionDecoder(allow_cloudpickle=True).decode(noted)  # type: ignore[no-untyped-call]
+    return set(getattr(stopper, "interrupted", ()))
+
+
+def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
+    """As Tune does it; the experiment's folder may have been moved."""
+    trial: Any = Trial.from_json_state(state)
+    trial.restore_run_metadata(metadata)
+    storage = copy.copy(trial.storage)
+    storage.storage_fs_path, storage.experiment_dir_name = str(experiment_folder.parent), experiment_folder.name
+    trial.set_storage(storage)
+    return trial
+
+
+def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
+    """Point a trial to its newest complete checkpoint, and let it run unless that is its end."""
+    folder = Path(str(trial.path))
+    checkpoints = _checkpoints(folder)
+    trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # a new one goes where there never was one
+    complete_results(folder)
+    if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: as Tune has it
+        kept = _register(trial, [path for path in whole_checkpoints(folder) if path in checkpoints])
+        _delete_cut_short([path for path in checkpoints if path not in kept], checkpoints)
+    newest = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+    if newest is not None and (newest.metrics.get("done") or any(reaches(newest.metrics, end) for end in ends)):
+        typer.echo(f"[{trial}] has ended with {newest.checkpoint.path}")
+        trial.run_metadata.last_result = newest.metrics
+        trial.set_status(Trial.TERMINATED)
+        return
+    begin = "has no complete checkpoint: it starts" if newest is None else f"goes on from {newest.checkpoint.path}"
+    typer.echo(f"[{trial}] {begin}")
+    trial.set_status(Trial.PENDING)
+
+
+def _checkpoints(folder: Path) -> dict[Path, int]:
+    """The folders with exactly the name that Tune gives a checkpoint, each with its number; others are not ours."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in sorted(folder.glob("checkpoint_*"))]
+    return {path: int(match[1]) for path, match in named if match and path.is_dir() and not path.is_symlink()}
+
+
+def _delete_cut_short(unfinished: Iterable[Path], checkpoints: Collection[Path]) -> None:
+    """Delete checkpoints that were cut short, but no folder that holds anything that a checkpoint does not."""
+    for path in unfinished:
+        if strange := strangers(path, checkpoints):
+            typer.echo(f"{path} is no complete checkpoint; it stays, because it holds {strange[0]}, which is not of one")
+        else:
+            shutil.rmtree(path)
+
+
+def _register(trial: Any, kept: list[Path]) -> list[Path]:
+    """Make Tune's list of checkpoints anew: of ``kept``, the furthest last, each with the result it was written after.
+
+    Results of theirs that the trial's file lacks (of a run without a journal) are added to it.
+    """
+    from ray.train._internal.checkpoint_manager import _CheckpointManager, _TrainingResult
+
+    file = Path(str(trial.path)) / "result.json"
+    lines = file.read_text().splitlines() if file.exists() else []
+    noted = {json.loads(line)["training_iteration"] for line in lines}
+    manager = _CheckpointManager(trial.run_metadata.checkpoint_manager.checkpoint_config)
+    for path in kept:
+        result = json.loads((path / RESULT).read_text())
+        if result["training_iteration"] not in noted:
+            with file.open("a") as results:
+                results.write(json.dumps(result) + "\n")
+        manager.register_checkpoint(_TrainingResult(Checkpoint.from_directory(path), result))
+    trial.run_metadata.checkpoint_manager = manager
+    return kept
+
+
+def _go_on_sampling(experiment_folder: Path) -> None:
+    """Trials of a sweep that had not been made yet are still to come; Ctrl-C had told Tune that there are no more."""
+    states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
+    if states:
+        state = cloudpickle.loads(states[-1].read_bytes())
+        replace(states[-1], cloudpickle.dumps({**state, "_finished": False}))

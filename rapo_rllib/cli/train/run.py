@@ -1,0 +1,217 @@
+"""Checked experiments through Ray Tune, with progress, clean interruption and a closing summary."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.quiet import quiet
+from rapo_rllib.cli.train.checks import check_resources
+from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.log_file import NAME, LogFile, logged
+from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.cli.train.usage_count import only_if_reported
+
+if TYPE_CHECKING:
+    from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+    from rapo_rllib.cli.train.progress import TrainingReporter
+    from rapo_rllib.monitoring.warnings import TrainingWarning
+
+# Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
+_RAY_SETTINGS = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # metric_check.py does it
+}
+
+
+def prepare(path: Path) -> None:
+    """Set what Ray reads when it is imported; let trials import modules that lie beside ``path``, as a script's would."""
+    quiet()
+    for name, value in _RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    folder = str(path.absolute().parent)
+    sys.path.insert(1, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
+    """Train; returns the exit status: 1 when a trial failed, 130 when the user aborted.
+
+    Args:
+        described: what follows ``rllib train`` on the command line, to be said again: ``file job.yaml``.
+        specs: checked.
+        needed: resources of each trial.
+        options: of the command line.
+
+    Raises:
+        ValueError: Ray cannot be started as asked, or lacks the resources that a trial needs.
+    """
+    import ray
+
+    from rapo_rllib.cli.train.interrupt import Interruption
+    from rapo_rllib.cli.train.summary import close_run
+
+    interruption, log = Interruption(), LogFile(_log_path(specs[0]), shows_all=options.verbose > 0)
+    ended = ExitStack()  # what is undone last: lines come until Ray has ended
+    ended.enter_context(logged(log))
+    try:
+        with ended, interruption.listening():
+            _start_ray(options)
+            ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
+            if not _joins_cluster(options):  # a cluster may grow
+                check_resources(needed, ray.cluster_resources())
+            trials: list[Any] = []
+            warnings: dict[str, list[TrainingWarning]] = {}
+            for spec in specs:  # Tune writes the result files of one experiment at a time
+                if not interruption.requested:
+                    trained, reporter = _train(spec, interruption, options, log)
+                    trials += trained
+                    warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trained}
+            close_run(described, trials, warnings, interrupted=interruption.requested)
+    except KeyboardInterrupt:
+        typer.secho("Aborted.", err=True, fg="red")
+        return 130
+    failed = [trial for trial in trials if trial.status == "ERROR"]
+    for trial in failed:
+        typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
+    return 1 if failed else 0
+
+
+def _start_ray(options: RunOptions) -> None:
+    """Join the cluster that is named, or start a Ray of our own."""
+    import ray
+
+    given: dict[str, Any] = {
+        "num_cpus": options.ray_num_cpus,
+        "num_gpus": options.ray_num_gpus,
+        "object_store_memory": options.ray_object_store_memory,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if _joins_cluster(options):
+        if given:
+            names = ", ".join("--ray-" + key.replace("_", "-") for key in given)
+            raise ValueError(f"{names}: a running cluster has its own; leave them out, or leave out --ray-address")
+        _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
+        given["address"] = options.ray_address
+    else:
+        hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet_worker"}
+        given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
+    try:
+        ray.init(logging_level=logging.WARNING, **given)
+    except (ValueError, ConnectionError) as error:
+        raise ValueError(f"Ray does not start: {error}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray would try for many minutes to reach a cluster that is not there."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon:  # Ray's own client, or "auto"
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ValueError(f"--ray-address {address}: no Ray cluster there: {error}") from error
+
+
+def _joins_cluster(options: RunOptions) -> bool:
+    return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
+
+
+def _train(
+    spec: ExperimentSpec, interruption: Interruption, options: RunOptions, log: LogFile
+) -> tuple[list[Any], TrainingReporter]:
+    """The trials of one experiment, when all have ended, and who reported on them."""
+    from ray import tune
+    from ray.tune.experiment import Experiment
+
+    from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
+    from rapo_rllib.cli.train.metric_check import MetricCheck
+    from rapo_rllib.cli.train.result_journal import ResultJournal
+    from rapo_rllib.cli.train.resume import resume_config
+
+    scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
+    check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, check)
+    experiment = Experiment(
+        name=spec.name,
+        run=spec.algorithm,
+        config=spec.config,
+        stop=stopper,
+        num_samples=spec.num_samples,
+        checkpoint_config=tune.CheckpointConfig(**spec.checkpoint_config),
+        storage_path=_local(spec.storage_path),
+        restore=_local(spec.restore),
+        max_failures=spec.max_failures,
+    )
+    resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
+    log.path = _log_path(spec)
+    log.watch()
+    with only_if_reported(), _reporting(spec, stopper, interruption, options, log) as reporter:
+        try:
+            trials: list[Any] = tune.run_experiments(
+                experiment,
+                scheduler=scheduler,
+                verbose=2 if options.verbose else 0,
+                raise_on_failed_trial=False,
+                callbacks=[TrialWatch(stopper, interruption), ResultJournal(), reporter, *spec.loggers],
+                resume_config=resumed,
+            )
+        except tune.TuneError as error:
+            if check is not None and check.problem:
+                raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
+            raise
+    if stopper.interrupted and not interruption.requested:
+        typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume goes on with it.")
+    return trials, reporter
+
+
+def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
+    """Numbers of a result at which a trial ends, whatever the others did."""
+    return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
+
+
+def _reporting(
+    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions, log: LogFile
+) -> AbstractContextManager[TrainingReporter]:
+    """A live display where there is a terminal for it; Tune's own tables (``-v``) and ``--plain`` leave it out."""
+    from rapo_rllib.cli.train.live import LiveReporter, supports_live_display
+    from rapo_rllib.cli.train.progress import TrainingReporter
+
+    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    typer.echo(f"What Ray and other libraries say goes to {log.path}")
+    if options.plain or options.verbose or not supports_live_display():
+        return nullcontext(TrainingReporter())
+    return LiveReporter(f"{spec.name}: {spec.algorithm_name}", stopper, interruption)
+
+
+def _log_path(spec: ExperimentSpec) -> Path:
+    """In the experiment's folder; of a remote storage, where Ray would have it without one."""
+    storage = _local(spec.storage_path)
+    on_this_machine = storage is not None and "://" not in storage
+    return Path(storage if on_this_machine else "~/ray_results").expanduser() / spec.name / NAME  # type: ignore[arg-type]
+
+
+def _local(path: str | None) -> str | None:
+    """Absolute, unless it is the address of a remote storage."""
+    return path if path is None or "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _last_lines(trial: Any, count: int = 3) -> str:
+    file = Path(trial.path) / "error.txt"
+    if not file.exists():
+        return "no error file"
+    log = file.parents[1] / NAME
+    beside = [f"(what its processes said: {log})"] if log.exists() else []
+    lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return "\n  ".join(["", *lines[-count:], f"(all of it: {file})", *beside])

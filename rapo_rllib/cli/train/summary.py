@@ -1,0 +1,92 @@
+"""The end of a run: ``summary.json`` in every trial's folder, the closing table and hint."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rapo_rllib.monitoring.warnings import TrainingWarning
+
+SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
+
+
+def summary_of(
+    result: Mapping[str, Any], checkpoint: str | None, warnings: Sequence[TrainingWarning] = ()
+) -> dict[str, Any] | None:
+    """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
+    found = result.get("rapo")
+    if not found:
+        return None
+    numbers = {key: _number(found.get(key)) for key in SUMMARY_KEYS}
+    return {**numbers, "checkpoint": checkpoint, "warnings": [warning.as_dict() for warning in warnings]}
+
+
+def _number(value: Any) -> int | float | None:
+    """A plain number, which JSON can hold."""
+    if value is None:
+        return None
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and not isinstance(value, float) else number
+
+
+def close_run(
+    described: str, trials: list[Any], warnings: Mapping[str, Sequence[TrainingWarning]], *, interrupted: bool
+) -> None:
+    """Write the summaries and say what can be done next with ``rllib train`` and the checkpoints.
+
+    Args:
+        described: what follows ``rllib train`` on the command line.
+        trials: that have ended.
+        warnings: of each trial, by its id.
+        interrupted: whether Ctrl-C ended them.
+    """
+    for trial in trials:
+        _summarize(trial, warnings.get(trial.trial_id, ()))
+    if interrupted:
+        hint = "The same command with --resume goes on with it." if described.startswith("file ") else ""
+        typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
+    else:
+        typer.echo("\nYour training finished.")
+    checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
+    if not checkpoints:
+        typer.echo("No trial has written a checkpoint.")
+        return
+    typer.echo("Best available checkpoint for each trial:")
+    for checkpoint in checkpoints:
+        typer.echo(f"  {checkpoint}")
+    typer.echo("\nYou can now train on from any checkpoint (with a higher stop criterion), or load it, e.g.:")
+    typer.echo(f"  rllib train {described} --restore {checkpoints[0]}")
+    typer.echo("  from ray.rllib.algorithms.algorithm import Algorithm")
+    typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
+
+
+def best_checkpoint(trial: Any) -> str | None:
+    """Path of the best checkpoint by ``checkpoint_score_attribute``; without one, of the latest."""
+    manager = trial.run_metadata.checkpoint_manager
+    scored = manager.checkpoint_config.checkpoint_score_attribute is not None
+    result = manager.best_checkpoint_result if scored else manager.latest_checkpoint_result
+    return str(result.checkpoint.path) if result else None
+
+
+def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
+    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), warnings)
+    if summary is None:
+        return
+    file = Path(trial.path) / "summary.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    typer.echo(f"\n{trial}  ({file})")
+    for key, value in summary.items():
+        if key == "warnings":
+            continue
+        shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
+        typer.echo(f"  {key:<20} {shown}")
+    for warning in warnings:
+        typer.secho(f"  Warning, from iteration {warning.iteration} on: {warning}", fg="yellow")

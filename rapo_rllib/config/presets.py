@@ -1,0 +1,133 @@
+"""Presets: algorithms, the released code's behaviours and the paper's ablations, each one name for several keys.
+
+    ``RAPOConfig().training(preset="without_rr")``, or ``preset: without_rr`` in YAML, alone or below ``grid_search``
+
+A preset comes first and any key that is given beside it overrides it. ``step_trace_buffer`` and ``env_config`` of a preset lie
+beneath the user's own, key by key, and are looked up when they are read, so that it does not matter which was said first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rapo_rllib.config.algorithm_presets import ALGORITHM_PRESETS
+from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
+
+NESTED = ("step_trace_buffer", "env_config")
+
+# algorithm.md section 9, row by row. Two of its rows are deliberately not here: the released python tool is a bare subprocess,
+# and an unsandboxed tool is not offered; the entropy's division by log V cancels (`objective.entropy.step_entropy`).
+RELEASED_CODE: dict[str, Any] = {
+    "num_hybrid": 7,  # hybrid count: strict ">" on the index, 7 of 16
+    "entropy_top_k": 10,  # entropy: of the top-10 logprobs ...
+    "step_entropy_tokens": 20,  # ... of the first 20 tokens ...
+    "step_entropy_reduction": "sum",  # ... summed
+    "normalize_std": True,  # std in eq. 9: unbiased ...
+    "advantage_epsilon": 1e-6,  # ... with this epsilon
+    "loss_aggregation": "token",  # loss mean: over tokens
+    "clip_low": 0.2,  # clip
+    "clip_high": 0.28,
+    "dual_clip": 3.0,
+    "retrieval_advantage_weight": 0.2,  # a, m: the constants written into the loss
+    "importance_shaping_weight": 0.05,
+    "retrieval_budget": "prompt_and_response",  # overlong retrieval: prompt + response + trace against the response limit
+    "rollout_schedule": "lockstep",  # rollout schedule
+    "step_trace_buffer": {
+        "collection": "step_traces_released",  # other vectors than the default's
+        "top_k": 3,  # which trace: the highest reward among the 3 nearest ...
+        "selection": "best_reward",
+        "fallback_text": "There is no helpful step to show here. Think for yourself.",  # ... or a fixed sentence
+        "pooling": "last_token",  # embedding
+        "key_recipe": "last_characters",
+        "index": "hnsw",  # index: M 32, efConstruction 200, efSearch 128
+    },
+    "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/presets.py
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "released_code": RELEASED_CODE,
+    "without_rpo": {"retrieval_advantage_weight": 0.0, "importance_shaping_weight": 0.0},  # hybrid rollouts, GRPO's objective
+    "without_rr": {"retrieval_advantage_weight": 0.0},  # no retrieval reward: A = A_acc
+    "without_ris": {"importance_shaping_weight": 0.0},  # no shaping of the importance ratio
+    "without_rq": {"retrieval_quality": "none"},  # g = 1
+    "without_rt": {"retrieval_timing": "none"},  # Z = g
+    "trajectory_retrieval": {
+        "retrieval_level": "trajectory",
+        "step_trace_buffer": {"collection": "whole_trajectories"},  # beside that of the steps
+    },
+    "entropy_increase": {"retrieval_quality": "rise"},
+    "low_entropy": {"retrieval_timing": "low_entropy"},
+    "random_retrieval": {"retrieval_noise": 1.0},  # p = 1; other p: retrieval_noise itself
+    **ALGORITHM_PRESETS,
+}
+
+# of keys that are in no settings of a lower layer, those that presets set
+UPDATE_DEFAULTS: dict[str, Any] = {
+    "dynamic_sampling": False,
+    "old_logprobs": "auto",
+    "off_policy_trajectories": 0,
+    "off_policy_source": "expert",
+}
+_DEFAULTS = {**asdict(ObjectiveSettings()), **asdict(RolloutSettings()), **UPDATE_DEFAULTS}
+
+
+def check_preset(name: Any) -> None:
+    """Raise ``ValueError`` unless ``name`` is a preset or None."""
+    if name is not None and (not isinstance(name, str) or name not in PRESETS):
+        raise ValueError(f"preset = {name!r}: must be one of {', '.join(PRESETS)}, or null")
+
+
+def apply_preset(config: Any, name: Any) -> None:
+    """Give ``config`` the preset's values, in place of those of the preset that it has.
+
+    What a search is to choose (``tune.grid_search`` and the like) is kept as it is, and applied by :func:`with_preset` in each
+    trial.
+
+    Raises:
+        ValueError: there is no such preset.
+    """
+    searched = name is not None and not isinstance(name, str)
+    if not searched:
+        check_preset(name)
+    for key, value in _flat(config._applied_preset).items():
+        if getattr(config, key) == value:
+            setattr(config, key, _DEFAULTS[key])
+    config.preset, config._applied_preset = name, None if searched else name
+    for key, value in _flat(config._applied_preset).items():
+        setattr(config, key, value)
+
+
+def with_preset(config: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply the preset of a dictionary for ``update_from_dict``; returns what else is to be set.
+
+    A whole config as a dictionary, as Tune hands to a trial, has every key, and says by ``_applied_preset`` which preset is in
+    its values. If that is not the preset asked for, values that a user has not changed must not override it: those are left out
+    that equal what the config had without the user, so such a dictionary cannot set a preset's key back to its default.
+    """
+    rest = dict(given)
+    name = rest.pop("preset", config.preset)
+    made_with = rest.pop("_applied_preset", name)
+    apply_preset(config, name)
+    if made_with == name:
+        return rest
+    before = {key: _DEFAULTS[key] for key in _flat(name)} | _flat(made_with)
+    return {key: value for key, value in rest.items() if key not in before or value != before[key]}
+
+
+def merge_over_preset(config: Any, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values``, the user's mapping ``key`` (one of ``NESTED``), over that of the preset; mappings inside are merged too."""
+    return _merged(PRESETS.get(config._applied_preset, {}).get(key, {}), values)
+
+
+def _flat(name: str | None) -> dict[str, Any]:
+    return {key: value for key, value in PRESETS.get(name or "", {}).items() if key not in NESTED}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result

@@ -1,0 +1,1 @@
+"""Texts to vectors: in this process, by OpenVINO, or by an endpoint."""

@@ -1,0 +1,192 @@
+"""Texts to vectors: an OpenAI-compatible endpoint, asked by ``POST .../embeddings``. A sibling of ``local.py``.
+
+    "http://host:port/v1#model" -> texts, cut by a tokenizer that is here -> JsonService, 64 texts a request -> unit vectors
+
+The endpoint's key, if it wants one, is in the environment variable ``EMBEDDER_API_KEY`` of every process that embeds; it is
+read anew for each request and kept nowhere. Nobody here sees the endpoint's weights, so what is stored with a collection is the
+vector of a fixed text (:attr:`EndpointEncoder.probe`): another model behind the same name gives another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.embedding.local import BATCH_SIZE, PACKAGED_EMBEDDERS, PROBE, Item, resolve_embedder
+from rapo_rllib.errors import RetrievalError, ServiceError
+from rapo_rllib.services.credentials import check_address
+from rapo_rllib.services.http_json import JsonService
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedTokenizerBase
+
+API_KEY_VARIABLE = "EMBEDDER_API_KEY"
+DEFAULT_TOKENIZER = "all-minilm-l6-v2"
+ATTEMPTS = 4  # of one request, while the endpoint is busy or does not answer
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether an embedder's name is the address of an endpoint."""
+    return name.startswith(("http://", "https://"))
+
+
+def split_endpoint(name: str, key: str) -> tuple[str, str]:
+    """Base address and model of ``http(s)://host:port/v1#model``.
+
+    Raises:
+        ValueError: one of them is missing; ``key`` is what the user calls it.
+    """
+    check_address(name, key, f"put the endpoint's key into the environment variable {API_KEY_VARIABLE}")
+    address, _, model = name.partition("#")
+    if not address.partition("://")[2].strip("/") or not model:
+        raise ValueError(
+            f"{key} = {name!r}: an endpoint is named by its address and, behind a #, its model, for example "
+            "http://127.0.0.1:8000/v1#all-MiniLM-L6-v2"
+        )
+    return address.rstrip("/"), model
+
+
+class EndpointEncoder:
+    """Embeds texts. Cheap to construct and to pickle; asks the endpoint on first use.
+
+    Args:
+        name: ``http(s)://host:port/v1#model``.
+        key: what the user calls ``name``, for messages.
+        tokenizer: folder or id of the tokenizer that texts are cut with; None: MiniLM's.
+        timeout_s: of one try of one request.
+
+    Raises:
+        ValueError: ``name`` lacks the address or the model.
+    """
+
+    def __init__(self, name: str, *, key: str, tokenizer: str | None = None, timeout_s: float = 30.0) -> None:
+        self.name, self._key = name, key
+        self._address, self._model = split_endpoint(name, key)
+        self._tokenizer_name = tokenizer or DEFAULT_TOKENIZER
+        self._service = JsonService("embedder", timeout_s, ATTEMPTS, 2 * timeout_s)
+        self._probe: np.ndarray | None = None
+
+    def encode(
+        self,
+        items: Sequence[Item],
+        text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None,
+        role: str | None = None,
+    ) -> np.ndarray:
+        """Normalised embeddings: float32 ``[N, D]``.
+
+        Args:
+            items: texts, or what ``text_of`` makes texts of with the help of the tokenizer.
+            text_of: None: ``items`` are texts.
+            role: of no meaning here; an endpoint is told texts only.
+
+        Raises:
+            RetrievalError: the endpoint does not answer, or not with one finite vector of the known width per text.
+            ValueError: the tokenizer cannot be loaded.
+        """
+        import numpy as np
+
+        if not items:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        if text_of is None:
+            texts = [str(item) for item in items]
+        else:
+            with _tokenizer_lock:  # a fast tokenizer must not be used by two threads at once
+                tokenizer = _load_tokenizer(self._tokenizer_name, self._key)
+                texts = [text_of(item, tokenizer) for item in items]
+        dim = self.dim
+        batches = [self._asked(texts[start : start + BATCH_SIZE]) for start in range(0, len(texts), BATCH_SIZE)]
+        for vectors in batches:
+            if vectors.shape[1] != dim:
+                raise RetrievalError(f"{self.name} answers with vectors of width {vectors.shape[1]}; before, it was {dim}")
+        return np.concatenate(batches)
+
+    @property
+    def dim(self) -> int:
+        """Width ``D`` of an embedding."""
+        return self.probe.shape[0]
+
+    @property
+    def probe(self) -> np.ndarray:
+        """The vector of a fixed text, ``[D]``: by it a collection recognises the model. Asked for once."""
+        if self._probe is None:
+            self._probe = self._asked([PROBE])[0]
+        return self._probe
+
+    @property
+    def max_tokens(self) -> int | None:
+        """An endpoint does not say how much it reads."""
+        return None
+
+    @property
+    def dtype(self) -> str | None:
+        """An endpoint does not say which precision it runs in."""
+        return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides, beside the probe, whether two encoders make comparable vectors. The address does not: hosts move."""
+        with _tokenizer_lock:
+            rules = _load_tokenizer(self._tokenizer_name, self._key).backend_tokenizer.to_str()
+        digest = hashlib.sha256(rules.encode()).hexdigest()[:16]
+        return {"endpoint_model": self._model, "dim": self.dim, "normalised": True, "tokenizer": digest}
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """What texts are cut with."""
+        with _tokenizer_lock:
+            return _load_tokenizer(self._tokenizer_name, self._key)
+
+    def _asked(self, texts: list[str]) -> np.ndarray:
+        """One request: unit vectors ``[len(texts), D]``."""
+        key = os.environ.get(API_KEY_VARIABLE, "")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        body = {"model": self._model, "input": texts, "encoding_format": "float"}
+        try:
+            reply = self._service.request("POST", f"{self._address}/embeddings", json=body, headers=headers)
+        except ServiceError as error:
+            hint = f"; does it want a key in {API_KEY_VARIABLE}?" if error.status in (401, 403) else ""
+            raise RetrievalError(f"{self._key} {self.name}: {error}{hint}") from error
+        return self._vectors(reply, len(texts))
+
+    def _vectors(self, reply: Any, count: int) -> np.ndarray:
+        import numpy as np
+
+        try:
+            found = sorted(reply["data"], key=lambda item: item["index"])
+            vectors = np.array([item["embedding"] for item in found], dtype=np.float32)
+            indices = [item["index"] for item in found]
+        except (KeyError, TypeError, ValueError):
+            raise RetrievalError(f"{self._key} {self.name} answers with something that is no list of embeddings") from None
+        if indices != list(range(count)) or vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise RetrievalError(
+                f"{self._key} {self.name} was given {count} texts and answers with {len(indices)} vectors, or ones that are "
+                "not finite"
+            )
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not norms.all():
+            raise RetrievalError(f"{self._key} {self.name} answers with a vector of zeros")
+        return vectors / norms
+
+
+_tokenizer_lock = threading.Lock()
+
+
+@cache
+def _load_tokenizer(name: str, key: str) -> PreTrainedTokenizerBase:
+    """Raises ``ValueError`` if there is none, or one without ``tokenizer.json``."""
+    from transformers import AutoTokenizer
+
+    path = resolve_embedder(name, f"{key}_tokenizer") if name in PACKAGED_EMBEDDERS else str(Path(name).expanduser())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{key}_tokenizer: {name!r} cannot be loaded ({str(error).splitlines()[0]})") from error
+    if not tokenizer.is_fast:
+        raise ValueError(f"{key}_tokenizer: {name!r} is no fast tokenizer (tokenizer.json): it gives no character offsets")
+    return tokenizer

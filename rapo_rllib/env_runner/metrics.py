@@ -1,0 +1,167 @@
+"""Groups and counters of a rollout to the numbers that people watch. Keys are ``part/name``; times end in ``_s``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rapo_rllib.env_runner.retrieval_effect import effect_metrics
+from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.objective.entropy import step_entropy
+from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
+from rapo_rllib.rollout.stats import RolloutStats
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import FALLBACK, TokenKind, Trajectory, TrajectoryGroup
+
+
+@dataclass
+class SampleResult:
+    """What env runners bring back: whole groups, what each counted meanwhile, and what callbacks logged on each."""
+
+    groups: list[TrajectoryGroup] = field(default_factory=list)
+    stats: list[RolloutStats] = field(default_factory=list)
+    logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
+    retrieval_prob: float = 0.0  # that the groups were sampled with; schedules may have gone on since
+    groups_dropped: int = 0  # by dynamic sampling
+    left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
+
+    def extend(self, other: SampleResult) -> None:
+        """Add another runner's part."""
+        self.groups += other.groups
+        self.stats += other.stats
+        self.logged += other.logged
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """All trajectories of all groups."""
+        return [trajectory for group in self.groups for trajectory in group.trajectories]
+
+    @property
+    def num_policy_tokens(self) -> int:
+        """Tokens the policy generated; those that branches share count once."""
+        return sum(t.num_generated for t in self.trajectories)
+
+    @property
+    def num_env_steps(self) -> int:
+        """Generated steps; those that branches share count once."""
+        return sum(len(t.own_steps) for t in self.trajectories)
+
+
+def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) -> dict[str, float]:
+    """Everything about one sampling phase that is a mean or a count.
+
+    ``z_ret`` and the entropies around retrievals are those that ``objective`` trains with; ``entropy`` is always the mean over
+    the tokens of a step.
+    """
+    trajectories = result.trajectories
+    values = {
+        "accuracy": _mean(t.correct for t in trajectories),
+        "format_rate": _mean(t.format_ok for t in trajectories),
+        "eos_rate": _mean(t.turn_ended for t in trajectories),
+        "episode_return_mean": _mean(t.reward for t in trajectories),
+        "episode_len_mean": _mean(len(t.steps) for t in trajectories),
+        "entropy": _mean(_step_entropies(trajectories)),
+        "groups": float(len(result.groups)),
+        "retrieval_prob": result.retrieval_prob,
+        "groups_without_signal": float(sum(not has_signal(group.member_rewards) for group in result.groups)),
+        **_reward_metrics(trajectories),
+        **_token_metrics(trajectories),
+        **_retrieval_metrics(trajectories, result.stats, objective),
+        **_tool_metrics(trajectories, result.stats),
+        **_engine_metrics(result.stats),
+    }
+    for reason, count in _total(s.ends for s in result.stats).items():
+        values[f"ends/{reason}"] = float(count)
+    slowest = max((s.seconds for s in result.stats), default=0.0)
+    values["rollout_s"] = slowest
+    values["idle_s"] = _mean(s.idle_s for s in result.stats)
+    values["tokens_per_s"] = result.num_policy_tokens / slowest if slowest else 0.0
+    return values
+
+
+def _step_entropies(trajectories: Sequence[Trajectory]) -> Iterator[float]:
+    """Of every generated step; those that branches share count once."""
+    for trajectory in trajectories:
+        for index, step in enumerate(trajectory.steps):
+            if step.start >= trajectory.own_start:
+                yield step_entropy(trajectory.step_entropies(index))
+
+
+def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Mean of every term, over the trajectories whose environment named terms; how often a scorer could not judge."""
+    named = [t.reward_terms for t in trajectories if t.reward_terms]
+    names = dict.fromkeys(name for terms in named for name in terms)
+    values = {f"reward/{name}": _mean(terms.get(name, 0.0) for terms in named) for name in names}
+    failures = Counter(t.score_failure for t in trajectories if t.score_failure)
+    return values | {f"reward/failures/{reason}": float(count) for reason, count in failures.items()}
+
+
+def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    names = {TokenKind.POLICY: "policy", TokenKind.OBSERVATION: "observation", TokenKind.RETRIEVED: "retrieved"}
+    counts = {f"tokens/{name}": float(sum(t.num_tokens(kind) for t in trajectories)) for kind, name in names.items()}
+    return {
+        **counts,
+        "tokens/response": float(sum(len(t.token_ids) for t in trajectories)),  # the sum of the three above
+        "tokens/generated": float(sum(t.num_generated for t in trajectories)),  # policy tokens less those that branches share
+        "tokens/prompt": float(sum(len(t.prompt_ids) for t in trajectories)),
+    }
+
+
+def _engine_metrics(stats: Sequence[RolloutStats]) -> dict[str, float]:
+    requested = sum(s.requested_tokens for s in stats)
+    return {
+        "prefix_cache_share": sum(s.cached_tokens for s in stats) / max(requested, 1),
+        "branching/forks": float(sum(s.forks for s in stats)),
+        "branching/refilled": float(sum(s.refilled for s in stats)),
+    }
+
+
+def _retrieval_metrics(
+    trajectories: Sequence[Trajectory], stats: Sequence[RolloutStats], objective: ObjectiveSettings
+) -> dict[str, float]:
+    retrievals = [r for t in trajectories for r in t.own_retrievals]
+    trajectory_s = sum(s.trajectory_s for s in stats)
+    found = [r for r in retrievals if not r.noisy and r.source != FALLBACK]
+    pairs = [pair for t in trajectories for pair in retrieval_entropies(t, objective)]
+    hybrid = [t for t in trajectories if t.retrievals]
+    values = {
+        "per_trajectory": len(retrievals) / max(len(trajectories), 1),
+        "count": float(len(retrievals)),
+        "hybrid_share": len(hybrid) / max(len(trajectories), 1),
+        "f_ret": _mean(t.retrieved_share for t in hybrid),
+        "z_ret": _mean(trajectory_retrieval_reward(t, objective) for t in hybrid),
+        "entropy_before": _mean(before for before, _ in pairs),
+        "entropy_after": _mean(after for _, after in pairs),
+        "similarity": _mean(r.similarity for r in found),
+        "noisy": float(sum(r.noisy for r in retrievals)),
+        "fallback": float(sum(r.source == FALLBACK for r in retrievals)),
+        "accuracy_hybrid": _mean(t.correct for t in hybrid),
+        "queries": float(sum(s.retrieval_queries for s in stats)),
+        "failures": float(sum(s.retrieval_failures for s in stats)),
+        "empty": float(sum(s.retrieval_empty for s in stats)),
+        "skipped": float(sum(s.retrieval_skipped for s in stats)),
+        "seconds": float(sum(s.retrieval_s for s in stats)),
+        **effect_metrics(trajectories, objective),
+        "wait_share": sum(s.retrieval_wait_s for s in stats) / trajectory_s if trajectory_s else 0.0,
+    }
+    return {f"retrieval/{name}": value for name, value in values.items()}
+
+
+def _tool_metrics(trajectories: Sequence[Trajectory], stats: Sequence[RolloutStats]) -> dict[str, float]:
+    calls = _total(s.tool_calls for s in stats)
+    values = {f"tools/{name}/calls": float(count) for name, count in calls.items()}
+    values |= {f"tools/{name}": float(count) for name, count in _total(s.tool_failures for s in stats).items()}
+    values["tools/calls_per_trajectory"] = sum(calls.values()) / max(len(trajectories), 1)
+    values["tools/seconds"] = float(sum(s.tool_s for s in stats))
+    return values
+
+
+def _total(counters: Iterable[Counter[str]]) -> Counter[str]:
+    return sum(counters, Counter())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = [float(value) for value in values]
+    return sum(listed) / len(listed) if listed else 0.0

@@ -1,0 +1,154 @@
+"""``rapo/word_problems``: generated grade-school word problems, with an expert that solves them in the text protocol.
+
+(seed, split, index) -> WordProblem -> Question, ExpertTrajectory
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.envs.word_problems.problem import Operation, WordProblem, make_problem
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import ExpertTrajectory, Question
+
+MAX_STEPS = 3
+EXPERT_STYLES = ("steps", "single")
+_TEST_SHARE = 5  # every fifth instance belongs to the test split
+_ATTEMPTS = 1000
+_NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
+
+
+@dataclass(frozen=True)
+class WordProblemsOptions(ToolEnvOptions):
+    """Keys of ``env_config`` of ``rapo/word_problems``, beside those of every tool environment."""
+
+    steps: tuple[int, ...] = (1, 3)  # fewest and most arithmetic operations of a solution
+    max_number: int = 20  # of the numbers in a story; results reach ten times as far
+    distractor_prob: float = 0.0  # chance of an irrelevant fact with a number of its own
+    num_train: int = 10_000  # training questions
+    num_test: int = 500  # test questions
+    seed: int = 0  # other numbers, other problems; no problem is in both splits of any seed
+    expert_style: str = "steps"  # steps: one call per operation, of the calculator if tools has it; single: one python call
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pair = isinstance(self.steps, tuple) and len(self.steps) == 2 and all(is_int(n, 1) for n in self.steps)
+        require(
+            pair and self.steps[0] <= self.steps[1] <= MAX_STEPS,
+            "steps",
+            self.steps,
+            f"must be [fewest, most] in 1..{MAX_STEPS}",
+        )
+        require(is_int(self.max_number, 5), "max_number", self.max_number, "must be a whole number, 5 or more")
+        number = isinstance(self.distractor_prob, (int, float)) and 0 <= self.distractor_prob <= 1
+        require(number, "distractor_prob", self.distractor_prob, "must be a number between 0 and 1")
+        require(is_int(self.num_train, 1), "num_train", self.num_train, "must be a whole number, 1 or more")
+        require(is_int(self.num_test, 1), "num_test", self.num_test, "must be a whole number, 1 or more")
+        require(is_int(self.seed, 0), "seed", self.seed, "must be a whole number, 0 or more")
+        require(self.expert_style in EXPERT_STYLES, "expert_style", self.expert_style, f"must be one of {EXPERT_STYLES}")
+        one_call = self.expert_style == "single" and self.expert_tool == "calculator"
+        require(not one_call, "expert_style", self.expert_style, "must be steps: the calculator does one operation a call")
+
+    @property
+    def expert_tool(self) -> str:
+        """The tag that the expert calls."""
+        names = [entry.get("name") if isinstance(entry, Mapping) else entry for entry in self.tools]
+        return "calculator" if "calculator" in names else "python"
+
+
+def split_of(problem: WordProblem) -> str:
+    """The split an instance belongs to, whatever the seed: template and numbers decide, so neither split can leak."""
+    digest = hashlib.sha256(f"{problem.template} {problem.numbers}".encode()).digest()
+    return "test" if digest[0] % _TEST_SHARE == 0 else "train"
+
+
+class WordProblemQuestions(LazyQuestions):
+    """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
+
+    def __init__(self, options: WordProblemsOptions, split: str) -> None:
+        check_split(split)
+        super().__init__(options.num_train if split == "train" else options.num_test)
+        self._options = options
+        self._split = split
+
+    def problem(self, index: int) -> WordProblem:
+        """Problem ``index`` with its solution."""
+        options = self._options
+        rng = random.Random(f"{options.seed}/{self._split}/{index}")
+        for _ in range(_ATTEMPTS):
+            low, high = options.steps
+            problem = make_problem(rng, (low, high), options.max_number, options.distractor_prob)
+            if split_of(problem) == self._split:
+                return problem
+        raise ValueError(f"env_config.max_number = {options.max_number!r}: too few different problems; raise it")
+
+    def make(self, index: int) -> Question:
+        """Question ``index``."""
+        return self.question(index, self.problem(index))
+
+    def question(self, index: int, problem: WordProblem) -> Question:
+        """``problem`` as question ``index``."""
+        name = f"word-{self._split}-{self._options.seed}-{index}"
+        return Question(id=name, text=problem.text, answer=str(problem.answer), source="word_problems")
+
+
+def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings, tag: str = "python") -> tuple[str, ...]:
+    r"""The solution in the text protocol, cut into steps.
+
+    Example (style "steps"): ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
+    """
+    calls: Sequence[tuple[str, int]] = [(operation.code, operation.value) for operation in problem.operations]
+    if style == "single":
+        calls = [(_without_outer_brackets(problem.operations[-1]), problem.answer)]
+    steps = [f"<{tag}>{code}</{tag}>{render_observation(str(value), settings)}" for code, value in calls]
+    return (*steps, f"<{settings.answer_tag}>\\boxed{{{problem.answer}}}</{settings.answer_tag}>")
+
+
+def _without_outer_brackets(operation: Operation) -> str:
+    return operation.expression[1:-1]
+
+
+class WordProblems(ToolEnv):
+    """Grade-school word problems of one to three arithmetic operations, with whole numbers as answers."""
+
+    options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
+    _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
+
+    @classmethod
+    def questions(cls, env_config: Mapping[str, Any], split: str) -> WordProblemQuestions:
+        """The questions of ``split``."""
+        return WordProblemQuestions(read_options(WordProblemsOptions, env_config), split)
+
+    @classmethod
+    def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
+        """The solver's trajectory for every training question, in order."""
+        options = read_options(WordProblemsOptions, env_config)
+        source = WordProblemQuestions(options, "train")
+        for index in range(len(source)):
+            problem = source.problem(index)
+            steps = expert_steps(problem, options.expert_style, options.protocol, options.expert_tool)
+            yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a call's output is the value of one of the solution's operations; None for a question from elsewhere."""
+        if self._solved is None or self._solved[0] != question:
+            self._solved = question, self._values(question)
+        values = self._solved[1]
+        return None if values is None else output.strip() in values
+
+    def _values(self, question: Question) -> frozenset[str] | None:
+        """The values of the operations that solve it; None if these options do not make it."""
+        named, options = _NAME.fullmatch(question.id), self.options
+        if named is None or not isinstance(options, WordProblemsOptions):
+            return None
+        problem = WordProblemQuestions(options, named["split"]).problem(int(named["index"]))
+        return frozenset(str(operation.value) for operation in problem.operations) if problem.text == question.text else None

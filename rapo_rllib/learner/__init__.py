@@ -1,0 +1,1 @@
+"""The update: one or many learners, whole or sharded, and the state that a checkpoint keeps."""

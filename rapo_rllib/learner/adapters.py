@@ -1,0 +1,137 @@
+"""The adapters inside the learner's language model: how they come in, train, are switched off, merged and saved.
+
+``peft`` puts a module around every target, so that ``x.q_proj.weight`` is the parameter ``x.q_proj.base_layer.weight`` here.
+This file alone translates: outside, weights have the names of their checkpoint, and adapters those of an adapter file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rapo_rllib.models.lora import LORA_A, LORA_B, check_targets, merge
+from rapo_rllib.settings import LoraSettings
+from rapo_rllib.weights.dtensor import full_tensor, shard_like
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_ADAPTER = "default"  # peft's name of the only one
+_WRAPPED = ".base_layer."  # what peft's module adds to the name of a target's own weight
+
+
+class Adapters:
+    """The adapters of a language model, put into it here; everything else in it is frozen.
+
+    They are float32 also beside bfloat16 weights: at usual learning rates a step is smaller than bfloat16 can tell. They start
+    alike on all learners, and with ``B = 0``: the policy is the base model.
+    """
+
+    def __init__(self, language_model: PreTrainedModel, settings: LoraSettings) -> None:
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.lora import LoraLayer
+
+        check_targets(language_model, settings)
+        targets = settings.target_modules
+        self._model, self._settings = language_model, settings
+        self._config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft divides it by the rank, as a float
+            target_modules=targets if isinstance(targets, str) else list(targets),
+            use_rslora=settings.use_rslora,
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            inject_adapter_in_model(self._config, language_model)
+        self._layers: dict[str, Any] = {
+            name: module for name, module in language_model.named_modules() if isinstance(module, LoraLayer)
+        }
+        for parameter in self.tensors().values():
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+
+    def tensors(self) -> dict[str, torch.nn.Parameter]:
+        """The live adapters, by their names in an adapter file."""
+        named: dict[str, torch.nn.Parameter] = {}
+        for name, layer in self._layers.items():
+            named[name + LORA_A], named[name + LORA_B] = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+        return named
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take values for :meth:`tensors`; raises ``RuntimeError`` if a name is missing or unknown, or a shape differs."""
+        own = self.tensors()
+        if wrong := sorted(own.keys() ^ tensors.keys()):
+            state = "is missing" if wrong[0] in own else "is none of this model's"
+            raise RuntimeError(f"{len(wrong)} adapter weights do not match, {wrong[0]!r} for one, which {state}")
+        for name, parameter in own.items():
+            if parameter.shape != tensors[name].shape:
+                raise RuntimeError(f"adapter weight {name!r} is {list(tensors[name].shape)}, here {list(parameter.shape)}")
+            parameter.copy_(shard_like(tensors[name], parameter))
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Inside, the model is the one that training started from."""
+        for layer in self._layers.values():
+            layer.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for layer in self._layers.values():
+                layer.enable_adapters(True)
+
+    @contextmanager
+    def in_weights(self) -> Iterator[None]:
+        """Inside, the frozen weights have the adapters in them, and these are off; afterwards, all is bit for bit as before."""
+        with torch.no_grad():
+            before = {name: layer.base_layer.weight.detach().clone() for name, layer in self._layers.items()}
+            try:
+                for name, layer in self._layers.items():
+                    layer.base_layer.weight.copy_(shard_like(self._merged(name), layer.base_layer.weight))
+                with self.off():
+                    yield
+            finally:
+                for name, layer in self._layers.items():
+                    layer.base_layer.weight.copy_(before[name])
+
+    def _merged(self, name: str) -> torch.Tensor:
+        """The whole weight of a target, with its adapter."""
+        layer = self._layers[name]
+        parts = layer.base_layer.weight, layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+        weight, lora_a, lora_b = (full_tensor(part.detach()) for part in parts)
+        return merge(weight, lora_a, lora_b, self._settings.scaling)
+
+    @torch.no_grad()
+    def merged_state(self, keep: bool = True) -> dict[str, torch.Tensor]:
+        """All weights of the policy under their checkpoint names, as a model without adapters, in the dtype of its weights.
+
+        The live weights stay as they are. ``keep=False`` is for a learner that only gives its shards: the result is empty.
+        """
+        adapters = set(map(id, self.tensors().values()))
+        weights = {name: value for name, value in self._model.state_dict(keep_vars=True).items() if id(value) not in adapters}
+        targets = {f"{name}{_WRAPPED}weight": name for name in self._layers}
+        made: dict[int, torch.Tensor] = {}  # tied weights stay one
+        for name, value in weights.items():
+            if id(value) not in made:
+                full = self._merged(targets[name]).to(value.dtype) if name in targets else full_tensor(value.detach())
+                made[id(value)] = full.cpu() if keep else full.new_empty(0)
+        return {name.replace(_WRAPPED, "."): made[id(value)] for name, value in weights.items()} if keep else {}
+
+    def save(self, folder: str, base_model: str, write: bool = True) -> None:
+        """Write the adapters alone, as a folder that ``PeftModel.from_pretrained`` and vLLM load onto ``base_model``.
+
+        ``write=False`` is for a learner that only gives its shards.
+        """
+        from peft.utils import SAFETENSORS_WEIGHTS_NAME
+        from safetensors.torch import save_file
+
+        named = {f"base_model.model.{name}": full_tensor(tensor.detach()).cpu() for name, tensor in self.tensors().items()}
+        if not write:
+            return
+        self._config.base_model_name_or_path, self._config.inference_mode = base_model, True
+        self._config.save_pretrained(folder)
+        save_file(named, Path(folder) / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})

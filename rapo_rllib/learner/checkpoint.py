@@ -1,0 +1,202 @@
+"""The learners' part of a checkpoint, by torch distributed checkpoint: each writes its share, any number of them read it.
+
+    weights.<name>               trained weights, under the names of the language model; float32 masters where there are some
+    optimizer.<name>.<entry>     moments and step count of that weight
+    rng.<rank>.<device>          torch's generators
+    progress.<name>              version of the weights, optimiser steps skipped in a row
+    model.json                   which model all that belongs to: identity.py
+
+Replicated tensors are written once, sharded ones (DTensors) by who has them. The learning rate is not among them: it follows
+from the config and from how much was sampled.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from rapo_rllib.errors import CheckpointError
+from rapo_rllib.learner.identity import check_identity, model_identity, write_identity
+from rapo_rllib.learner.master_weights import MASTER, MasterWeightAdamW
+from rapo_rllib.learner.rl_module import CausalLMRLModule
+from rapo_rllib.settings import ModelSettings
+from rapo_rllib.weights.digest import fingerprint
+
+NamedParameters = list[tuple[str, torch.nn.Parameter]]
+
+
+def trained_parameters(model: torch.nn.Module) -> NamedParameters:
+    """Names and parameters that training moves, in the order of the optimiser."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def save_training_state(
+    folder: str, parameters: NamedParameters, optimizer: torch.optim.Optimizer, progress: dict[str, int]
+) -> None:
+    """Write into ``folder``; called by all learners at once.
+
+    Raises:
+        CheckpointError: on all learners together, if one of them could not write.
+    """
+    state: dict[str, Any] = {
+        "weights": _exact(parameters, optimizer),
+        "optimizer": _entries(parameters, optimizer),
+        "rng": {str(_rank()): _generators()},
+        "progress": progress,
+    }
+    # no fsync: a file that a dying machine did not write has another sum than the checkpoint's list of files says
+    with _alone_or_together() as no_dist:
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=no_dist)
+
+
+def load_training_state(folder: str, parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Read what :func:`save_training_state` wrote, in place; called by all learners at once. Returns the progress.
+
+    The generators are restored where the number of learners is the same; otherwise they stay as they are.
+
+    Raises:
+        CheckpointError: the weights have other names or shapes, or (on all learners together) one could not read.
+    """
+    stored = dcp.FileSystemReader(folder).read_metadata()
+    _check_names(folder, stored, parameters)
+    generators = _generators() if f"rng.{_rank()}.cpu" in stored.state_dict_metadata else {}
+    names = [key.removeprefix("progress.") for key in stored.state_dict_metadata if key.startswith("progress.")]
+    state: dict[str, Any] = {
+        "weights": _exact(parameters, optimizer),
+        "optimizer": _empty_entries(stored, parameters),
+        "rng": {str(_rank()): {device: generators[device] for device in generators if _has(stored, f"rng.{_rank()}.{device}")}},
+        "progress": dict.fromkeys(names, 0),
+    }
+    with _alone_or_together() as no_dist:
+        dcp.load(state, checkpoint_id=folder, no_dist=no_dist)
+    with torch.no_grad():
+        for name, parameter in parameters:
+            parameter.copy_(state["weights"][name])  # rounds masters; nothing else to do without
+    indexed = {index: state["optimizer"][name] for index, (name, _) in enumerate(parameters) if state["optimizer"].get(name)}
+    optimizer.load_state_dict({"state": indexed, "param_groups": optimizer.state_dict()["param_groups"]})
+    _set_generators(state["rng"][str(_rank())])
+    return state["progress"]
+
+
+@contextmanager
+def _alone_or_together() -> Iterator[bool]:
+    """Whether there is nobody to write and read with; torch warns of that each time. Its errors are no ``Exception``."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            yield not dist.is_initialized()
+    except CheckpointException as error:
+        failures = (f"learner {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in error.failures.items())
+        raise CheckpointError("; ".join(failures)) from error
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _has(stored: Metadata, key: str) -> bool:
+    return key in stored.state_dict_metadata
+
+
+def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    indexed = optimizer.state_dict()["state"]
+    entries = {name: dict(indexed[index]) for index, (name, _) in enumerate(parameters) if index in indexed}
+    return {name: {entry: value for entry, value in own.items() if entry != MASTER} for name, own in entries.items()}
+
+
+def _exact(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The weights as the optimiser steps on them: so they are the same thing with masters, and as float32 shards."""
+    held = optimizer.masters if isinstance(optimizer, MasterWeightAdamW) else [parameter for _, parameter in parameters]
+    return {name: tensor.detach() for (name, _), tensor in zip(parameters, held, strict=True)}
+
+
+def _empty_entries(stored: Metadata, parameters: NamedParameters) -> dict[str, dict[str, torch.Tensor]]:
+    """Tensors to read the optimiser's entries into, sharded as the parameters are here."""
+    by_name: dict[str, dict[str, torch.Tensor]] = {name: {} for name, _ in parameters}
+    shapes = dict(parameters)
+    for key, found in stored.state_dict_metadata.items():
+        if not key.startswith("optimizer."):
+            continue
+        name, _, entry = key.removeprefix("optimizer.").rpartition(".")
+        assert isinstance(found, TensorStorageMetadata), key
+        like, dtype = shapes[name], found.properties.dtype
+        alike = found.size == like.shape
+        by_name[name][entry] = torch.zeros_like(like, dtype=dtype) if alike else torch.zeros(found.size, dtype=dtype)
+    return by_name
+
+
+def _check_names(folder: str, stored: Metadata, parameters: NamedParameters) -> None:
+    there = {
+        key.removeprefix("weights."): tuple(value.size)
+        for key, value in stored.state_dict_metadata.items()
+        if key.startswith("weights.") and isinstance(value, TensorStorageMetadata)
+    }
+    here = {name: tuple(parameter.shape) for name, parameter in parameters}
+    if there != here:
+        wrong = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+        raise CheckpointError(
+            f"{folder} holds the weights of another model: {wrong[0]} is {there.get(wrong[0], 'missing')} there and "
+            f"{here.get(wrong[0], 'missing')} here ({len(wrong)} differ). Restore with the `model` it was made with."
+        )
+
+
+def _generators() -> dict[str, torch.Tensor]:
+    found = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def _set_generators(states: dict[str, torch.Tensor]) -> None:
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+class TrainingState:
+    """What a learner keeps in a checkpoint; called on all learners, which write and read together.
+
+    Args:
+        policy: that is trained.
+        model: what the job says of it.
+        optimizer: of its parameters.
+        reference_fingerprint: of the reference model, found out on all learners together; None without one.
+    """
+
+    def __init__(
+        self,
+        policy: CausalLMRLModule,
+        model: ModelSettings,
+        optimizer: torch.optim.Optimizer,
+        reference_fingerprint: Callable[[], str | None],
+    ) -> None:
+        self._policy, self._model, self._optimizer = policy, model, optimizer
+        self._reference_fingerprint = reference_fingerprint
+
+    def save(self, folder: str, progress: dict[str, int]) -> None:
+        """Write this learner's share into ``folder``."""
+        identity = self._identity
+        save_training_state(folder, trained_parameters(self._policy.language_model), self._optimizer, progress)
+        if not _rank():
+            write_identity(folder, identity)
+
+    def load(self, folder: str) -> dict[str, int]:
+        """Go on from what ``folder`` holds; returns the progress."""
+        check_identity(folder, self._identity)
+        return load_training_state(folder, trained_parameters(self._policy.language_model), self._optimizer)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        policy = self._policy
+        base = fingerprint(policy.base_digests) if policy.base_digests else None
+        return model_identity(self._model, policy.language_model.config, base, self._reference_fingerprint())

@@ -1,0 +1,117 @@
+"""A language model split over several learners by FSDP2: each holds its part of parameters, gradients and optimiser state.
+
+    ShardedModel(function, row) --gather the root's weights--> function(language_model, row) --layer by layer: gather, drop-->
+
+Decoder layers are units: their weights are gathered for as long as they compute. What is left (embeddings, final norm, LM head)
+is the root unit, whose weights stay from the start of the forward pass to the end of the backward pass. The LM head needs that:
+it is not called by the model's own ``forward``, but on chunks of hidden states, and once more in the backward pass. So the root
+is not the language model but a module around it, whose forward pass is whatever function of the model one likes.
+
+The language model keeps its class and the names of its parameters, which are ``DTensor``s between the passes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rapo_rllib.learner.lockstep import Lockstep
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+CallModel = Callable[..., Any]  # calls a function with a language model and further arguments
+
+
+def call_model(language_model: PreTrainedModel) -> CallModel:
+    """The plain counterpart of :class:`ShardedModel`, for a model that is all here."""
+    return lambda function, *arguments: function(language_model, *arguments)
+
+
+class ShardedModel:
+    """Shards a language model, and calls functions of it. All learners do both at once.
+
+    Args:
+        language_model: with all its weights, on the CPU (units move to the device one by one) or on the device.
+        device: of this learner.
+        lockstep: carries out the collectives.
+        master_weights: the shards of trainable weights are float32; passes compute with their values rounded to the dtype that
+            the model has now.
+    """
+
+    def __init__(
+        self, language_model: PreTrainedModel, device: torch.device, lockstep: Lockstep, master_weights: bool = False
+    ) -> None:
+        assert dist.group.WORLD is not None, "learners have joined a process group before they make models"
+        self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+        self._lockstep = lockstep
+        self._masters = master_weights
+        self._dtype = next(language_model.parameters()).dtype
+        # Gathered in bfloat16, summed over learners and stepped on in float32: what MasterWeightAdamW does on one learner,
+        # where weight and master are two tensors. ``autocast_dtype`` is not expressed in this way: autocast leaves
+        # embeddings, norms and the residual stream in float32, a param_dtype would not.
+        self._precision = MixedPrecisionPolicy(cast_forward_inputs=False)
+        if master_weights:
+            self._precision = MixedPrecisionPolicy(
+                param_dtype=self._dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+            )
+        self._root = _Root(language_model)
+        layers = _layers(language_model)
+        if not layers:
+            logger.warning("%s does not name its layers: every pass gathers all weights", type(language_model).__name__)
+        for module in (*layers, self._root):
+            self._make_unit(module)
+        lockstep.add_model(self._root)
+        with torch.no_grad():  # FSDP sets itself up in its first pass; one that breaks off before could not be reset
+            self(lambda _: None)
+
+    def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """``function(language_model, *arguments)``, which may call any part of the model.
+
+        Unless gradients are switched off, a backward pass through the result must follow.
+        """
+        result: Result = self._root(function, *arguments)
+        if not torch.is_grad_enabled():
+            self._root.reshard()  # no backward pass will do it
+        return result
+
+    def computed(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight, or a shard of it, in the dtype that passes compute with."""
+        return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
+
+    def _make_unit(self, module: torch.nn.Module) -> None:
+        if self._masters:
+            for parameter in module.parameters():
+                if parameter.requires_grad and not isinstance(parameter, DTensor):
+                    parameter.data = parameter.data.float()
+        fully_shard(module, mesh=self._mesh, mp_policy=self._precision)
+        self._lockstep.add_unit(module)
+
+
+class _Root(torch.nn.Module):
+    """Makes any function of a language model the forward pass of one FSDP unit."""
+
+    reshard: Callable[[], None]  # FSDP's, once it is a unit
+
+    def __init__(self, language_model: PreTrainedModel) -> None:
+        super().__init__()
+        self.language_model = language_model
+
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(self.language_model, *arguments)
+
+
+def _layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The decoder layers: what the model itself says is never to be split."""
+    names = set(language_model._no_split_modules or ())
+    return [module for module in language_model.modules() if type(module).__name__ in names]

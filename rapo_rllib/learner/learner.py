@@ -1,0 +1,336 @@
+"""The learner: packed rows in, one optimiser step per minibatch out.
+
+    TrainingBatch --pack--> rows --score, loss, backward (accumulated)--> gradients summed over learners --> clip --> AdamW
+
+It routes; the objective is in ``objective/``, the packing in ``batching/``, the forward pass in ``rl_module.py``. Departures
+from RLlib's ``TorchLearner``, and why:
+
+1. ``update()`` does its own minibatches: RLlib's would slice packed rows by index.
+2. No DDP wrapper. Learners accumulate alone and sum gradients once per step, after all of them report success: a learner
+   without groups, or one that raises, cannot leave the others waiting. With ``learner_parallelism: fsdp`` weights are sharded,
+   and gradients summed in every pass: ``fsdp.py``, ``lockstep.py``.
+3. A step whose loss or gradient is not finite is skipped and counted: RLlib would apply it, or set it to zero.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME, WEIGHTS_SEQ_NO
+from ray.rllib.utils.typing import StateDict
+
+from rapo_rllib.batching.imitation import ImitationBatch
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.errors import NotFiniteError
+from rapo_rllib.learner.checkpoint import TrainingState
+from rapo_rllib.learner.lockstep import Lockstep, passes_over
+from rapo_rllib.learner.master_weights import MasterWeightAdamW
+from rapo_rllib.learner.metrics import UpdateMetrics
+from rapo_rllib.learner.optimizer_state import load_optimizer_state, optimizer_state
+from rapo_rllib.learner.ranks import Ranks
+from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
+from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings
+from rapo_rllib.learner.weights import LearnerWeights
+from rapo_rllib.models.hardware import return_free_memory
+from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.weights.dtensor import full_tensor
+
+METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
+
+
+class RAPOTorchLearner(TorchLearner):
+    """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``."""
+
+    config: Any  # a RAPOConfig: RLlib's own type lacks its attributes
+    _device: Any  # set by build()
+    _module: Any  # a MultiRLModule, set by build()
+
+    @override(TorchLearner)
+    def build(self) -> None:
+        """Load the model and make its optimiser."""
+        sharded = self.distributed and self.config.learner_parallelism == "fsdp"  # one learner has nothing to shard
+        self._lockstep = Lockstep() if sharded else None
+        super().build()
+        self._skipped_in_a_row = 0
+        config, device = self.config, torch.device(self._device)
+        scoring = ScoringSettings(
+            config.model_settings, config.max_tokens_per_micro_batch, config.old_policy, config.objective_settings.kl_coeff
+        )
+        self.rows = RowScorer(self.policy, scoring, device, self._ranks, self._lockstep)
+        workers = config.engine_settings.tensor_parallel_size
+        self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
+        self.training_state = TrainingState(self.policy, config.model_settings, optimizer, self.rows.reference_fingerprint)
+
+    @property
+    def policy(self) -> CausalLMRLModule:
+        """The language model that is trained."""
+        return self._module[DEFAULT_MODULE_ID].unwrapped()
+
+    @property
+    def _ranks(self) -> Ranks:
+        return Ranks(torch.device(self._device), self.distributed)
+
+    @override(TorchLearner)
+    def _map_module_to_device(self, module: Any) -> None:
+        """The policy, or this learner's shards of it."""
+        if self._lockstep is None:
+            super()._map_module_to_device(module)
+        else:
+            module[DEFAULT_MODULE_ID].unwrapped().shard(torch.device(self._device), self._lockstep)
+
+    @override(TorchLearner)
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """No DDP (see the top of this file); what trains starts on all learners as on the first. Shards are never twofold."""
+        if self._lockstep is None:
+            self._ranks.copy_from_first(p for p in self.policy.parameters() if p.requires_grad)
+
+    @override(TorchLearner)
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
+        parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
+        with_masters = rounded and self.config.model_settings.master_weights is not None and self._lockstep is None
+        optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
+        optimizer = optimizer_class(
+            parameters, betas=tuple(self.config.adam_betas), weight_decay=self.config.weight_decay, fused=True
+        )
+        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr)
+
+    @staticmethod
+    @override(TorchLearner)
+    def _set_optimizer_lr(optimizer: torch.optim.Optimizer, lr: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = float(lr)  # schedules hand out tensors, which would end up in checkpoints
+
+    @override(TorchLearner)
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        """RLlib logs the learning rate that the schedule has for the next update; what is logged here is that of this one."""
+        used = self._get_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID))
+        super().after_gradient_based_update(timesteps=timesteps)
+        key = (DEFAULT_MODULE_ID, f"{DEFAULT_OPTIMIZER}_{LR_KEY}")
+        self.metrics.delete(*key)  # type: ignore[arg-type]  # it takes the parts of one key, and is annotated for several
+        self.metrics.log_value(key, used, reduce="mean", window=1)
+
+    @override(Learner)
+    def update(  # type: ignore[override]  # this learner trains on a TrainingBatch only
+        self, *, training_data: TrainingBatch, timesteps: dict[str, Any] | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Train on a batch, or on this learner's shard of it: ``num_epochs`` times over its minibatches.
+
+        Returns:
+            RLlib's reduced metrics.
+
+        Raises:
+            LearnerError: on all learners together, if one of them failed.
+            NotFiniteError: on all learners together, if ``max_consecutive_nan`` steps in a row were not finite.
+        """
+        self._check_is_built()
+        if isinstance(training_data, ImitationBatch):
+            return self._imitate(training_data)
+        self.before_gradient_based_update(timesteps=timesteps or {})
+        training_data.validate()
+        training_data.solve_refs()
+        return_free_memory()
+        self._weights_seq_no += 1
+        metrics, start = UpdateMetrics(), time.perf_counter()
+        with _torch_threads(self._num_threads()):
+            minibatches = self.rows.scored(training_data.minibatches)
+            for _ in range(self.config.num_epochs):
+                for minibatch in minibatches:
+                    self._optimizer_step(minibatch, metrics)
+        self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
+        self.after_gradient_based_update(timesteps=timesteps or {})
+        return_free_memory()
+        return self.metrics.reduce()
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
+        with _torch_threads(self._num_threads()):
+            return self.policy.score_as_engine(sequences)
+
+    def _num_threads(self) -> int | None:
+        """``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
+        if self.config.learner_num_threads is None and self.config.num_learners == 0:
+            return len(os.sched_getaffinity(0))
+        return self.config.learner_num_threads
+
+    def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
+        """One optimiser step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
+        (minibatch,) = self.rows.scored(batch.minibatches)
+        self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
+        with _torch_threads(self._num_threads()):
+            loss, norm = self._accumulated(minibatch, self._add_imitation_gradient)
+            if math.isfinite(norm) and math.isfinite(loss):
+                self._step(norm)
+        self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
+        return self.metrics.reduce()
+
+    def _add_imitation_gradient(self, scored: ScoredRow) -> float:
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})[DEFAULT_MODULE_ID]
+        loss = -(scores[LOGPROBS] * scored.row.weights).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    def _optimizer_step(self, minibatch: ScoredMinibatch, metrics: UpdateMetrics) -> None:
+        """Accumulate over the rows of one minibatch, sum over the learners, step."""
+        step_loss, norm = self._accumulated(minibatch, partial(self._add_gradient, metrics))
+        if not (math.isfinite(norm) and math.isfinite(step_loss)):
+            self._skip_step(step_loss, norm, metrics)
+            return
+        self._step(norm)
+        self._skipped_in_a_row = 0
+        metrics.add_step(step_loss, norm)
+
+    def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], float]) -> tuple[float, float]:
+        """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters."""
+        self.get_optimizer(DEFAULT_MODULE_ID).zero_grad(set_to_none=True)
+        with self._ranks.raise_on_all_ranks("forward and backward"):
+            losses = self.rows.run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
+        if self._lockstep is None:
+            self._ranks.sum_gradients(self._trained)
+        loss = self._ranks.sum([sum(losses)])[0]
+        return loss, float(full_tensor(torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])))
+
+    def _step(self, norm: float) -> None:
+        if self.config.grad_clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._trained, self.config.grad_clip, torch.tensor(norm))
+        self.get_optimizer(DEFAULT_MODULE_ID).step()
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
+
+    def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> float:
+        """Forward and backward pass of one row; its loss."""
+        loss = self._micro_batch_loss(scored, metrics)
+        loss.backward()
+        return float(loss.detach())
+
+    def _add_no_gradient(self) -> None:
+        """The same passes with nothing in them, while other learners still have rows."""
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: self.rows.empty_row()}})
+        scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
+
+    def _micro_batch_loss(self, scored: ScoredRow, metrics: UpdateMetrics) -> torch.Tensor:
+        """This row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
+        batch = {DEFAULT_MODULE_ID: {ROW: scored, METRICS: metrics}}
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})
+        return self.compute_losses(fwd_out=scores, batch=batch)[DEFAULT_MODULE_ID]
+
+    @override(Learner)
+    def compute_loss_for_module(  # type: ignore[override]
+        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """The objective on one row: a sum of per-token losses times their weights."""
+        scored: ScoredRow = batch[ROW]
+        if scored.old_logprobs is None:
+            scored.old_logprobs = fwd_out[LOGPROBS].detach()
+        row = scored.row
+        inputs = LossInputs(
+            logprobs=fwd_out[LOGPROBS],
+            old_logprobs=torch.where(row.off_policy, row.rollout_logprobs, scored.old_logprobs),
+            advantages=row.advantages,
+            retrieved_share=row.retrieved_share,
+            weights=row.weights,
+            rollout_logprobs=row.rollout_logprobs,
+            reference_logprobs=scored.reference_logprobs,
+            trajectory_ids=row.trajectory_ids,
+            off_policy=row.off_policy,
+        )
+        losses = policy_loss(inputs, self.config.objective_settings)
+        batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
+        return losses.loss
+
+    def _skip_step(self, loss: float, norm: float, metrics: UpdateMetrics) -> None:
+        """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
+        self._skipped_in_a_row += 1
+        metrics.add_skipped_step()
+        if self._skipped_in_a_row >= self.config.max_consecutive_nan:
+            raise NotFiniteError(
+                f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}), "
+                f"max_consecutive_nan is {self.config.max_consecutive_nan}. Weights are those of the last finite step. "
+                "Lower `lr` or set `grad_clip`; if it is the first step, look for broken rewards or logprobs."
+            )
+
+    def _log_update(self, batch: TrainingBatch, values: dict[str, float]) -> None:
+        """Log the metrics of an update, the same on every learner; steps trained are each learner's own."""
+        statistics = batch.statistics
+        values["num_groups_without_signal"] = statistics.num_groups_without_signal
+        values["num_failed_trajectories"] = statistics.num_failed_trajectories
+        values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
+        trajectories = max(statistics.num_trajectories, 1)
+        values["truncated_share"] = statistics.num_truncated_trajectories / trajectories
+        values["masked_share"] = statistics.num_masked_trajectories / trajectories
+        values["overlong_share"] = statistics.num_overlong_trajectories / trajectories
+        values["overlong_punishment"] = statistics.overlong_punishment / trajectories
+        for name, value in values.items():
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
+        self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, reduce="mean", window=1)
+        steps = sum(group.num_env_steps for group in batch.groups)
+        self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_TRAINED), steps, reduce="sum")
+        self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME), steps, reduce="lifetime_sum")
+
+    def state_from_all(
+        self, components: Any = None, not_components: Any = None, *, inference_only: bool = False, **kwargs: Any
+    ) -> dict[str, Any] | None:
+        """RLlib's ``get_state()`` of the learner, gathered from all of them; None but on the first."""
+        first = self._learner_index == 0
+        without = [not_components] if isinstance(not_components, str) else list(not_components or ())
+        state: dict[str, Any] = self.get_state(components, not_components=[*without, COMPONENT_RL_MODULE], **kwargs)
+        if self._check_component(COMPONENT_RL_MODULE, components, not_components):
+            weights = self.policy.get_state(inference_only=inference_only, on_all_learners=True, keep=first)
+            state[COMPONENT_RL_MODULE] = {DEFAULT_MODULE_ID: weights}
+        return state if first else None
+
+    def save_training_state(self, folder: str) -> None:
+        """Write this learner's share of a checkpoint into ``folder``; called on all learners."""
+        progress = {"weights_seq_no": self._weights_seq_no, "skipped_in_a_row": self._skipped_in_a_row}
+        self.training_state.save(folder, progress)
+
+    def load_training_state(self, folder: str, num_env_steps: int) -> None:
+        """Go on from what ``folder`` holds; a scheduled learning rate follows from ``num_env_steps``, sampled so far."""
+        progress = self.training_state.load(folder)
+        self._weights_seq_no, self._skipped_in_a_row = progress["weights_seq_no"], progress["skipped_in_a_row"]
+        for scheduled, schedule in self._optimizer_lr_schedules.items():
+            self._set_optimizer_lr(scheduled, schedule.update(timestep=num_env_steps))
+
+    @override(Learner)
+    def set_state(self, state: StateDict) -> None:
+        """Restore weights of any version: RLlib alone would keep the present ones where the restored are older."""
+        if WEIGHTS_SEQ_NO in state:
+            self._weights_seq_no = -1
+        super().set_state(state)
+
+    @override(TorchLearner)
+    def _get_optimizer_state(self) -> StateDict:
+        return {name: optimizer_state(optimizer) for name, optimizer in self._named_optimizers.items()}
+
+    @override(TorchLearner)
+    def _set_optimizer_state(self, state: StateDict) -> None:
+        for name, optimizer in self._named_optimizers.items():
+            load_optimizer_state(optimizer, state[name])
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """Use ``count`` CPU threads inside (Ray grants an actor one), and the previous number again afterwards."""
+    # not torch.set_num_threads: vLLM on CPU puts a function there that does nothing, in every process with an engine
+    before = torch.get_num_threads()
+    if count is not None:
+        torch._C.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch._C.set_num_threads(before)

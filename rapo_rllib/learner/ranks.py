@@ -1,0 +1,97 @@
+"""The learners of one LearnerGroup acting together: sums, and errors that no rank meets alone.
+
+RLlib waits for all learners of an update. If one raises while the others wait in a collective operation, training hangs. So
+every stage between two collectives runs inside :meth:`Ranks.together`, which tells all ranks whether any of them failed. Passes
+through sharded weights are full of collectives: ``lockstep.py`` brings them to an end on all ranks first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from rapo_rllib.errors import LearnerError
+
+BUCKET_ELEMENTS = 16 * 1024 * 1024  # gradients are summed in pieces of this many elements
+
+
+class Ranks:
+    """All learners of the group; a single local learner is a group of one, and communicates with nobody."""
+
+    def __init__(self, device: torch.device, distributed: bool) -> None:
+        self._device = device
+        self._distributed = distributed
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sum over the ranks."""
+        return self._reduce(values, dist.ReduceOp.SUM) if self._distributed else list(values)
+
+    def max(self, values: Sequence[float]) -> list[float]:
+        """Element-wise maximum over the ranks."""
+        return self._reduce(values, dist.ReduceOp.MAX) if self._distributed else list(values)
+
+    def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(tensor, operation)
+        return tensor.tolist()
+
+    @contextmanager
+    def raise_on_all_ranks(self, stage: str) -> Iterator[None]:
+        """Run a stage without collectives; if it raises on any rank, all ranks raise.
+
+        Raises:
+            LearnerError: on all ranks, naming what failed on which. A single local learner raises its own error unchanged.
+        """
+        if not self._distributed:
+            yield
+            return
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+        if self.max([error is not None])[0]:
+            raise LearnerError(self._report(stage, error)) from error
+
+    def _report(self, stage: str, error: Exception | None) -> str:
+        """What failed where, the same words on every rank."""
+        errors: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(errors, None if error is None else f"{type(error).__name__}: {error}")
+        failures = [f"learner {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
+        return f"{stage} failed on {len(failures)} of {len(errors)} learners; " + "; ".join(failures)
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Sum gradients over the ranks, in place; a rank without a gradient contributes zero."""
+        if not self._distributed:
+            return
+        bucket: list[torch.Tensor] = []
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if bucket and (
+                sum(g.numel() for g in bucket) + parameter.grad.numel() > BUCKET_ELEMENTS or bucket[0].dtype != parameter.dtype
+            ):
+                _all_reduce(bucket)
+                bucket = []
+            bucket.append(parameter.grad)
+        if bucket:
+            _all_reduce(bucket)
+
+    def copy_from_first(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Overwrite parameters with those of rank 0, so that all ranks start alike."""
+        if self._distributed:
+            with torch.no_grad():
+                for parameter in parameters:
+                    dist.broadcast(parameter, src=0)
+
+
+def _all_reduce(bucket: list[torch.Tensor]) -> None:
+    flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+    dist.all_reduce(flat)
+    offset = 0
+    for gradient in bucket:
+        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
+        offset += gradient.numel()

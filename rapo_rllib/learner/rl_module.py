@@ -1,0 +1,274 @@
+"""The policy: a Hugging Face causal language model as an RLlib ``TorchRLModule``.
+
+    PackedRow --forward_train--> logprobs and entropies of its loss tokens --> objective, in ``learner.py``
+    get_state(inference_only=True) --> engine weights --> ``rollout/``
+
+The engine generates; this module only scores tokens and holds the weights that are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.utils.annotations import override
+
+from rapo_rllib.attention.forward import RowAttention, hidden_states
+from rapo_rllib.attention.probe import row_attention
+from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
+from rapo_rllib.batching.packing import PackedRow
+from rapo_rllib.learner.adapters import Adapters
+from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
+from rapo_rllib.models.activation_checkpointing import enable_checkpointing
+from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm, untied
+from rapo_rllib.settings import LoraSettings, ModelSettings
+from rapo_rllib.weights.digest import Digests, base_digests
+from rapo_rllib.weights.dtensor import gathered, rounded, shard_like
+from rapo_rllib.weights.packing import PackedWeights, pack_weights, unpack_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rapo_rllib.learner.lockstep import Lockstep
+
+ROW = "row"  # key of the batch: a PackedRow
+LOGPROBS = "logprobs"
+ENTROPIES = "entropies"
+LM_HEAD = "lm_head.weight"
+
+
+class CausalLMRLModule(TorchRLModule):
+    """A causal language model that scores packed rows.
+
+    ``model_config`` holds the fields of :class:`ModelSettings`, and optionally ``engine_dtype`` ("bfloat16"), in which
+    ``get_state(inference_only=True)`` sends weights, and ``temperature`` (1.0) of the distribution that is scored.
+    """
+
+    @override(TorchRLModule)
+    def setup(self) -> None:
+        """Load the model. An ``AttributeError`` leaves as ``RuntimeError``: RLlib would report a deprecated constructor."""
+        try:
+            self._setup()
+        except AttributeError as error:
+            raise RuntimeError(f"the language model could not be set up: {error}") from error
+
+    def _setup(self) -> None:
+        assert isinstance(self.model_config, dict), self.model_config
+        options = dict(self.model_config)
+        self.temperature: float = float(options.pop("temperature", 1.0))
+        self.engine_dtype: torch.dtype = getattr(torch, options.pop("engine_dtype", "bfloat16"))
+        known = {field.name for field in fields(ModelSettings)}
+        if unknown := sorted(set(options) - known):
+            raise ValueError(f"model: unknown key {unknown[0]!r}; known keys are {sorted(known)}")
+        if options.get("lora") is not None:
+            options["lora"] = LoraSettings(**options["lora"])
+        self.settings = ModelSettings(**options)
+        self.language_model = load_causal_lm(self.settings)
+        self.language_model.config.use_cache = False
+        self.adapters: Adapters | None = None
+        self.base_digests: Digests = {}  # with LoRA, of the model that adapters belong to; taken while it is whole
+        if self.settings.lora is not None:
+            self.base_digests = base_digests(untied(self.language_model))
+            self.adapters = Adapters(self.language_model, self.settings.lora)
+        enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
+        self._call_model: CallModel = call_model(self.language_model)
+
+    def shard(self, device: torch.device, lockstep: Lockstep) -> None:
+        """Keep this learner's part of the weights only. From here on all learners score, gather and load at once."""
+        low = any(p.requires_grad and p.dtype == torch.bfloat16 for p in self.language_model.parameters())
+        masters = low and self.settings.master_weights is not None
+        self._call_model = ShardedModel(self.language_model, device, lockstep, masters)
+        _ = self.attention  # found out by passes through the model: here, where all learners are at the same place
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the weights are split over several learners."""
+        return isinstance(self._call_model, ShardedModel)
+
+    @cached_property
+    def attention(self) -> RowAttention:
+        """How rows go through the model; found out on first use, when the model is on its device."""
+        with torch.no_grad():
+            return self._call_model(row_attention, self.settings.attention)
+
+    @override(TorchRLModule)
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Score the row ``batch["row"]``: ``logprobs`` ``[N]`` with gradient, ``entropies`` ``[N]`` without, both in nats."""
+        row, attention = batch[ROW], self.attention
+        logprobs, entropies = self._call_model(score_row, row, self.settings, self.temperature, attention)
+        return {LOGPROBS: logprobs, ENTROPIES: entropies}
+
+    @override(TorchRLModule)
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+        on_all_learners: bool = False,
+        keep: bool = True,
+        **kwargs: Any,
+    ) -> PackedWeights:
+        """Weights under their checkpoint names, with LoRA the adapters alone.
+
+        Without LoRA ``lm_head.weight`` is always among them, also where it is tied to the embedding: vLLM on CPU keeps a packed
+        copy of its own, which would silently stay behind.
+
+        Args:
+            components: RLlib's, as ``not_components``; not used.
+            not_components: see there.
+            inference_only: in ``sent_dtype``.
+            on_all_learners: that all learners are asked at once, which sharded weights need.
+            keep: False for a learner that only gives its shards: it answers with nothing.
+            **kwargs: RLlib's, not used.
+
+        Raises:
+            RuntimeError: the weights are sharded, and this learner was perhaps asked alone: it would wait for the others.
+        """
+        if self.is_sharded and not on_all_learners:
+            raise RuntimeError(
+                "the weights are sharded over several learners, and one of them was asked for all: use RAPO.get_module(), "
+                "RAPO.export_policy(), or get_state() of the RAPOLearnerGroup"
+            )
+        with gathered(self.weights()) as named:
+            return pack_weights(named if keep else (), self.sent_dtype if inference_only else None)
+
+    @property
+    def sent_dtype(self) -> torch.dtype:
+        """Of what is sent to engines: weights are rounded for them; adapters are not, as engines round what they merge."""
+        return self.engine_dtype if self.adapters is None else torch.float32
+
+    def reference(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``function(language_model, *arguments)`` with adapters off: of the model that training started from."""
+        assert self.adapters is not None
+        with self.adapters.off():
+            return self._call_model(function, *arguments)
+
+    def engine_tensors(self) -> dict[str, torch.Tensor]:
+        """The live weights, or this learner's shards, under their checkpoint names; tied ones once: the engine ties them."""
+        weights = self.weights()
+        names = {id(tensor): name for name, tensor in reversed(weights.items())}
+        return {name: tensor for name, tensor in weights.items() if names[id(tensor)] == name}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Weights in the dtype that passes compute with, the LM head's always included; tied ones are the same object.
+
+        With LoRA the adapters alone.
+        """
+        if self.adapters is not None:
+            return {name: tensor.detach() for name, tensor in self.adapters.tensors().items()}
+        weights = self.language_model.state_dict(keep_vars=True)
+        weights[LM_HEAD] = self.language_model.get_output_embeddings().weight
+        computed = {id(tensor): self._computed(tensor.detach()) for tensor in weights.values()}
+        return {name: computed[id(tensor)] for name, tensor in weights.items()}
+
+    def _computed(self, tensor: torch.Tensor) -> torch.Tensor:
+        sharded = self._call_model
+        return sharded.computed(tensor) if isinstance(sharded, ShardedModel) else tensor
+
+    @override(TorchRLModule)
+    def set_state(self, state: PackedWeights) -> None:
+        """Load the weights of ``get_state()``; raises ``RuntimeError`` if a name is missing or unknown."""
+        if self.adapters is not None:
+            self.adapters.load(unpack_weights(state))
+            return
+        own = self.language_model.state_dict()
+        weights = {name: tensor for name, tensor in unpack_weights(state).items() if name in own or name != LM_HEAD}
+        shards = {name: shard_like(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
+        self.language_model.load_state_dict(shards, strict=True)
+
+    @torch.no_grad()
+    def score_as_engine(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Teacher-forced logprobs (nats, temperature 1) under the current weights, rounded as the engine receives them.
+
+        ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
+        """
+        with self._as_engine():
+            return [self._call_model(_sequence_logprobs, sequence) for sequence in sequences]
+
+    @contextmanager
+    def _as_engine(self) -> Iterator[None]:
+        """Inside, the weights have the values that an engine makes of what it receives."""
+        merged = nullcontext() if self.adapters is None else self.adapters.in_weights()
+        with merged, rounded(self.language_model.parameters(), self.engine_dtype):
+            yield
+
+    def export(self, folder: str, *, merged: bool = True, write: bool = True) -> None:
+        """Write weights and tokenizer as a Hugging Face folder that ``transformers`` and vLLM load.
+
+        Args:
+            folder: to write to.
+            merged: False: with LoRA the adapters alone, for ``PeftModel.from_pretrained``.
+            write: False for a learner that only gives its shards to the one that writes.
+        """
+        if self.adapters is not None and not merged:
+            self.adapters.save(folder, resolve_model(self.settings.name_or_path), write)
+        else:
+            self._export_model(folder, write)
+        if write:
+            load_tokenizer(self.settings).save_pretrained(folder)
+
+    def _export_model(self, folder: str, write: bool) -> None:
+        weights: dict[str, torch.Tensor] | None = None  # the model's own
+        if self.adapters is not None:
+            weights = self.adapters.merged_state(write)
+        elif self.is_sharded:
+            with gathered(self.engine_tensors()) as named:
+                weights = {name: tensor.cpu() for name, tensor in named} if write else None
+        if write:
+            save_causal_lm(self.language_model, folder, weights)
+
+
+def _sequence_logprobs(language_model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:
+    ids = torch.tensor([token_ids], device=next(language_model.parameters()).device)
+    log_p = torch.log_softmax(language_model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
+    return log_p.gather(-1, ids[0, 1:, None])[:, 0].tolist()
+
+
+def score_row(
+    language_model: PreTrainedModel,
+    row: PackedRow,
+    settings: ModelSettings,
+    temperature: float,
+    attention: RowAttention = RowAttention.MASK,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs on their hidden states only.
+
+    ``attention`` other than ``MASK`` and ``UNSHARED``: the model must have been switched to it.
+    """
+    device = row.token_ids.device
+    dtype = matmul_dtype(settings, device)
+    with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        logprobs, entropies = logprobs_and_entropies(
+            hidden_states(language_model, row, attention)[row.scored_positions],
+            row.scored_ids,
+            lambda states: _logits(language_model, states),
+            temperature,
+            settings.logits_chunk_size,
+        )
+    return logprobs[row.loss_index], entropies[row.loss_index]
+
+
+def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
+    """The autocast dtype on this device, or None for no autocast."""
+    name = settings.autocast_dtype
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else resolved_dtype(name)
+    return None if name in (None, settings.dtype, "float32") else getattr(torch, name)
+
+
+def _logits(language_model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
+    """LM head as the model's own ``forward`` applies it: scaling (Cohere, Granite) and soft cap (Gemma 2) included."""
+    config = language_model.config
+    logits = language_model.get_output_embeddings()(states)
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    if scale != 1.0:
+        logits = logits * scale
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits if cap is None else cap * torch.tanh(logits / cap)

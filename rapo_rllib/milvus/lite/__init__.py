@@ -1,0 +1,1 @@
+"""The one server process of a Milvus Lite path, and how its users share it."""

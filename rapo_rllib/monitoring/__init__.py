@@ -1,0 +1,1 @@
+"""What people are told while a job runs: progress, metrics, transcripts, warnings."""

@@ -1,0 +1,256 @@
+"""The rules of :mod:`rapo_rllib.monitoring.warnings`: numbers of the last iterations --> what is wrong, and what to do.
+
+A rule gets the last iterations and the first ones of the training, both oldest first. It speaks only of metrics that they have:
+an algorithm that reports none of them gets no warning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+RECENT = 3  # iterations that a rule looks at, so that one odd batch warns of nothing
+PATIENCE = 5  # of the rule on rewards, which may well be 0 at first
+
+Row = Mapping[str, float]  # one iteration: finite numbers by flat name, and num_hybrid of its config
+Finding = tuple[str, str] | None  # what is wrong, and what to do
+Rule = Callable[[Sequence[Row], Sequence[Row]], Finding]
+
+_SAMPLED, _RETRIEVAL, _LEARNED = "env_runners/", "env_runners/retrieval/", "learners/default_policy/"
+_ENTROPY, _REWARD, _ACCURACY = _SAMPLED + "entropy", _SAMPLED + "episode_return_mean", _SAMPLED + "accuracy"
+
+
+def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | None:
+    """The last ``count`` values of a metric; None where there are not that many."""
+    values = [row[name] for row in rows[-count:] if name in row]
+    return values if len(values) == count else None
+
+
+def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float | None:
+    """Sum of ``part`` over sum of ``whole``, over the last iterations; None below ``at_least``, or if nobody counted."""
+    wholes = _last(rows, whole)
+    if wholes is None or not sum(wholes):
+        return None
+    share = sum(row.get(part, 0.0) for row in rows[-RECENT:]) / sum(wholes)
+    return share if share >= at_least else None
+
+
+def _nothing_retrieved(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    counts, chances = _last(rows, _RETRIEVAL + "count"), _last(rows, _SAMPLED + "retrieval_prob")
+    if not counts or not chances or any(counts) or not all(chances) or not rows[-1]["num_hybrid"]:
+        return None
+    queries, empty, skipped, failures = (
+        sum(row.get(_RETRIEVAL + name, 0.0) for row in rows[-RECENT:]) for name in ("queries", "empty", "skipped", "failures")
+    )
+    if not queries:
+        why = "no trajectory asked: it asks after a completed tool call"
+        advice = "see in the transcripts whether the policy calls tools; an example in protocol.examples shows it how"
+    elif failures >= max(empty, skipped):
+        why, advice = "the buffer does not answer", "see the log, and step_trace_buffer.uri and .timeout_s"
+    elif skipped >= empty:
+        why, advice = "the traces found do not fit into the response", "raise max_response_tokens"
+    else:
+        why = "nothing suitable was found"
+        advice = "relax step_trace_buffer.filter, and see what the buffer holds: rllib buffer stats"
+    return f"nothing was retrieved in {RECENT} iterations: {why}", advice
+
+
+def _retrieval_failures(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
+    if share is None:
+        return None
+    advice = "see the log, and step_trace_buffer.uri and .timeout_s; above max_retrieval_failure_share the run stops"
+    return f"{share:.0%} of the retrievals failed", advice
+
+
+def _retrieval_harms(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    """One-sided test of two shares, at 1 %, over the last iterations together."""
+    with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
+    if with_it is None or without is None:
+        return None
+    (right, count), (right_without, count_without) = with_it, without
+    pooled = (right + right_without) / (count + count_without)
+    deviation = math.sqrt(pooled * (1 - pooled) * (1 / count + 1 / count_without))
+    behind = right_without / count_without - right / count
+    if deviation == 0 or behind < 2.33 * deviation:
+        return None
+    shares = (
+        f"{right / count:.0%} of the trajectories that retrieve are right, {right_without / count_without:.0%} of the others"
+    )
+    advice = (
+        "read in the transcripts what is shown (transcripts: true); have step traces of all training questions, "
+        "filter.question: same, filter.hide_answers, or a lower retrieval_prob"
+    )
+    return f"{shares} that call a tool", advice
+
+
+def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
+    """How many trajectories of a kind were right in the last iterations, and of how many; None below 30."""
+    counts = _last(rows, f"{_RETRIEVAL}{name}_count")
+    shares = _last(rows, f"{_RETRIEVAL}accuracy_{name}")
+    if counts is None or shares is None or sum(counts) < 30:
+        return None
+    return sum(count * share for count, share in zip(counts, shares, strict=True)), sum(counts)
+
+
+def _answers_copied(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    counts = _last(rows, _RETRIEVAL + "wrong_answers_count")
+    shares = _last(rows, _RETRIEVAL + "wrong_answers_copied")
+    if counts is None or shares is None or sum(counts) < 10:
+        return None
+    copied = sum(count * share for count, share in zip(counts, shares, strict=True)) / sum(counts)
+    if copied < 0.3:
+        return None
+    advice = "have step traces of all training questions, or filter.question: same; a policy that copies learns to copy"
+    return f"{copied:.0%} of the wrong answers that step traces show are copied", advice
+
+
+def _little_covered(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = rows[-1].get("buffer/coverage", 1.0)
+    if share >= 0.5 or not rows[-1]["num_hybrid"]:
+        return None
+    advice = (
+        "raise step_trace_buffer.max_traces, import more (rllib buffer import), or let an agent write them (rllib buffer build)"
+    )
+    return f"the buffer has step traces for {share:.0%} of the training questions", advice
+
+
+def _equal_rewards(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = _share(rows, _SAMPLED + "groups_without_signal", _SAMPLED + "groups", 0.5)
+    if share is None:
+        return None
+    accuracy = rows[-1].get(_ACCURACY, 0.5)
+    if accuracy >= 0.8:
+        advice = "the questions are too easy by now: train on harder ones, or set dynamic_sampling: true"
+    elif accuracy <= 0.2:
+        advice = "the questions are too hard: begin with easier ones, raise group_size, or reward parts of the way"
+    else:
+        advice = "raise group_size or temperature, or set dynamic_sampling: true"
+    groups = "every group has" if share == 1 else f"{share:.0%} of the groups have"
+    return f"{groups} equal rewards, from which nothing is learned", advice
+
+
+def _never_rewarded(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    accuracy, rewards = _last(rows, _ACCURACY, PATIENCE), _last(rows, _REWARD, PATIENCE)
+    if accuracy is None or rewards is None or max(accuracy) > 0 or max(rewards) > 0:
+        return None
+    advice = "read some transcripts (transcripts: true): is the answer where the scorer looks for it, is the task too hard?"
+    return f"no reward above 0 and no correct answer in {PATIENCE} iterations", advice
+
+
+def _entropy_collapse(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    recent, begin = _last(rows, _ENTROPY), _last(first, _ENTROPY)
+    if recent is None or begin is None or sum(recent) > 0.2 * sum(begin) or max(recent) > 0.1:
+        return None
+    advice = "lower lr, raise clip_high or temperature, or add kl_coeff; a checkpoint from before is the place to go on from"
+    return (
+        f"the entropy fell from {sum(begin) / RECENT:.2g} to {sum(recent) / RECENT:.2g} nats: the policy stopped exploring",
+        advice,
+    )
+
+
+def _cut_for_length(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = _share(rows, _SAMPLED + "ends/length", _SAMPLED + "num_episodes", 0.5)
+    if share is None:
+        return None
+    return f"{share:.0%} of the trajectories ended for length", "raise max_response_tokens, max_step_tokens or max_steps"
+
+
+def _failed_trajectories(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    share = _share(rows, _SAMPLED + "ends/error", _SAMPLED + "num_episodes", 0.1)
+    if share is None:
+        return None
+    return f"{share:.0%} of the trajectories failed and are not learned from", "see the log for what their environment raised"
+
+
+def _wrong_format(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    rates = _last(rows, _SAMPLED + "format_rate")
+    if rates is None or max(rates) > 0.05:
+        return None
+    advice = "show the format in protocol.examples, train the model on examples first, or reward it (env_config.reward)"
+    return f"only {rates[-1]:.0%} of the trajectories keep the answer's format", advice
+
+
+def _tool_errors(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    totals: dict[str, dict[str, float]] = {}  # by tool: its calls, and failures by reason
+    for row in rows[-RECENT:]:
+        for name, value in row.items():
+            parts = name.removeprefix(_SAMPLED + "tools/").split("/")
+            if name.startswith(_SAMPLED + "tools/") and len(parts) == 2:
+                counts = totals.setdefault(parts[0], {})
+                counts[parts[1]] = counts.get(parts[1], 0.0) + value
+    for tool, counts in totals.items():
+        calls, failures = counts.pop("calls", 0.0), sum(counts.values())
+        if len(rows) >= RECENT and calls and failures >= 0.5 * calls:
+            reason = max(counts, key=lambda name: counts[name])
+            advice = "read some of them in the transcripts (transcripts: true), and see the tool's limits"
+            return f"{failures / calls:.0%} of the calls of {tool} failed, mostly: {reason}", advice
+    return None
+
+
+def _mismatch(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    advice = "let both compute in one precision (engine.dtype, model.autocast_dtype), and see docs/weights.md"
+    truncated = _last(rows, _LEARNED + "truncated")
+    if truncated is not None and min(truncated) >= 0.1:
+        return f"{truncated[-1]:.0%} of the importance weights are cut: engine and learner disagree", advice
+    distances = _last(rows, _LEARNED + "mismatch")
+    if distances is not None and min(distances) >= 0.1:
+        return f"engine and learner differ by {distances[-1]:.2g} nats a token before the first optimiser step", advice
+    return None
+
+
+def _clipped(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    low, high = _last(rows, _LEARNED + "clipped_low"), _last(rows, _LEARNED + "clipped_high")
+    if low is None or high is None or min(map(sum, zip(low, high, strict=True))) < 0.3:
+        return None
+    return f"{low[-1] + high[-1]:.0%} of the tokens are clipped: the steps are too large", "lower lr or num_minibatches"
+
+
+def _skipped_steps(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    skipped = rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)
+    if not skipped:
+        return None
+    return (
+        f"{skipped:.0f} optimiser steps of an iteration were skipped: loss or gradient was not finite",
+        "lower lr or grad_clip",
+    )
+
+
+def _unscored(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    prefix = _SAMPLED + "reward/failures/"
+    failures = sum(value for row in rows[-RECENT:] for name, value in row.items() if name.startswith(prefix))
+    episodes = _last(rows, _SAMPLED + "num_episodes")
+    if not episodes or not failures or failures < 0.1 * sum(episodes):
+        return None
+    return (
+        f"the scorer could not judge {failures / sum(episodes):.0%} of the trajectories",
+        "see env_config.scorer, and its server",
+    )
+
+
+def _restarts(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+    restarts = rows[-1].get("fault_tolerance/num_remote_worker_restarts", 0.0)
+    if not restarts:
+        return None
+    return f"env runners died and were restarted, {restarts:.0f} times so far", "see the log for why; often it is memory"
+
+
+RULES: Mapping[str, Rule] = {
+    "nothing_retrieved": _nothing_retrieved,
+    "retrieval_failures": _retrieval_failures,
+    "retrieval_harms": _retrieval_harms,
+    "answers_copied": _answers_copied,
+    "little_covered": _little_covered,
+    "equal_rewards": _equal_rewards,
+    "never_rewarded": _never_rewarded,
+    "entropy_collapse": _entropy_collapse,
+    "cut_for_length": _cut_for_length,
+    "failed_trajectories": _failed_trajectories,
+    "wrong_format": _wrong_format,
+    "tool_errors": _tool_errors,
+    "mismatch": _mismatch,
+    "clipped": _clipped,
+    "skipped_steps": _skipped_steps,
+    "unscored": _unscored,
+    "restarts": _restarts,
+}

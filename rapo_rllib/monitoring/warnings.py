@@ -1,0 +1,93 @@
+"""What the results of a training say is going wrong, and what to do about it.
+
+result of every iteration --> WarningWatch --rules--> TrainingWarning (when it begins) --> terminal, summary.json, report
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rapo_rllib.monitoring.metrics_flat import flattened
+from rapo_rllib.monitoring.warning_rules import PATIENCE, RECENT, RULES, Row
+
+_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/")
+
+
+@dataclass(frozen=True)
+class TrainingWarning:
+    """One thing that is going wrong.
+
+    Example: ``TrainingWarning(3, "retrieval", "nothing is ever retrieved: ...", "lower ...")``
+    """
+
+    iteration: int  # the first after which it held
+    name: str  # of the rule
+    text: str  # with the numbers of that iteration
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text} -> {self.advice}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class WarningWatch:
+    """Follows one training. ``begun`` has every warning once, in order; ``holding`` those that hold after the last result."""
+
+    def __init__(self) -> None:
+        self.begun: list[TrainingWarning] = []
+        self.holding: list[TrainingWarning] = []
+        self._first: list[Row] = []
+        self._recent: deque[Row] = deque(maxlen=PATIENCE)
+
+    def take(self, result: Mapping[str, Any], config: Mapping[str, Any]) -> list[TrainingWarning]:
+        """Look at one more result.
+
+        Args:
+            result: of an iteration, nested as RLlib has it.
+            config: that the iteration ran with; only ``num_hybrid`` is read.
+
+        Returns:
+            The warnings that hold for the first time.
+        """
+        row = _numbers(result, config)
+        if len(self._first) < RECENT:
+            self._first.append(row)
+        self._recent.append(row)
+        known = {warning.name for warning in self.begun}
+        iteration = int(result.get("training_iteration") or 0)
+        self.holding = [
+            TrainingWarning(iteration, name, *found)
+            for name, rule in RULES.items()
+            if (found := rule(list(self._recent), self._first)) is not None
+        ]
+        new = [warning for warning in self.holding if warning.name not in known]
+        self.begun += new
+        return new
+
+
+def warnings_of(results: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[TrainingWarning]:
+    """All warnings of a training, each once, with the iteration after which it began to hold."""
+    watch = WarningWatch()
+    for result in results:
+        watch.take(result, config)
+    return watch.begun
+
+
+def _numbers(result: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
+    row = {"num_hybrid": float(config.get("num_hybrid") or 0)}
+    for name, value in flattened(result).items():
+        if name.startswith(_PREFIXES) and not isinstance(value, (str, bool)):
+            try:
+                number = float(value)
+            except (TypeError, ValueError):  # no number: a list, None
+                continue
+            if math.isfinite(number):
+                row[name] = number
+    return row

@@ -1,0 +1,1 @@
+"""The vLLM engine: the only folder of rollouts that imports vLLM."""

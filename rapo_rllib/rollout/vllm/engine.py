@@ -1,0 +1,234 @@
+"""The vLLM engine of one env runner, driven by our own loop.
+
+Together with ``recorder.py`` and ``worker.py`` the only code of rollouts that imports vLLM.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.errors import EngineError, RequestError
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.vllm.last_token import lacking, sample_one_more
+from rapo_rllib.rollout.vllm.weights import TakesWeights
+from rapo_rllib.settings import EngineSettings, ModelSettings
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+    from rapo_rllib.rollout.vllm.recorder import TokenRecord
+
+logger = logging.getLogger(__name__)
+
+# They warn at every call of what is meant here: the learner beside the engine sets the threads of PyTorch, weights are loaded
+# by name, modules without any receive none, and prompts are tokens already.
+_CHATTY_LOGGERS = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.model_loader.reload.layerwise",
+    "vllm.v1.engine.input_processor",
+)
+
+
+def _set_environment(settings: EngineSettings) -> None:
+    """vLLM reads these when it is imported; what the user has set stays."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    if settings.multiprocess:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # also after an engine of this process that had none
+
+
+class VLLMEngine(TakesWeights):
+    """``Engine`` on vLLM's ``LLMEngine``: continuous batching, prefix cache, exact entropies, confirmed weights."""
+
+    def __init__(
+        self,
+        model_path: str,
+        settings: EngineSettings,
+        *,
+        max_model_len: int,
+        seed: int = 0,
+        weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
+        trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
+    ) -> None:
+        _set_environment(settings)
+        import torch
+        from vllm import EngineArgs, LLMEngine
+
+        arguments: dict[str, Any] = {
+            "model": model_path,
+            "dtype": settings.dtype,
+            "max_num_seqs": settings.max_num_seqs,
+            "max_model_len": settings.max_model_len or max_model_len,
+            "gpu_memory_utilization": settings.gpu_memory_utilization,
+            "tensor_parallel_size": settings.tensor_parallel_size,
+            "enforce_eager": settings.enforce_eager,
+            "enable_sleep_mode": settings.sleep,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
+            "logits_processors": ["rapo_rllib.rollout.vllm.recorder:TokenRecorder"],
+            "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
+            "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
+            "seed": seed,
+            "disable_log_stats": True,
+        }
+        if not torch.cuda.is_available():
+            # vLLM's CPU default of 128 leaves most of a short prompt outside the prefix cache, which holds full blocks only
+            arguments["block_size"] = 32
+            arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+        if weight_transfer is not None:
+            arguments["weight_transfer_config"] = {"backend": weight_transfer}
+        gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
+        try:
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
+        except Exception as error:
+            gc.unfreeze()
+            raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
+        self._start_recording()
+        if trained is not None and trained.lora is not None:
+            self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
+        for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+        self._in_process = not self._steps_itself and settings.tensor_parallel_size == 1
+        self._tokenizer = self._engine.get_tokenizer()
+        self._scored = 0
+        self._running: set[str] = set()
+
+    def _start_recording(self) -> None:
+        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
+        if missing:
+            self.close()
+            raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that are queued or running."""
+        return self._engine.get_num_unfinished_requests()
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
+        from vllm.exceptions import VLLMClientError
+
+        self._check_weights()
+        prompt = {"prompt_token_ids": list(request.token_ids)}
+        try:
+            internal_id = self._engine.add_request(request.request_id, prompt, _sampling_params(request))
+            self._running.add(request.request_id)
+            if request.final_stop is not None:
+                sample_one_more(self._engine, internal_id, request.final_stop, request.max_tokens)
+        except (VLLMClientError, ValueError) as error:
+            raise RequestError(f"vLLM refused a request of {len(request.token_ids)} tokens: {error}") from error
+        except Exception as error:
+            raise EngineError(f"vLLM could not take request {request.request_id}: {error}") from error
+
+    def poll(self) -> list[Completion]:
+        """One engine step; returns the requests that finished in it."""
+        try:
+            finished = [output for output in self._engine.step() if output.finished]
+            self._running.difference_update(output.request_id for output in finished)
+            return [self._completion(output, record) for output, record in self._with_records(finished)]
+        except Exception as error:
+            raise EngineError(f"vLLM failed in a step with {self.num_unfinished} requests: {error}") from error
+
+    def _with_records(self, outputs: list[RequestOutput]) -> list[tuple[RequestOutput, dict[int, TokenRecord]]]:
+        if not outputs:
+            return []
+        records = self._engine.collective_rpc("take_records", args=([o.request_id for o in outputs],))[0]
+        return list(zip(outputs, records, strict=True))
+
+    def _completion(self, output: RequestOutput, record: dict[int, TokenRecord]) -> Completion:
+        generated = output.outputs[0]
+        token_ids = list(generated.token_ids)
+        if generated.logprobs is None:
+            entropies, logprobs = _recorded_values(record, len(token_ids), output.request_id)
+        else:
+            logprobs = [step[token].logprob for token, step in zip(token_ids, generated.logprobs, strict=True)]
+            entropies = [0.0] * len(token_ids)
+        finish = str(generated.finish_reason)
+        if finish == "stop" and not isinstance(generated.stop_reason, str):
+            finish = "eos"
+        whole = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        spill = whole[len(generated.text) :] if finish == "stop" and whole.startswith(generated.text) else ""
+        return Completion(
+            output.request_id,
+            token_ids,
+            logprobs,
+            entropies,
+            generated.text,
+            spill,
+            finish,
+            self.policy_version,
+            cached_tokens=output.num_cached_tokens or 0,
+        )
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget requests, and what was recorded of them."""
+        self._engine.abort_request(list(request_ids))
+        self._running.difference_update(request_ids)
+        self._engine.collective_rpc("take_records", args=(list(request_ids),))
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1."""
+        from vllm import SamplingParams
+
+        self._check_weights()
+        if self.num_unfinished:
+            raise EngineError(f"score() needs an idle engine, but {self.num_unfinished} requests are running")
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        names = []
+        for sequence in sequences:
+            self._scored += 1
+            names.append(f"score-{self._scored}")
+            self._running.add(names[-1])
+            self._engine.add_request(names[-1], {"prompt_token_ids": list(sequence)}, params)
+        results: dict[str, list[float]] = {}
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                if output.finished:
+                    results[output.request_id] = _prompt_logprobs(output)
+        self._running.difference_update(names)
+        return [results[name] for name in names]
+
+    def close(self) -> None:
+        """Free the engine's memory and processes."""
+        self._engine.engine_core.shutdown()
+
+
+def _sampling_params(request: GenerationRequest) -> SamplingParams:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    from rapo_rllib.rollout.vllm.recorder import recording_args
+
+    sampled = request.temperature > 0
+    return SamplingParams(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        stop=list(request.stop),
+        stop_token_ids=list(request.end_ids),
+        include_stop_str_in_output=True,
+        logprobs=None if sampled else 0,  # 0: the chosen token's only; of sampled ones the recorder's
+        output_kind=RequestOutputKind.FINAL_ONLY,  # nobody reads a step before it is whole
+        extra_args=recording_args(request.request_id, request.entropy_top_k, request.seed) if sampled else None,
+    )
+
+
+def _recorded_values(record: dict[int, TokenRecord], num_tokens: int, request_id: str) -> tuple[list[float], list[float]]:
+    """Entropies and logprobs ``[num_tokens]`` of a sampled response, nats."""
+    missing = [position for position in range(num_tokens) if position not in record]
+    if missing:
+        raise EngineError(f"no entropy and logprob of token {missing[0]} of {num_tokens} of request {request_id} was recorded")
+    values = [record[position] for position in range(num_tokens)]
+    return [entropy for entropy, _ in values], [logprob for _, logprob in values]
+
+
+def _prompt_logprobs(output: RequestOutput) -> list[float]:
+    pairs = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    return [step[token].logprob for token, step in pairs]

@@ -1,0 +1,65 @@
+"""One token more behind the closing tag of an answer: a trajectory ends with EOS (algorithm.md sections 1 and 2).
+
+vLLM ends a request where its detokenizer reports a stop string. That of a request with a ``final_stop`` reports this string one
+token late, so that the policy is asked once, with the cache that is there, whether it ends its turn. A request of its own for
+that token would compute up to a block of tokens again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm import LLMEngine
+
+REQUEST_STATES = "request_states"
+
+
+def lacking(engine: LLMEngine) -> str:
+    """What this version of vLLM lacks for it, "" if nothing."""
+    processor = getattr(engine, "output_processor", None)
+    return "" if hasattr(processor, REQUEST_STATES) else f"{type(engine).__name__}.output_processor.{REQUEST_STATES}"
+
+
+def sample_one_more(engine: LLMEngine, internal_id: str, final_stop: str, max_tokens: int) -> None:
+    """Let a request that was just added go on by one token behind ``final_stop``, unless that is its last token anyway."""
+    state = engine.output_processor.request_states[internal_id]
+    state.detokenizer = OneMore(state.detokenizer, final_stop, max_tokens)  # type: ignore[assignment]
+
+
+class OneMore:
+    """A detokenizer of vLLM that reports ``final_stop`` with the token after it.
+
+    The text still ends with the stop string: the token behind it is among the ids only.
+
+    Args:
+        inner: vLLM's own.
+        final_stop: one of its stop strings.
+        max_tokens: of the response; where the stop string takes the last of them there is no further one.
+    """
+
+    def __init__(self, inner: Any, final_stop: str, max_tokens: int) -> None:
+        self._inner, self._final_stop, self._max_tokens = inner, final_stop, max_tokens
+        self._reached = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def update(self, new_token_ids: Sequence[int], stop_terminated: bool) -> str | None:
+        """Take new tokens; returns the stop string that ends the request, or None."""
+        if self._reached:
+            return self._ended_by(new_token_ids)
+        before = self._inner.num_output_tokens()
+        stop: str | None = self._inner.update(list(new_token_ids), stop_terminated)
+        if stop != self._final_stop or self._inner.num_output_tokens() >= self._max_tokens:
+            return stop
+        self._reached = True
+        return self._ended_by(new_token_ids[self._inner.num_output_tokens() - before :])
+
+    def _ended_by(self, token_ids: Sequence[int]) -> str | None:
+        """``token_ids``: what came behind the stop string; several where vLLM takes more than one in a step."""
+        if not token_ids:
+            return None
+        self._inner.token_ids.append(token_ids[0])
+        return self._final_stop

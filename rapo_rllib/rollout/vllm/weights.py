@@ -1,0 +1,147 @@
+"""The part of ``VLLMEngine`` that takes the policy's weights: whole, confirmed, and without anything of the version before.
+
+From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
+error somebody caught, cannot end in a rollout with weights of no version.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rapo_rllib.errors import EngineError, WeightSyncError
+from rapo_rllib.weights.digest import Digests, differing
+from rapo_rllib.weights.shared_memory import SharedWeights
+
+logger = logging.getLogger(__name__)
+
+_RESETS = 3  # tries to clear the prefix cache
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What an engine was given by its last load."""
+
+    received: Digests  # of the weights, or adapters, under the names they came with
+    base: Digests  # in bfloat16, of the model on its disk that adapters were added to
+    compared_share: float  # of its parameters that were found to hold what they were given; of others nobody knows
+
+
+class TakesWeights:
+    """Loads, confirms, and gives up weights; see ``worker.py`` for what happens in the workers."""
+
+    # of the engine
+    _engine: Any
+    _in_process: bool  # the model is in this process
+    _steps_itself: bool  # the engine's core runs in a process of its own
+    _running: set[str]  # requests
+    abort: Any
+
+    policy_version = 0
+    loaded = LoadReport({}, {}, 0.0)
+    _undefined = ""  # why the weights are no policy's
+    _asleep = False
+
+    def _check_weights(self) -> None:
+        if self._undefined:
+            raise EngineError(f"{self._undefined}; it computes nothing before it has been given whole weights")
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Replace the policy's weights (checkpoint name -> tensor), or adapters, and forget every cached prefix."""
+        if self._in_process:
+            self._load("load_policy_weights", dict(weights), version)
+            return
+        unshared = _unshared(weights)
+        shared = SharedWeights(unshared)
+        try:
+            shared.write(unshared.items())
+            self.load_weights_file(shared.path, version)
+        finally:
+            shared.close()
+
+    def load_weights_file(self, path: str, version: int) -> None:
+        """The same for weights in a safetensors file, which every worker maps."""
+        self._load("load_policy_weights_file", path, version)
+
+    def _load(self, method: str, weights: Any, version: int) -> None:
+        self._undefined = f"the engine has not finished loading weight version {version}"
+        self._engine.collective_rpc(method, args=(weights,))
+        self.confirm_weights(version)
+
+    def _checked(self, version: int) -> LoadReport:
+        """What all workers hold now; raises unless that is what they were given."""
+        settled = self._engine.collective_rpc("finalize_weights")
+        report = LoadReport(settled[0][2], settled[0][3], 1.0)
+        for missing, stale, received, base, share in settled:
+            # the learner compares those of one; another may have been given something else, as each takes its own
+            if wrong := differing(report.received, received) + differing(report.base, base):
+                raise WeightSyncError(
+                    f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
+                    f"({', '.join(wrong[:3])}, ...)"
+                )
+            for names, problem in ((missing, "received nothing"), (stale, "do not hold what they were given")):
+                if names:
+                    shown = ", ".join(names[:3])
+                    raise WeightSyncError(
+                        f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
+                    )
+            report = replace(report, compared_share=min(share, report.compared_share))
+        return report
+
+    def sleep(self) -> None:
+        """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
+        if not self._asleep:
+            self._undefined = "the engine's weights were given up for sleep"
+            self._engine.sleep(level=2)  # weights are not kept: new ones come before the next request
+            self._asleep = True
+
+    def wake(self) -> None:
+        """Take the memory again. The weights are undefined until they are loaded."""
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
+
+    def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Call one of vLLM's own methods on every worker, as its weight transfer needs (``weights/vllm_transfer.py``)."""
+        if method == "start_weight_update":
+            self._undefined = "the engine has not finished receiving weights"
+            self._engine.collective_rpc("begin_load")
+        self._engine.collective_rpc(method, kwargs=dict(arguments))
+
+    def confirm_weights(self, version: int) -> None:
+        """Say that the weights the workers were given are ``version``; forget every prefix of the version before.
+
+        Raises:
+            WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
+        """
+        self.loaded = self._checked(version)
+        self._forget_prefixes(version)
+        self.policy_version, self._undefined = version, ""
+
+    def _forget_prefixes(self, version: int) -> None:
+        """vLLM forgets none, and says so by False, while any request holds blocks of its cache."""
+        if self._running:
+            logger.warning("%d requests still ran when weight version %d came; they are ended", len(self._running), version)
+            self.abort(list(self._running))
+        for _ in range(_RESETS):
+            if self._engine.reset_prefix_cache():
+                return
+            if self._steps_itself:
+                time.sleep(0.1)
+            else:
+                self._engine.step()  # lets go of what ended requests held
+        raise WeightSyncError(
+            f"weight version {version}: the engine's prefix cache is still in use after {_RESETS} tries, and could not be "
+            "cleared of what the version before had computed"
+        )
+
+
+def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Tied tensors named once: the engine ties them itself."""
+    seen: dict[int, str] = {}
+    for name, tensor in weights.items():
+        seen.setdefault(tensor.data_ptr(), name)
+    return {name: weights[name] for name in seen.values()}

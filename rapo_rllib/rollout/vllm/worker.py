@@ -1,0 +1,139 @@
+"""What runs inside every vLLM worker: exact weight loading and the record of its requests' tokens.
+
+Mixed into vLLM's worker class by ``worker_extension_cls``, so that ``collective_rpc`` reaches it with one process or many.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rapo_rllib.models.lora import merged_weights
+from rapo_rllib.rollout.vllm.recorder import TokenRecord, TokenRecorder
+from rapo_rllib.rollout.vllm.watch import LoadWatch
+from rapo_rllib.weights.digest import Digests, base_digests, cast, noted
+
+SAMPLING_MODULE = "topk_topp_sampler"
+
+
+def _is_no_rounding(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Attempted to load weight %s with dtype")
+
+
+# Rounding the learner's float32 weights to the engine's dtype is what is meant; vLLM warns of it per weight and load. Done on
+# import, since a worker loads the weights on disk before any method of ours is called.
+logging.getLogger("vllm.model_executor.models.utils").addFilter(_is_no_rounding)
+
+
+class PolicyWorker:
+    """Methods that ``VLLMEngine`` calls on each worker."""
+
+    model_runner: Any
+    vllm_config: Any
+    _recorder: TokenRecorder
+    _watch: LoadWatch | None = None
+    _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
+    _adapters: Digests | None = None  # of the adapters that came last
+    _base: Digests | None = None  # of the model on this machine's disk that they are added to; read once
+
+    def merge_adapters(self, scaling: float, base_dtype: str) -> None:
+        """What is loaded from now on are LoRA adapters: they are added to the model's weights on disk."""
+        self._merge = scaling, getattr(torch, base_dtype)
+
+    def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is. Nothing without one (dummy)."""
+        from vllm.model_executor.model_loader import get_model_loader
+
+        loader = get_model_loader(replace(self.vllm_config.load_config, use_tqdm_on_load=False))
+        if hasattr(loader, "get_all_weights"):
+            yield from loader.get_all_weights(self.vllm_config.model_config, self.model_runner.get_model())
+
+    def begin_load(self) -> None:
+        """Note what the model is given from now on."""
+        self._loads().begin()
+
+    def _loads(self) -> LoadWatch:
+        """What notes it; before the first load it finds out what can be compared."""
+        if self._watch is None:
+            self._watch = LoadWatch(self.model_runner.get_model())
+            self._watch.calibrate(self._base_weights())
+        return self._watch
+
+    def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells what became of them."""
+        from vllm.config import set_current_vllm_config
+
+        # it warns of modules that have no weights
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+        self.begin_load()
+        stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
+        if self._merge is not None:
+            stream = self._merged(weights, *self._merge)
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.reload_weights(weights_iterator=iter(stream))
+
+    def _merged(
+        self, adapters: Mapping[str, torch.Tensor], scaling: float, dtype: torch.dtype
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        self._adapters = {}
+        received = dict(noted(adapters.items(), None, self._adapters))
+        if self._base is None:
+            self._base = base_digests((name, cast(weight, dtype)) for name, weight in self._base_weights())
+        device = next(self.model_runner.get_model().parameters()).device
+        return merged_weights(self._base_weights(), received, scaling, dtype, device)
+
+    def finalize_weights(self) -> tuple[list[str], list[str], Digests, Digests, float]:
+        """Make anew what is derived from weights, however those came.
+
+        Returns:
+            Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
+            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came, and of the base model
+            that adapters were added to; the share of the parameters that could be compared.
+        """
+        model, watch = self.model_runner.get_model(), self._loads()
+        _repack_tied_head(model)
+        missing = {name for name, _ in model.named_parameters()} - watch.loaded - _tied_names(model)
+        received = watch.received if self._merge is None else self._adapters
+        report = (sorted(missing), watch.stale(), received or {}, self._base or {}, watch.compared_share())
+        watch.begin()
+        return report
+
+    def load_policy_weights_file(self, path: str) -> None:
+        """The same for weights in a safetensors file, which is mapped, not read."""
+        from safetensors.torch import load_file
+
+        self.load_policy_weights(load_file(path))
+
+    def start_recording(self) -> str:
+        """Attach the recorder to what samples; returns what this version of vLLM lacks for that, "" if nothing."""
+        sampling = getattr(getattr(self.model_runner, "sampler", None), SAMPLING_MODULE, None)
+        if not isinstance(sampling, torch.nn.Module):
+            return f"{type(self.model_runner).__name__}.sampler.{SAMPLING_MODULE}"
+        processors = getattr(getattr(self.model_runner, "input_batch", None), "logitsprocs", None)
+        found = [processor for processor in getattr(processors, "all", ()) if isinstance(processor, TokenRecorder)]
+        if not found:
+            return f"{TokenRecorder.__name__} in {type(self.model_runner).__name__}.input_batch.logitsprocs"
+        self._recorder = found[0]
+        self._recorder.watch(sampling)
+        return ""
+
+    def take_records(self, keys: Sequence[str]) -> list[dict[int, TokenRecord]]:
+        """Entropies and logprobs of finished requests, by response position."""
+        return self._recorder.take(keys)
+
+
+def _repack_tied_head(model: torch.nn.Module) -> None:
+    """Make the LM head's kernel copy of a tied embedding anew: a stream without the head's own name leaves it stale on CPU."""
+    head = getattr(model, "lm_head", None)
+    if _tied_names(model) and head is not None:
+        head.quant_method.process_weights_after_loading(head)
+
+
+def _tied_names(model: torch.nn.Module) -> set[str]:
+    """Names under which an embedding shared with the LM head may be missing from the stream."""
+    config = getattr(model, "config", None)
+    return {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()

@@ -1,7 +1,0 @@
-"""Files that step traces come from: one reader per format. Flow: file -> ``formats.read`` -> ``buffer/importing.py``.
-
-traces       recorded trajectories                  trace_files.py (beside this folder)
-released     {key, value, reward} of the released code  released.py
-chat         transcripts with tool calls            chat.py
-traces-steps what ``rllib buffer export`` wrote     exported.py
-"""

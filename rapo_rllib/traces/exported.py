@@ -1,0 +1,94 @@
+"""What ``rllib buffer export`` writes, and how it is read back: every field of every step trace, so that nothing is lost.
+
+    line 1   {"step_trace_buffer": 1, "count": N, "source_weights": {...}}
+    others   one step trace each: its fields by name
+
+The first line may be missing in files that were put together by hand; then nothing says whether the file is complete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, whole_number_field
+from rapo_rllib.types import StepTrace
+
+MARK, VERSION = "step_trace_buffer", 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first line says."""
+
+    count: int
+    source_weights: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """The line as a JSON object."""
+        return {MARK: VERSION, **asdict(self)}
+
+
+def read_header(path: Path) -> Header | None:
+    """The header of an exported file; None where there is none. Raises ``ValueError`` where it is wrong."""
+    where, row = next(json_rows(path), ("", {}))
+    if MARK not in row:
+        return None
+    if row[MARK] != VERSION:
+        raise ValueError(f"{where}: field {MARK!r} is {row[MARK]!r}; this version of the package reads {VERSION}")
+    weights = row.get("source_weights", {})
+    if not isinstance(weights, dict) or not all(_is_weight(value) for value in weights.values()):
+        raise ValueError(f"{where}: field 'source_weights' must hold a number of 0 or more per source, got {weights!r}")
+    return Header(whole_number_field(row, "count", where, 0), {name: float(value) for name, value in weights.items()})
+
+
+def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
+    """The step traces of a file, in its order.
+
+    Args:
+        path: ``.jsonl`` or ``.jsonl.gz``.
+        dropped: counts left-out lines by reason; an export has none.
+
+    Raises:
+        ValueError: the file or a line is wrong, or traces are missing at its end; names file, line and field.
+    """
+    header = read_header(path)
+    count = 0
+    for where, row in json_rows(path):
+        if MARK in row:
+            continue
+        trace = trace_of_row(row, where)
+        if not trace.text:
+            dropped["empty text"] += 1
+            continue
+        count += 1
+        yield storable(trace, where)
+    if header is not None and header.count > count + dropped["empty text"]:
+        raise ValueError(f"{path}: the file ends after {count:,} of {header.count:,} step traces; export it again")
+
+
+def row_of_trace(trace: StepTrace) -> dict[str, Any]:
+    """The line of a step trace as a JSON object."""
+    return asdict(trace)
+
+
+def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:
+    """The step trace of a line."""
+    return StepTrace(
+        id=text_field(row, "id", where, ""),
+        question=text_field(row, "question", where),
+        history=text_field(row, "history", where),
+        text=text_field(row, "text", where),
+        reward=reward_field(row, where, 1.0),
+        question_id=text_field(row, "question_id", where, ""),
+        step_index=whole_number_field(row, "step_index", where, 0),
+        source=text_field(row, "source", where, ""),
+        weight_version=whole_number_field(row, "weight_version", where, -1),
+    )
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,157 @@
+r"""Files of recorded trajectories, rendered into the text protocol. Flow: file -> here -> ``buffer/build.py``, ``envs/``.
+
+One JSON object a line, plain or gzipped, with ``id``, ``source``, ``question``, ``gold``, ``correct`` and ``segments``: a list
+of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that are
+in the text protocol already (``rllib buffer build`` writes them). Optional: ``reward``, ``calc_ok`` (every recorded
+calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
+
+    think  -> <think>TEXT</think>           result -> \n<result>\nTEXT\n</result>\n
+    call   -> <TOOL>TEXT</TOOL>             answer -> <answer>\boxed{TEXT}</answer>
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.traces.rows import json_rows, reward_field, storable
+from rapo_rllib.types import ExpertTrajectory, Question
+
+SEGMENT_TYPES = ("think", "call", "result", "answer")
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> Iterator[ExpertTrajectory]:
+    """Yield the usable trajectories of a ``.jsonl`` or ``.jsonl.gz`` file, in its order.
+
+    Left out: rows with ``correct`` false, with ``calc_ok`` false, of an evaluation set (``in_arpo_eval``), and without any
+    step. The reward is the row's ``reward``, else 1.0.
+
+    Args:
+        path: of the file.
+        dropped: counts the rows that are left out, by reason.
+
+    Raises:
+        ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
+    """
+    for where, row in json_rows(Path(path)):
+        reason = _why_not(row)
+        expert = None if reason else _trajectory(row, where)
+        if expert and expert.steps:
+            yield storable(expert, where)
+        elif dropped is not None:
+            dropped[reason or "no step"] += 1
+
+
+def _why_not(row: dict[str, Any]) -> str:
+    """Why a row is left out; "" if it is not."""
+    if row.get("correct") is False:
+        return "correct is false"
+    if row.get("calc_ok") is False:
+        return "calc_ok is false: a recorded calculation is wrong"
+    return "question of an evaluation set (in_arpo_eval)" if row.get("in_arpo_eval") else ""
+
+
+def rendered_steps(segments: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    r"""Text of every step: all up to and including a result; the last step ends with the answer.
+
+    A call at the end that never got a result is no step, and neither is what was thought before it.
+
+    Example: think "3 + 5", call python "print(3 + 5)", result "8", answer "8" are two steps,
+    ``<think>3 + 5</think><python>print(3 + 5)</python>\n<result>\n8\n</result>\n`` and ``<answer>\boxed{8}</answer>``.
+    """
+    steps: list[str] = []
+    parts: list[str] = []
+    called = False
+    for segment in segments:
+        kind, text = segment["type"], segment["text"]
+        if kind == "think" and not text.strip():
+            continue
+        parts.append(_rendered(kind, text, segment.get("tool")))
+        called = called or kind == "call"
+        if kind == "result":
+            steps.append("".join(parts))
+            parts, called = [], False
+    if parts and not called:
+        steps.append("".join(parts))
+    return tuple(steps)
+
+
+def _rendered(kind: str, text: str, tool: str | None) -> str:
+    if kind == "think":
+        return f"<think>{text}</think>"
+    if kind == "call":
+        return f"<{tool}>{text}</{tool}>"
+    if kind == "result":
+        return f"\n<result>\n{text}\n</result>\n"
+    if kind == "raw":  # has its tags already; no trace file may say so
+        return text
+    return f"<answer>\\boxed{{{text.strip()}}}</answer>"
+
+
+def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
+    text = _text(row, "question", where)
+    if not text.strip():
+        raise ValueError(f"{where}: field 'question' is empty")
+    accepted = _golds(row, where)
+    question = Question(
+        id=_text(row, "id", where),
+        text=text,
+        answer=accepted[0],
+        aliases=tuple(accepted[1:]),
+        source=_text(row, "source", where, ""),
+    )
+    steps = _written_steps(row["steps"], where) if "steps" in row else _rendered_segments(row, where)
+    return ExpertTrajectory(question, steps, reward_field(row, where, 1.0), question.source)
+
+
+def _written_steps(steps: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(steps, list) or not all(isinstance(step, str) and step for step in steps):
+        raise ValueError(f"{where}: field 'steps' must be a list of texts, none of them empty, got {str(steps)[:80]}")
+    return tuple(steps)
+
+
+def _rendered_segments(row: dict[str, Any], where: str) -> tuple[str, ...]:
+    _check_segments(row.get("segments"), where)
+    return rendered_steps(row["segments"])
+
+
+def _check_segments(segments: Any, where: str) -> None:
+    if not isinstance(segments, list):
+        raise ValueError(f"{where}: field 'segments' must be a list, got {type(segments).__name__}")
+    for index, segment in enumerate(segments):
+        place = f"{where}: field 'segments[{index}]"
+        if not isinstance(segment, dict) or segment.get("type") not in SEGMENT_TYPES:
+            raise ValueError(f"{place}.type' must be one of {SEGMENT_TYPES}, got {str(segment)[:80]}")
+        if not isinstance(segment.get("text"), str):
+            raise ValueError(f"{place}.text' must be a text, got {segment.get('text')!r}")
+        tool = segment.get("tool")
+        if segment["type"] == "call" and not (isinstance(tool, str) and TOOL_NAME.fullmatch(tool)):
+            raise ValueError(f"{place}.tool' must be a tool's name (letters, digits, underscores), got {tool!r}")
+
+
+def _golds(row: dict[str, Any], where: str) -> list[str]:
+    """The accepted answers: ``gold`` is a text, a number, or lists of them."""
+    found: list[str] = []
+    pending = [row.get("gold")]
+    while pending:
+        value = pending.pop(0)
+        if isinstance(value, list):
+            pending = value + pending
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            found.append(str(value))
+        else:
+            raise ValueError(f"{where}: field 'gold' must be a text or a list of texts, got {row.get('gold')!r}")
+    if not found:
+        raise ValueError(f"{where}: field 'gold' is empty")
+    return found
+
+
+def _text(row: dict[str, Any], field: str, where: str, default: str | None = None) -> str:
+    value = row.get(field, default)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: field {field!r} must be a text, got {value!r}")
+    return value

@@ -1,0 +1,92 @@
+"""JSON rows of a file, and their fields, for readers that name file, line and field where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rapo_rllib.traces.lines import numbered_lines
+from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
+MAX_INT64 = 2**63 - 1
+Item = TypeVar("Item", ExpertTrajectory, StepTrace)
+
+
+def json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, each after ``FILE, line N``.
+
+    Raises:
+        ValueError: the file is missing or unreadable, or a line is no JSON object.
+    """
+    for number, line in numbered_lines(path.expanduser(), "trace file"):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: no JSON ({error.msg} at character {error.pos})") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+        yield where, row
+
+
+def text_field(row: dict[str, Any], field: str, where: str, default: str | None = None) -> str:
+    """A text. Raises ``ValueError`` for anything else."""
+    value = row.get(field, default)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: field {field!r} must be a text, got {str(value)[:80]!r}")
+    return value
+
+
+def reward_field(row: dict[str, Any], where: str, default: float, field: str = "reward") -> float:
+    """A finite number; ``default`` where the field is missing or null. Raises ``ValueError`` for anything else."""
+    value = row.get(field)
+    if value is None:
+        return default
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not abs(value) <= sys.float_info.max:  # NaN is not; a whole number may be too large for a float
+        raise ValueError(f"{where}: field {field!r} must be a finite number, got {str(value)[:80]!r}")
+    return float(value)
+
+
+def whole_number_field(row: dict[str, Any], field: str, where: str, default: int) -> int:
+    """A whole number of 64 bits. Raises ``ValueError`` for anything else."""
+    value = row.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INT64:
+        raise ValueError(f"{where}: field {field!r} must be a whole number of 64 bits, got {str(value)[:80]!r}")
+    return value
+
+
+def storable(item: Item, where: str) -> Item:
+    """``item``, if a buffer can store it.
+
+    Raises:
+        ValueError: a text holds half a character, or a name is longer than its column; names file, line and field.
+    """
+    names: list[tuple[str, str, int]]
+    texts: list[tuple[str, str]]
+    if isinstance(item, StepTrace):
+        names = [("id", item.id, MAX_ID_BYTES), ("question_id", item.question_id, MAX_NAME_BYTES)]
+        texts = [("question", item.question), ("history", item.history), ("text", item.text)]
+    else:
+        names = [("id", item.question.id, MAX_NAME_BYTES)]
+        texts = [("question", item.question.text), *(("steps", step) for step in item.steps)]
+    for field, name, max_bytes in [*names, ("source", item.source, MAX_NAME_BYTES)]:
+        if (size := _num_bytes(name, field, where)) > max_bytes:
+            raise ValueError(f"{where}: field {field!r} has {size:,} bytes and must have at most {max_bytes:,}; shorten it")
+    for field, text in texts:
+        _num_bytes(text, field, where)
+    return item
+
+
+def _num_bytes(text: str, field: str, where: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: field {field!r} holds half a character ({text[error.start]!a}), which is no Unicode and cannot be "
+            "stored; mend or drop the row"
+        ) from error

@@ -1,0 +1,39 @@
+"""What is checked in a user's keys wherever they are read: unknown ones, and values of ``env_config``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+_SHOWN = 40
+
+
+def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: str = "") -> None:
+    """Raise ``ValueError`` naming the first key of ``given`` that is not ``known``, and the nearest that is.
+
+    Args:
+        given: what a user wrote.
+        known: what would have been right.
+        where: what stands before the key, dot included, for example ``"env_config."``.
+    """
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
+            hint = f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(sorted(known)[:_SHOWN])}"
+            raise ValueError(f"unknown key '{where}{key}': {hint}")
+
+
+def require(condition: bool, key: str, value: object, rule: str) -> None:
+    """Raise ``ValueError`` naming the key of ``env_config``, its value and what it must be, unless ``condition``."""
+    if not condition:
+        raise ValueError(f"env_config.{key} = {value!r}: {rule}")
+
+
+def is_int(value: object, low: int) -> bool:
+    """Whether ``value`` is a whole number of at least ``low``."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")

@@ -1,0 +1,52 @@
+"""Whole tensors and shards of them, for weights that may be sharded over several learners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, gathered from all learners if it is sharded; then all must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def gathered(named: Mapping[str, torch.Tensor]) -> Iterator[Iterable[tuple[str, torch.Tensor]]]:
+    """Names and whole tensors, one after the other, so that at most one is held twice.
+
+    What the block leaves is gathered when it ends, also by an error: the other learners wait for every tensor.
+    """
+    pairs = ((name, full_tensor(tensor)) for name, tensor in named.items())
+    try:
+        yield pairs
+    finally:
+        for _ in pairs:
+            pass
+
+
+def shard_like(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """A whole tensor as ``own`` is: sharded in the same way, in the same dtype, on the same device. Communicates nothing."""
+    tensor = tensor.to(own.device, own.dtype)
+    if not isinstance(own, DTensor):
+        return tensor
+    shard = distribute_tensor(tensor, own.device_mesh, own.placements, src_data_rank=None)
+    return shard.clone()  # a view would keep the whole tensor
+
+
+@contextmanager
+def rounded(parameters: Iterable[torch.Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Inside, parameters have the values that they have in ``dtype``; afterwards, their own again."""
+    changed = [parameter for parameter in parameters if parameter.dtype != dtype]
+    with torch.no_grad():
+        before = [parameter.detach().clone() for parameter in changed]
+        try:
+            for parameter in changed:
+                parameter.copy_(parameter.to(dtype))
+            yield
+        finally:
+            for parameter, values in zip(changed, before, strict=True):
+                parameter.copy_(values)

@@ -1,0 +1,128 @@
+"""How the learner makes its weights available to engines, wherever they are. Flow: learner -> here -> env runner.
+
+| engine | way |
+| --- | --- |
+| in the learner's process | the tensors themselves |
+| another process of the machine | anonymous shared memory, which it maps |
+| another machine | Ray's object store: from the learner's machine to the engine's, never through the driver |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import torch
+
+from rapo_rllib.weights.digest import Digests, noted
+from rapo_rllib.weights.dtensor import gathered
+from rapo_rllib.weights.packing import pack_weights, unpack_weights
+from rapo_rllib.weights.shared_memory import SharedWeights
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One version of the policy's weights, and where an engine finds it. Small, but for ``tensors``, which never travel."""
+
+    version: int
+    node: str  # Ray's id of the machine that ``path`` is on
+    num_bytes: int = 0
+    tensors: Mapping[str, torch.Tensor] | None = None  # for an engine in the same process
+    path: str = ""  # a safetensors file in shared memory
+    packed: Any = None  # reference to packed weights in Ray's object store
+    sent: bool = False  # the engine has received them already (vLLM's own transfer)
+    digests: Mapping[str, int] = field(default_factory=dict)  # of the weights, in the dtype that they were published in
+    base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that adapters belong to, in bfloat16
+
+    def load_into(self, engine: Any) -> None:
+        """Load them into an engine, by the nearest way.
+
+        Raises:
+            RuntimeError: the engine's machine is not among those that the weights were published for.
+        """
+        if self.sent:
+            engine.confirm_weights(self.version)
+        elif self.tensors is not None:
+            engine.load_weights(self.tensors, self.version)
+        elif self.path and self.node == this_node():
+            engine.load_weights_file(self.path, self.version)
+        elif self.packed is not None:
+            engine.load_weights(unpack_weights(ray.get(self.packed)), self.version)
+        else:
+            raise RuntimeError(f"weight version {self.version} was published for machine {self.node} only")
+
+
+def this_node() -> str:
+    """Ray's id of this machine; without Ray, the process's own machine is the only one."""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else "local"
+
+
+class WeightPublisher:
+    """Publishes versions of the weights; shared memory is made once and written anew."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype  # that is sent
+        self._shared: SharedWeights | None = None
+
+    def publish(
+        self, tensors: Mapping[str, torch.Tensor], version: int, *, shared_memory: bool, object_store: bool
+    ) -> Publication:
+        """Round the weights to what is sent and put them where they were asked for; shards are gathered for each way."""
+        path, packed = "", None
+        digests: Digests = {}
+        if shared_memory:
+            with gathered(tensors) as named:
+                if self._shared is None:
+                    self._shared = SharedWeights(tensors, self._dtype)
+                self._shared.write(noted(named, self._dtype, digests))
+            path = self._shared.path
+        if object_store:
+            with gathered(tensors) as named:
+                packed = ray.put(pack_weights(noted(named, self._dtype, digests), self._dtype))
+        num_bytes = sum(tensor.numel() for tensor in tensors.values()) * self._dtype.itemsize
+        return Publication(version, this_node(), num_bytes, path=path, packed=packed, digests=digests)
+
+
+class WeightSender:
+    """The first learner's connection to engines by vLLM's own transfer; one per set of engines.
+
+    Args:
+        backend: ``nccl`` or ``ipc``.
+        engines: actor handles of the env runners, by what each calls itself: one that was restarted has the same handle.
+        workers: tensor-parallel workers of each engine.
+        weights: the policy's tensors, called at every transfer.
+        dtype: of the engines.
+        rank: of this learner.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        engines: Mapping[str, Any],
+        workers: int,
+        weights: Callable[[], Mapping[str, torch.Tensor]],
+        dtype: torch.dtype,
+        rank: int,
+    ) -> None:
+        from rapo_rllib.weights.vllm_transfer import PolicySource, transfer
+
+        self._engines = dict(engines)
+        self._source = PolicySource(weights, dtype)
+        self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
+
+    def reaches(self, engines: Mapping[str, Any]) -> bool:
+        """Whether these are the connected engines; a restarted one is another."""
+        return list(self._engines) == list(engines)
+
+    def send(self) -> tuple[int, Digests]:
+        """Send one version; returns its bytes and digests. Called on all learners."""
+        self._transfer.send_weights()
+        num_bytes = sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
+        return num_bytes, dict(self._source.digests)
+
+    def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
+        engines = self._engines.values()
+        ray.get([engine.call_engine.remote(method, own) for engine, own in zip(engines, arguments, strict=True)])

@@ -1,0 +1,285 @@
+"""New weights to every engine, confirmed before the next sample.
+
+    learner --publish, with digests--> engines --load--> what arrived, what they hold, their scores --> compared here
+
+RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
+it holds, the digests of what it was given, and how it scores a few fixed token sequences (``canary.py``). Stale or partial
+weights are this field's most expensive silent bug. An engine that cannot load is restarted: ``engine_restarts.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rapo_rllib.errors import WeightSyncError
+from rapo_rllib.weights.canary import Canary, CanaryResult, Scores
+from rapo_rllib.weights.digest import differing
+from rapo_rllib.weights.engine_restarts import all_engines_back, any_engine_back
+from rapo_rllib.weights.publisher import Publication, this_node
+
+VLLM_TRANSFERS = ("nccl", "ipc")  # vLLM's own, from GPU to GPU
+TRANSFERS = ("auto", "object_store", *VLLM_TRANSFERS)
+
+_MAX_LOADS = 3  # of one version by one engine, which is restarted in between
+
+
+@dataclass(frozen=True)
+class EngineName:
+    """Which engine: for people, and for whoever must tell a restarted one from the one before."""
+
+    shown: str  # env runner 2 on host-7
+    unique: str
+    node: str = ""  # Ray's id of its machine
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What an engine holds after a sync: the version of its weights, and its logprobs of the canary sequences."""
+
+    version: int
+    scores: Scores
+    seconds: float  # of loading
+    engine: EngineName
+    digests: Mapping[str, int] = field(default_factory=dict)  # of what it was given
+    base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that it added adapters to
+    compared_share: float = 0.0  # of its parameters that were read back and hold what it was given
+
+
+@dataclass(frozen=True)
+class LoadFailure:
+    """An engine could not load a version, and is of no use until it can."""
+
+    engine: EngineName
+    version: int
+    error: str
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """A confirmed sync: the version every engine holds, and how far engine and learner differ on the canary, nats."""
+
+    version: int
+    num_engines: int
+    mean_difference: float
+    max_difference: float
+    num_bytes: int = 0  # of one copy of the weights
+    publish_s: float = 0.0  # until the weights were where engines find them
+    load_s: float = 0.0  # of the slowest engine
+    num_restarts: int = 0  # of engines that could not load at first
+    learner_moved: float = 0.0  # since the sync before, nats; of the engine that remembers the largest move
+    engine_missed: float = 0.0  # of that move, by the worst engine
+    compared_share: float = 0.0  # of the parameters that were read back, of the engine with the fewest
+
+
+class WeightSync:
+    """Gives the learner's weights to engines; remembers what each confirmed.
+
+    Args:
+        canary: its verdict ends the training.
+        transfer: one of ``TRANSFERS``; ``auto`` is shared memory on the learner's machine and the object store elsewhere.
+        restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
+        timeout_s: how long to wait for engines that are restarted.
+    """
+
+    def __init__(self, canary: Canary, transfer: str = "auto", restarts: bool = True, timeout_s: float = 600.0) -> None:
+        self.canary, self._transfer = canary, transfer
+        self._restarts, self._timeout_s = restarts, timeout_s
+
+    def run(self, learner_group: Any, env_runner_group: Any) -> SyncReport:
+        """Give the current weights to all engines of ``env_runner_group`` and wait until each has confirmed them.
+
+        All engines that are in service confirm, those that are restarted meanwhile included. One that was out of service before
+        does not count: it gets weights before it samples again (``RAPO.restore_env_runners``).
+
+        Raises:
+            WeightSyncError: an engine cannot load the weights, or there is none, or one holds something else than the learner.
+        """
+        expected = _first_learner(learner_group, lambda learner: learner.score(self.canary.sequences))
+        load = self._load_locally if not _has_remote_runners(env_runner_group) else self._load_on_all
+        loaded = load(learner_group, env_runner_group)
+        publication, answers = loaded.publication, loaded.answers
+        results = [verify_engine(publication, answer, expected, self.canary) for answer in answers]
+        return SyncReport(
+            publication.version,
+            len(answers),
+            mean_difference=max(result.mean for result in results),
+            max_difference=max(result.largest for result in results),
+            num_bytes=publication.num_bytes,
+            publish_s=loaded.publish_s,
+            load_s=max(answer.seconds for answer in answers),
+            num_restarts=loaded.num_restarts,
+            learner_moved=max(result.learner_moved for result in results),
+            engine_missed=max(result.engine_missed for result in results),
+            compared_share=min(answer.compared_share for answer in answers),
+        )
+
+    def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
+        publication, publish_s = _published(learner_group, group, self._transfer)
+        answer = group.local_env_runner.load_policy(publication, self.canary.sequences)
+        if isinstance(answer, LoadFailure):
+            raise WeightSyncError(f"{answer.engine.shown} could not load weight version {answer.version}: {answer.error}")
+        return _Loaded(publication, publish_s, [answer])
+
+    def _load_on_all(self, learner_group: Any, group: Any) -> _Loaded:
+        """Publish and load until every engine in service has confirmed; those that fail are restarted."""
+        in_service = any_engine_back(group, self._restarts, self._timeout_s)
+        tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
+        for left in reversed(range(tries)):
+            publication, publish_s = _published(learner_group, group, self._transfer)
+            answers, failures = _answers(group, in_service, publication, self.canary.sequences)
+            if not failures:
+                return _Loaded(publication, publish_s, answers, num_restarts)
+            if left:
+                num_restarts += len(failures)
+                all_engines_back(group, failures, self._timeout_s)
+        tried = f", tried {tries} times with a restart in between" if self._restarts else ""
+        told = "; ".join(f"env runner {index}: {error}" for index, error in sorted(failures.items()))
+        raise WeightSyncError(
+            f"weight version {publication.version} did not reach {len(failures)} of {len(in_service)} engines{tried}. {told}. "
+            "See the log of that env runner"
+        )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What was published, and every engine's answer to it."""
+
+    publication: Publication
+    publish_s: float
+    answers: list[Confirmation]
+    num_restarts: int = 0
+
+
+def verify_engine(publication: Publication, answer: Confirmation, expected: Scores, canary: Canary) -> CanaryResult:
+    """Compare an engine's confirmation with what was published, and its scores with the learner's.
+
+    Raises:
+        WeightSyncError: naming the engine, what differs and by how much, and what to do.
+    """
+    shown, version = answer.engine.shown, publication.version
+    if answer.version != version:
+        raise WeightSyncError(f"{shown} holds weight version {answer.version} after version {version} was sent to it")
+    if wrong := differing(publication.digests, answer.digests):
+        raise WeightSyncError(
+            f"{shown} holds stale or partial weights: of version {version}, {len(wrong)} of {len(publication.digests)} tensors "
+            f"have another checksum there than with the learner, or are missing ({', '.join(wrong[:3])}). They were not sent, "
+            "or changed on their way; try another weight_transfer"
+        )
+    if wrong := [name for name in answer.base if publication.base.get(name, answer.base[name]) != answer.base[name]]:
+        raise WeightSyncError(
+            f"{shown} adds the adapters to another base model than the learner's: {len(wrong)} tensors of the model on its "
+            f"disk differ ({', '.join(sorted(wrong)[:3])}). Every machine needs the same files under model.name_or_path"
+        )
+    try:
+        return canary.check(answer.engine.unique, expected, answer.scores)
+    except WeightSyncError as error:
+        raise WeightSyncError(
+            f"weight version {version} on {shown}: {error}. It was given the right weights, as their checksums agree "
+            f"({answer.compared_share:.0%} of its parameters were read back, too). So its kernels hold something else, or "
+            "compute otherwise than the learner: look at engine.extra, quantization, the versions of vLLM and transformers"
+        ) from error
+
+
+def sync_metrics(report: SyncReport, policy_versions: Sequence[int]) -> dict[str, float]:
+    """What is logged about a sync; ``policy_versions`` are those that the batch just trained on was sampled with."""
+    staleness = [report.version - 1 - version for version in policy_versions] or [0]
+    return {
+        "weight_version": report.version,
+        "engines": report.num_engines,
+        "engine_restarts": report.num_restarts,
+        "canary_mean": report.mean_difference,
+        "canary_max": report.max_difference,
+        "learner_moved": report.learner_moved,
+        "engine_missed": report.engine_missed,
+        "compared_share": report.compared_share,
+        "mebibytes": report.num_bytes / 2**20,
+        "publish_s": report.publish_s,
+        "load_s": report.load_s,
+        "staleness_mean": sum(staleness) / len(staleness),
+        "staleness_max": max(staleness),
+    }
+
+
+def _has_remote_runners(env_runner_group: Any) -> bool:
+    return env_runner_group.local_env_runner is None or bool(env_runner_group.num_remote_env_runners())
+
+
+def _published(learner_group: Any, env_runner_group: Any, transfer: str) -> tuple[Publication, float]:
+    """Let the learners publish, and the seconds that took."""
+    start = time.perf_counter()
+    publication = _publication(learner_group, env_runner_group, transfer)
+    return publication, time.perf_counter() - start
+
+
+def _publication(learner_group: Any, env_runner_group: Any, transfer: str) -> Publication:
+    remote = _has_remote_runners(env_runner_group)
+    if learner_group.is_local and not remote:
+        publication: Publication = learner_group._learner.weights.publish_local()
+        return publication
+    engines = _engine_names(env_runner_group) if remote else {}
+    if transfer in VLLM_TRANSFERS:
+        actors = env_runner_group._worker_manager.actors()  # RLlib has no other way to them
+        handles = {name.unique: actors[index] for index, name in engines.items()}
+        sent: Publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
+        return sent
+    nodes = {name.node for name in engines.values()} or {this_node()}
+    learners_node = _first_learner(learner_group, lambda learner: this_node())
+    shared_memory = transfer == "auto" and learners_node in nodes
+    object_store = transfer == "object_store" or bool(nodes - {learners_node})
+    found: Publication = _first_learner(
+        learner_group, lambda learner: learner.weights.publish(shared_memory=shared_memory, object_store=object_store)
+    )
+    return found
+
+
+def _engine_names(env_runner_group: Any) -> dict[int, EngineName]:
+    """By number of the env runner; of those that answer."""
+    results = env_runner_group._worker_manager.foreach_actor("engine_name")
+    return {result.actor_id: result.get() for result in results.ignore_errors()}
+
+
+def _answers(
+    env_runner_group: Any, in_service: Sequence[int], publication: Publication, sequences: Sequence[Sequence[int]]
+) -> tuple[list[Confirmation], dict[int, str]]:
+    """Let the engines load; confirmations, and of those without one the reason by number of the env runner."""
+    arguments = {"publication": publication, "sequences": sequences}
+    manager = env_runner_group._worker_manager  # RLlib's group does not say who answered
+    results = manager.foreach_actor("load_policy", kwargs=arguments, remote_actor_ids=list(in_service))
+    answers: list[Confirmation] = []
+    failures = dict.fromkeys(in_service, "its process ended")
+    for result in results.ignore_errors():
+        answer = result.get()
+        if isinstance(answer, LoadFailure):
+            failures[result.actor_id] = f"{answer.engine.shown} could not load it: {answer.error}"
+        else:
+            answers.append(answer)
+            del failures[result.actor_id]
+    return answers, failures
+
+
+def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
+    """What ``function`` returns on the first learner; it runs on all of them, as collectives need.
+
+    Raises:
+        WeightSyncError: it raised on a learner, which lives on (RLlib would end it, and not tell why).
+        RayError: a learner died.
+    """
+
+    def answer(learner: Any) -> tuple[Any, str]:
+        try:
+            return function(learner), ""
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+
+    results = list(learner_group.foreach_learner(answer).result_or_errors)
+    for result in results:
+        if not result.ok:
+            raise result.get()
+    answers = [result.get() for result in results]
+    for index, (_, error) in enumerate(answers):
+        if error:
+            raise WeightSyncError(f"learner {index} could not give its weights to the engines: {error}")
+    return answers[0][0]

@@ -1,0 +1,103 @@
+"""The learner's end of vLLM's own weight transfer: NCCL between GPUs, or CUDA IPC on one. Flow: learner -> here -> workers.
+
+vLLM's trainer engine drives the exchange: it tells the engines to receive, and sends. Engines live in env runners, so it speaks
+to them by actor calls (``EnvRunnerClient``); what it sends are the policy's weights in the engines' dtype (``PolicySource``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource, materialize_full_tensor
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+from rapo_rllib.weights.digest import Digests, noted
+
+Weights = Callable[[], Mapping[str, torch.Tensor]]
+Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # method of every engine's workers, arguments for each engine
+
+
+class PolicySource(WeightSource):
+    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered.
+
+    ``digests`` are those of what was sent last.
+    """
+
+    def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
+        self._weights, self._dtype = weights, dtype
+        self.digests: Digests = {}
+
+    def metadata(self) -> list[ParamMeta]:
+        """Names, dtypes and whole shapes, in the order of iteration."""
+        return [ParamMeta(name, self._kind(tensor), tuple(tensor.shape)) for name, tensor in self._weights().items()]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        whole = ((name, materialize_full_tensor(tensor.detach())) for name, tensor in self._weights().items())
+        for name, tensor in noted(whole, self._dtype, self.digests):
+            yield name, tensor.contiguous()
+
+    def _kind(self, tensor: torch.Tensor) -> torch.dtype:
+        return self._dtype if tensor.is_floating_point() else tensor.dtype
+
+
+class EnvRunnerClient:
+    """vLLM's ``VLLMWeightSyncClient`` for several engines, each with ``workers`` processes.
+
+    Args:
+        call: calls a method on the workers of all engines at once and waits; one mapping of arguments per engine.
+        num_engines: how many there are.
+        workers: tensor-parallel workers of each.
+    """
+
+    def __init__(self, call: Call, num_engines: int, workers: int) -> None:
+        self._call, self._num_engines, self._workers = call, num_engines, workers
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Let the engines join; each takes its own ranks of the group."""
+        infos = [dict(init_info) for _ in range(self._num_engines)]
+        for index, info in enumerate(infos):
+            if "rank_offset" in info:
+                info["rank_offset"] += index * self._workers
+        self._call("init_weight_transfer_engine", [{"init_info": info} for info in infos])
+
+    def start_weight_update(self) -> None:
+        """Prepare every engine."""
+        self._call("start_weight_update", [{}] * self._num_engines)
+
+    def update_weights(self, update_info: Any) -> None:
+        """Receive; returns when all have."""
+        self._call("update_weights", [{"update_info": update_info}] * self._num_engines)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Put the received weights to use. Versions are our own: ``Publication``."""
+        self._call("finish_weight_update", [{}] * self._num_engines)
+
+
+def transfer(backend: str, call: Call, num_engines: int, workers: int, source: WeightSource, rank: int) -> Any:
+    """vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. Called on all learners.
+
+    Args:
+        backend: ``nccl`` or ``ipc``.
+        call: see :class:`EnvRunnerClient`.
+        num_engines: engines that receive.
+        workers: tensor-parallel workers of each.
+        source: the weights.
+        rank: of this learner; only the first one sends, the others take part in gathering shards.
+    """
+    client = EnvRunnerClient(call, num_engines, workers)
+    info = _init_info(backend, 1 + num_engines * workers, rank)
+    return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+
+
+def _init_info(backend: str, world_size: int, rank: int) -> TrainerInitInfo:
+    if backend == "ipc":
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+
+        return IPCTrainerInitInfo(packed=True, rank=rank)
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+    from vllm.utils.network_utils import get_ip, get_open_port
+
+    address, port = (get_ip(), get_open_port()) if rank == 0 else ("", 0)  # only the first learner opens the meeting point
+    return NCCLTrainerInitInfo(address, port, world_size, rank=rank)

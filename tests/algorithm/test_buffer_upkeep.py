@@ -1,0 +1,202 @@
+"""The driver's upkeep of a real buffer: growth, usage, views, checkpoints, and a Milvus that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rapo_rllib import RAPO
+from rapo_rllib.algorithm.buffer_growth import BufferUpdater
+from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.buffer.layered import LayeredBuffer
+from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.statistics import statistics
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
+
+EXPERT = StepTrace("expert", "What?", "", "<python>1</python>", 1.0, source="gpt")
+Make = Callable[..., BufferUpdater]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[tuple[BufferUpdater, StepTraceBuffer]] = []
+
+    def upkeep(
+        run: str = "trial_00000", tunes: bool = True, evaluated: Sequence[str] = (), **settings: object
+    ) -> BufferUpdater:
+        options = {"growth": "successful", "max_grown": 3, "top_k": 2, **settings}
+        buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path / "steps.db"), **options))  # type: ignore[arg-type]
+        buffer.create()
+        buffer.insert([EXPERT])
+        protocol, guard = ProtocolSettings(), LeakGuard(evaluated)
+        made.append((BufferUpdater(buffer, RunName(run, tunes), ObjectiveSettings(), protocol, guard), buffer))
+        return made[-1][0]
+
+    yield upkeep
+    for each, buffer in made:
+        each.close()
+        buffer.close()
+
+
+def group(*texts: str, version: int = 0, correct: bool = True, entropies: tuple[float, float] | None = None) -> TrajectoryGroup:
+    """Trajectories of one step each; with ``entropies``, of one before and one after a retrieval."""
+    trajectories = []
+    for text in texts:
+        trajectory = Trajectory("q", [1], question_text="What?", policy_version=version, reward=float(correct), correct=correct)
+        for index, entropy in enumerate(entropies or (1.0,)):
+            trajectory.append_policy([2], [-1.0], [entropy]).text = f"{text} {index}"
+            if entropies and not index:
+                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9))
+                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9, noisy=True))
+        trajectory.end = "answer"
+        trajectories.append(trajectory)
+    return TrajectoryGroup(Question("q", "What?", "1"), trajectories, version)
+
+
+def stored(upkeep: BufferUpdater) -> set[str]:
+    assert upkeep._grown is not None
+    return {trace.text for trace in upkeep._grown.all_traces()}
+
+
+def test_growth_and_its_limit(make: Make) -> None:
+    upkeep = make()
+    assert upkeep.view().grown_collection == "step_traces_grown_trial_00000"
+    metrics = upkeep.take([group("a", "b", "a"), group("wrong", correct=False)], 1)
+    assert (metrics["added"], metrics["duplicates"], metrics["grown"]) == (2, 1, 2)
+    metrics = upkeep.take([group("c", "d", version=50)], 50)
+    assert (metrics["added"], metrics["removed"], metrics["grown"], metrics["failures"]) == (2, 1, 3, 0)
+    assert stored(upkeep) == {"b 0", "c 0", "d 0"} or stored(upkeep) == {"a 0", "c 0", "d 0"}
+    assert upkeep.view().grown_version == 2
+
+
+def test_a_runner_finds_what_has_grown(make: Make) -> None:
+    upkeep = make()
+    layers = LayeredBuffer(upkeep._buffer)
+    layers.set_view(upkeep.view())
+    upkeep.take([group("a")], 1)
+    layers.set_view(upkeep.view())
+    (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+    assert [hit.trace.source for hit in hits] == ["gpt", "policy"]
+
+
+def test_usage_counts_measured_retrievals_of_real_traces(make: Make) -> None:
+    upkeep = make(usage_weight=0.5, growth="none")
+    metrics = upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
+    assert (metrics["uses"], metrics["traces_used"]) == (2, 1) and "grown" not in metrics
+    usage = upkeep.view().usage["expert"]
+    assert usage.uses == 2 and usage.mean_reward == pytest.approx(1.5231884, abs=1e-6)  # 2 tanh(2 * 0.5)
+    assert upkeep.view().grown_collection is None
+    assert upkeep._buffer.usage.all() == {"expert": usage}
+    assert make(growth="none").view().usage == {}  # nobody ranks by it
+
+
+def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None:
+    upkeep = make()
+    upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
+    checkpoint, then = upkeep.get_state(), stored(upkeep)
+    upkeep.take([group("c", "d", version=30, entropies=(2.0, 1.0))], 30)
+    assert stored(upkeep) != then
+    resumed = make()  # the same run in a new process: its collection is still there
+    resumed.view()
+    resumed.set_state(checkpoint)
+    assert stored(resumed) == then
+    assert resumed._buffer.usage.all()["expert"].uses == 2
+    clone = make("trial_00001")  # another run takes the state over, as population based training does
+    clone.set_state(checkpoint)
+    assert stored(clone) == then and clone.view().grown_collection == "step_traces_grown_trial_00001"
+    fresh = make()  # the same name, from the start
+    fresh.view()
+    assert stored(fresh) == set()
+    fresh.set_state(None)
+    assert fresh.get_state() == {"usage": {}, "own_usage": {}, "grown": [], "run": None}
+
+
+def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))
+    names = []
+    for _ in range(2):
+        rapo = RAPO.__new__(RAPO)  # as Ray sets it up outside Tune
+        rapo._storage = rapo._trial_info = None
+        rapo._setup_logdir()
+        names.append(rapo.run_name)
+    first, second = (make(name.text, name.tunes) for name in names)
+    first.take([group("a", entropies=(2.0, 1.0))], 1)
+    second.take([group("b", entropies=(2.0, 1.0))], 1)
+    assert (stored(first), stored(second)) == ({"a 0", "a 1"}, {"b 0", "b 1"})
+    assert first._buffer.usage.all()["expert"].uses == 2
+    resumed = make("2026-01-01_00-00-00new", tunes=False)
+    resumed.set_state(first.get_state())
+    assert resumed.view().grown_collection == first.view().grown_collection and stored(resumed) == stored(first)
+    assert resumed._buffer.usage.all()["expert"].uses == 2  # not counted again under another name
+    trial = make()
+    trial.set_state(first.get_state())
+    assert trial.view().grown_collection == "step_traces_grown_trial_00000"
+
+
+def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    upkeep = make()
+    upkeep.view()
+    grown = upkeep._grown
+    assert grown is not None
+
+    def unreachable(*arguments: object, **options: object) -> int:
+        raise RetrievalError("Milvus does not answer")
+
+    insert, grown.insert_or_update = grown.insert_or_update, unreachable  # type: ignore[method-assign]
+    metrics = upkeep.take([group("a")], 1)
+    upkeep.view()
+    upkeep.view()
+    assert upkeep.take([group("a")], 1)["failures"] == 2  # iterations, however often Milvus was asked in one
+    assert metrics["failures"] == 1 and "could not be brought up to date" in caplog.text
+    grown.insert_or_update = insert  # type: ignore[method-assign]
+    assert upkeep.take([group("b")], 2)["failures"] == 2
+    assert stored(upkeep) == {"a 0", "b 0"}
+
+
+def test_a_trace_that_is_written_again_stays_young_for_the_filter(make: Make) -> None:
+    upkeep = make(filter=TraceFilter(sources=("policy",), max_age=5))
+    layers = LayeredBuffer(upkeep._buffer)
+    for version, rewards in ((0, 0.5), (20, 1.0)):
+        again = group("a", version=version)
+        again.trajectories[0].reward = rewards
+        upkeep.take([again], version)
+        layers.set_view(upkeep.view())
+        (hits,) = layers.retrieve([HistoryQuery("What?", "", weight_version=version)])
+        assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
+        assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
+    assert upkeep.view().grown_version == 2
+    upkeep.take([again], 20)
+    assert upkeep.view().grown_version == 2  # nothing to write
+
+
+def test_what_answers_an_evaluation_question_does_not_enter(make: Make) -> None:
+    donor, upkeep = make("trial_00001"), make(evaluated=["WHAT", "Other?"])
+    donor.take([group("a")], 1)
+    metrics = upkeep.take([group("a", "b")], 1)
+    assert (metrics["refused"], metrics["added"]) == (2, 0) and stored(upkeep) == set()
+    upkeep.set_state(donor.get_state())
+    assert stored(upkeep) == set()
+
+
+def test_uses_of_the_policys_own_traces_are_those_of_their_collection(make: Make) -> None:
+    upkeep = make(usage_weight=0.5)
+    upkeep.take([group("a")], 1)
+    (own,) = upkeep._kept.traces.values()
+    shown = group("b", entropies=(2.0, 1.0))
+    shown.trajectories[0].retrievals[1] = replace(shown.trajectories[0].retrievals[0], trace_id=own.id, source="policy")
+    assert upkeep.take([shown], 2)["uses"] == 2
+    assert upkeep._grown is not None
+    assert set(upkeep._buffer.usage.all()) == {"expert"} and set(upkeep._grown.usage.all()) == {own.id}
+    assert set(upkeep.view().usage) == {"expert", own.id}
+    assert [trace.id for trace in statistics(upkeep._grown).best] == [own.id]
+    resumed = make()
+    resumed.set_state(upkeep.get_state())
+    assert resumed.take([shown], 3)["traces_used"] == 2 and set(resumed._buffer.usage.all()) == {"expert"}

@@ -1,0 +1,71 @@
+"""What the result of an iteration says is of that iteration: RLlib's own step around a driver without engines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.utils.metrics import EVALUATION_ITERATION_TIMER, TIMERS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from rapo_rllib.algorithm import algorithm as module
+from rapo_rllib.algorithm.algorithm import RAPO
+from rapo_rllib.algorithm.run_summary import RunSummary
+
+EVALUATED = {"env_runners": {"accuracy": 0.5, "num_episodes": 4}}
+
+
+class Clock(SimpleNamespace):
+    """Time that passes only where the test says so."""
+
+    seconds = 0.0
+
+    def say(self, text: str) -> None: ...
+
+    phase = say
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: Any = RAPO.__new__(RAPO)
+    made.config = SimpleNamespace(evaluate_before_training=True, time_budget_s=None, evaluation_duration=4)
+    made.run_summary, made.progress, made.metrics = RunSummary(), Clock(), MetricsLogger(root=True)
+    made.test_questions, made._evaluations, made._version = [None] * 4, 0, 1
+    made.training_s = made.evaluations_due = 0
+    made._warm_start = None
+
+    def rllib_step(self: Any) -> dict[str, Any]:
+        self.progress.seconds += self.training_s
+        self.metrics.log_value((TIMERS, "training_step"), float(self.training_s), reduce="ema")
+        results = {}
+        if self.evaluations_due:
+            self.metrics.log_value((TIMERS, EVALUATION_ITERATION_TIMER), 1.0, reduce="ema")
+            results["evaluation"] = self.evaluate()
+        return results | self.metrics.reduce(compile=True)
+
+    def evaluated(self: Any) -> dict[str, Any]:
+        self.progress.seconds += 7.0
+        return EVALUATED
+
+    monkeypatch.setattr(Algorithm, "step", rllib_step)
+    monkeypatch.setattr(module, "evaluate_with_callbacks", evaluated)
+    return made
+
+
+def test_an_evaluation_is_timed_in_its_own_iteration_alone(driver: Any) -> None:
+    timed = []
+    for due in (False, False, True, False, True):
+        driver.evaluations_due = due
+        result = driver.step()
+        assert ("evaluation" in result) == due
+        timed.append(result[TIMERS].get(EVALUATION_ITERATION_TIMER))
+    assert timed == [7.0, None, 7.0, None, 7.0]  # the first: of the untrained policy
+
+
+def test_timers_are_no_averages_of_earlier_iterations(driver: Any) -> None:
+    found = []
+    for driver.training_s in (100, 2, 3):
+        found.append(driver.step()[TIMERS]["training_step"])
+    assert found == [100.0, 2.0, 3.0]

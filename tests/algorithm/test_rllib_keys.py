@@ -1,0 +1,199 @@
+"""Every key of RLlib's ``AlgorithmConfig`` is read by us, works in RLlib as ever, or is refused with what to use instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.rllib
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.policy.policy import PolicySpec
+
+import rapo_rllib
+from rapo_rllib.algorithm.config import RAPOConfig
+from rapo_rllib.algorithm.rllib_keys import (
+    _USE_INSTEAD,
+    NEVER_CALLED,
+    READ_BY_RAPO,
+    READ_BY_RLLIB,
+    REFUSED,
+    check_rllib_keys,
+)
+
+RLLIB = Path(ray.rllib.__file__).parent
+PASSED_THROUGH = (  # what of RLlib runs in a training of RAPO
+    *("algorithms/algorithm.py", "algorithms/algorithm_config.py", "algorithms/utils.py", "env/env_runner_group.py"),
+    *("core/learner/learner.py", "core/learner/learner_group.py", "core/learner/torch/torch_learner.py"),
+    *("utils/framework.py", "utils/actor_manager.py", "utils/metrics/metrics_logger.py", "utils/runners/runner_group.py"),
+)
+
+
+def config() -> RAPOConfig:
+    return RAPOConfig().environment("rapo/word_problems")
+
+
+def test_every_key_is_in_one_table() -> None:
+    tables = [*READ_BY_RAPO, *READ_BY_RLLIB, *(key for keys in _USE_INSTEAD.values() for key in keys)]
+    assert [key for key, count in Counter(tables).items() if count > 1] == []
+    assert set(tables) == set(vars(AlgorithmConfig()))
+
+
+def test_what_is_said_to_be_read_is_read() -> None:
+    """As an attribute, by the code that is said to read it; tables and docs do not count."""
+    package = Path(rapo_rllib.__file__).parent
+    left_out = ("config_rllib_keys.py", "config_defaults.py", "cli")
+    ours = "\n".join(p.read_text() for p in package.rglob("*.py") if not any(part in left_out for part in p.parts))
+    theirs = "\n".join((RLLIB / path).read_text() for path in PASSED_THROUGH)
+    built = (
+        "callbacks_on_episode_end",
+        "callbacks_on_evaluate_start",
+        "callbacks_on_evaluate_end",
+    )  # getattr(f"callbacks_{...}")
+    for key in READ_BY_RAPO:
+        assert key in built or re.search(rf"\.{key}\b|getattr\(config, name\).*{key}", ours), key
+    for key in READ_BY_RLLIB:
+        names = {key, key.removeprefix("_")}
+        assert any(len(re.findall(rf"\.{name}\b|\b{name}=", theirs)) > 1 for name in names), key
+
+
+def other(value: Any) -> Any:
+    """A value of about the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}_other"
+    if isinstance(value, dict):
+        return {**value, "other": PolicySpec()}
+    if isinstance(value, list | tuple):
+        return [*value, "other"]
+    return functools.partial(print, "other")  # of None, classes and functions
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_that_nothing_reads_is_refused_with_what_to_use(key: str) -> None:
+    changed = config()
+    object.__setattr__(changed, key, other(getattr(changed, key, None)))
+    with pytest.raises(ValueError, match=rf"^{re.escape(key.removeprefix('_'))} = .*: {re.escape(REFUSED[key])}$"):
+        check_rllib_keys(changed)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("training", {"gamma": 0.9}, "gamma = 0.9: outcomes are not discounted"),
+        ("training", {"grad_clip_by": "value"}, "grad_clip_by = 'value': the gradient's global norm is clipped"),
+        ("training", {"minibatch_size": 8}, "minibatch_size = 8: a batch is questions_per_step groups"),
+        ("training", {"train_batch_size_per_learner": 64}, "train_batch_size_per_learner = 64: a batch is questions_per_step"),
+        ("training", {"train_batch_size": 64}, "train_batch_size = 64: a batch is questions_per_step groups"),
+        ("env_runners", {"num_envs_per_env_runner": 4}, "num_envs_per_env_runner = 4: .*engine.max_num_seqs"),
+        ("env_runners", {"explore": False}, "explore = False: the policy explores by sampling: set temperature"),
+        ("env_runners", {"env_to_module_connector": lambda *_: None}, "env_to_module_connector = .*RAPO has no connectors"),
+        ("multi_agent", {"policies": {"a", "b"}}, "policies = .*: RAPO trains one policy"),
+        ("offline_data", {"input_": ["/data"]}, r"input_ = \['/data'\]: RAPO samples its own data"),
+        ("offline_data", {"output": "/data"}, "output = '/data': set transcripts: true"),
+        ("callbacks", {"on_episode_step": print}, "callbacks_on_episode_step = .*use on_episode_end"),
+        ("evaluation", {"evaluation_duration_unit": "timesteps"}, "evaluation_duration_unit = 'timesteps': an evaluation asks"),
+        ("evaluation", {"evaluation_config": {"gamma": 0.5}}, "evaluation_config.gamma = 0.5: outcomes are not discounted"),
+        ("evaluation", {"evaluation_config": {"minibatch_size": 1}}, "evaluation_config.minibatch_size = 1: a batch is"),
+        ("learners", {"num_aggregator_actors_per_learner": 1}, "num_aggregator_actors_per_learner = 1: learners are given"),
+        ("reporting", {"min_time_s_per_iteration": 60}, "min_time_s_per_iteration = 60: an iteration is one training step"),
+        ("training", {"num_epochs": 0}, "num_epochs = 0: must be a whole number at least 1"),
+        ("training", {"num_epochs": 2.5}, "num_epochs = 2.5: must be a whole number at least 1"),
+        ("training", {"lr": -1}, "lr = -1: must be at least 0"),
+        ("training", {"lr": "fast"}, "Invalid `lr` .fast. specified"),  # RLlib's own words
+        ("training", {"lr": [[0, 1e-5], [10, -1e-5]]}, "lr = -1e-05: must be at least 0"),
+        ("training", {"lr": [[0, 1e-5], [0, 1e-6]]}, r"lr = .*: a schedule starts at env step 0 and its steps increase"),
+        ("training", {"grad_clip": 0}, "grad_clip = 0: must be at least"),
+        ("training", {"adam_betas": [0.9]}, r"adam_betas = \[0.9\]: must be two numbers between 0 and 1"),
+        ("training", {"adam_betas": [0.9, 1.0]}, "adam_betas = 1.0: must be between 0 and"),
+        ("training", {"learner_num_threads": 0}, "learner_num_threads = 0: must be a whole number at least 1"),
+        ("training", {"one_step_off": "yes"}, "one_step_off = 'yes': must be one of True, False"),
+        ("training", {"buffer_growth": "all"}, "buffer_growth = 'all': must be one of 'none', 'successful', 'advantage'"),
+        ("training", {"engine": {"max_num_seqs": 0}}, "engine.max_num_seqs = 0: must be a whole number at least 1"),
+        ("training", {"engine": {"max_num_seqs": 8.5}}, "engine.max_num_seqs = 8.5: must be a whole number"),
+        ("training", {"engine": {"gpu_memory_utilization": 1.2}}, "engine.gpu_memory_utilization = 1.2: must be between"),
+        ("training", {"engine": {"sleep": "no"}}, "engine.sleep = 'no': must be true or false"),
+        ("training", {"engine": {"max_model_len": "x"}}, "engine.max_model_len = 'x': must be a whole number or null"),
+        ("training", {"model": {"dtype": 16}}, "model.dtype = 16: must be a text"),
+        ("training", {"model": {"autocast_dtype": 16}}, "model.autocast_dtype = 16: must be a text or null"),
+        ("training", {"step_trace_buffer": {"top_k": True}}, "step_trace_buffer.top_k = True: must be a whole number"),
+        ("training", {"step_trace_buffer": {"timeout_s": "1s"}}, "step_trace_buffer.timeout_s = '1s': must be a number"),
+        (
+            "training",
+            {"protocol": {"examples": ["q"]}},
+            r"protocol.examples = \['q'\]: must be a list of \[question, response\]",
+        ),
+        ("env_runners", {"num_env_runners": -1}, "num_env_runners = -1: must be a whole number at least 0"),
+        ("env_runners", {"sample_timeout_s": 0}, "sample_timeout_s = 0: must be at least"),
+        ("evaluation", {"evaluation_duration": 0}, "`evaluation_duration` .0. must be an int and >0"),
+        ("evaluation", {"evaluation_interval": -1}, "evaluation_interval = -1: must be a whole number at least 0"),
+        ("debugging", {"seed": -1}, "seed = -1: must be a whole number at least 0"),
+    ],
+)
+def test_refused_as_users_set_it(method: str, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        getattr(config(), method)(**settings).validate()
+
+
+@pytest.mark.parametrize("name", NEVER_CALLED)
+@pytest.mark.parametrize("wrapped", [lambda cls: cls, functools.partial, lambda cls: [RLlibCallback, cls]])
+def test_callback_classes_with_methods_that_nobody_calls_are_refused(name: str, wrapped: Any) -> None:
+    made = type("Mine", (RLlibCallback,), {name: lambda self, **kwargs: None})
+    changed = config()
+    changed.callbacks_class = wrapped(made)
+    with pytest.raises(ValueError, match=f"callbacks_class: Mine.{name} would never be called: "):
+        changed.validate()
+
+
+def test_all_methods_of_callbacks_are_called_or_refused() -> None:
+    """Those of RLlib's old stack aside."""
+    called = {key.removeprefix("callbacks_") for key in (*READ_BY_RAPO, *READ_BY_RLLIB) if key.startswith("callbacks_on_")}
+    old = {"on_sub_environment_created", "on_postprocess_trajectory", "on_create_policy", "on_learn_on_batch"}
+    methods = {name for name, _ in inspect.getmembers(RLlibCallback, inspect.isfunction) if name.startswith("on_")}
+    assert methods == called | set(NEVER_CALLED) | old | {"on_workers_recreated"}  # beside on_env_runners_recreated
+
+
+def test_configs_of_every_origin_are_accepted_again() -> None:
+    """Validated twice, copied, pickled, as a dictionary as Tune hands it on, and as the config of an evaluation."""
+    made = config().evaluation(evaluation_interval=1, evaluation_config={"max_response_tokens": 64})
+    made.validate()
+    made.validate()
+    pickle.loads(pickle.dumps(made)).validate()
+    made.copy(copy_frozen=False).validate()
+    RAPOConfig().update_from_dict(made.to_dict()).validate()
+    made.get_evaluation_config_object().validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": [0, 1e-5]}, r"lr = \[0, 1e-05\]: must be a number or a schedule"),
+        ({"lr": [[0, 1e-5], ["a", 1e-6]]}, "env steps of lr = 'a': must be at least 0"),
+        ({"lr": float("inf")}, "lr = inf: must be at least 0"),
+        ({"retrieval_prob": []}, r"retrieval_prob = \[\]: a schedule starts at env step 0"),
+        ({"retrieval_prob": [[0, 0.5], ["10", 0.1]]}, "env steps of retrieval_prob = '10': must be at least 0"),
+        ({"retrieval_prob": [[0, 0.5], [float("nan"), 0.1]]}, "env steps of retrieval_prob = nan"),
+    ],
+)
+def test_points_of_a_schedule_are_numbers(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config().training(**settings).validate()
+
+
+def test_settings_of_an_evaluation_without_engines_of_its_own_are_refused() -> None:
+    """Evaluation asks the engines that train, and would ignore them."""
+    other = config().evaluation(evaluation_interval=1, evaluation_config={"max_response_tokens": 64})
+    with pytest.raises(ValueError, match="evaluation_config with evaluation_num_env_runners = 0: evaluation asks the engines"):
+        other.preflight()
+    own = config().evaluation(evaluation_num_env_runners=1, evaluation_config={"max_respons_tokens": 64})
+    with pytest.raises(ValueError, match="unknown key 'max_respons_tokens': did you mean 'max_response_tokens'"):
+        own.preflight()

@@ -1,0 +1,120 @@
+"""Which groups a training step keeps. Sampling is scripted; the algorithm's own rule is what runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.rllib.utils.schedules.scheduler import Scheduler
+
+from rapo_rllib import RAPO, RAPOConfig
+from rapo_rllib.batching.samples import sample_groups
+from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
+from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
+
+
+def algorithm(monkeypatch: pytest.MonkeyPatch, has_signal: Any, **changes: Any) -> tuple[Any, list[list[str]]]:
+    """A RAPO that was never set up, whose questions have signal where ``has_signal(how many came before)``."""
+    rapo = RAPO.__new__(RAPO)
+    config = RAPOConfig().training(questions_per_step=4, group_size=2, num_hybrid=0, num_minibatches=1, **changes)
+    rapo.config, rapo.metrics = config, MetricsLogger(root=True)
+    rapo._cursor = QuestionCursor(SeedQuestions(100), seed=0)
+    rapo._retrieval_prob = Scheduler(fixed_value_or_schedule=0.5, framework="torch")
+    rounds: list[list[str]] = []
+    drawn_with: list[float] = []
+    rapo.drawn_with = drawn_with
+
+    def roll_out(batch: list[Question], retrieval_prob: float) -> SampleResult:
+        drawn_with.append(retrieval_prob)
+        before = sum(map(len, rounds))
+        rounds.append([question.id for question in batch])
+        rewards = [1.0 if has_signal(before + index) else 0.0 for index in range(len(batch))]
+        pairs = zip(batch, rewards, strict=True)
+        groups = [TrajectoryGroup(q, [Trajectory(q.id, (), reward=r), Trajectory(q.id, ())], 0) for q, r in pairs]
+        return SampleResult(groups, retrieval_prob=retrieval_prob)
+
+    monkeypatch.setattr(rapo, "_roll_out", roll_out)
+    return rapo, rounds
+
+
+def test_without_it_one_round_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rapo, rounds = algorithm(monkeypatch, lambda index: False)
+    assert len(rapo._sampling()().groups) == 4
+    assert len(rounds) == 1
+
+
+def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    rapo, rounds = algorithm(monkeypatch, lambda index: index % 2 == 0, dynamic_sampling=True)
+    kept = rapo._sampling()()
+    assert [len(batch) for batch in rounds] == [4, 2, 1]  # 2 of 4, 1 of 2, 1 of 1
+    assert len(kept.groups) == 4
+    assert all(group.rewards == [1.0, 0.0] for group in kept.groups)
+    asked = [name for batch in rounds for name in batch]
+    assert len(set(asked)) == 7
+    assert kept.groups_dropped == len(kept.left_out) == 3
+    assert {group.question.id for group in [*kept.groups, *kept.left_out]} == set(asked)
+
+
+def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    rapo, rounds = algorithm(monkeypatch, lambda index: index == 0, dynamic_sampling=True, max_sampling_rounds=3)
+    assert len(rapo._sampling()().groups) == 1
+    assert [len(batch) for batch in rounds] == [4, 3, 3]
+
+
+def test_no_signal_anywhere_keeps_the_first_round_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    rapo, rounds = algorithm(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=2)
+    kept = rapo._sampling()()
+    assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == rounds[1]
+    assert len(rounds) == 2
+
+
+CRASHED = Trajectory("q", (), end="error")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "crashed", "signal"),
+    [
+        ([1.0, 0.0], 0, True),
+        ([1.0, 0.0], 2, True),
+        ([1.0, 1.0], 2, False),  # the crashed ones' rewards of 0 are no outcome
+        ([-1.0, -1.0], 1, False),
+        ([1.0], 1, True),  # a group of one: its advantage is its reward
+        ([0.0], 1, False),
+        ([], 2, False),
+    ],
+)
+def test_what_crashed_is_no_signal_to_anybody(rewards: list[float], crashed: int, signal: bool) -> None:
+    """Dynamic sampling, the metric of a rollout and the learner agree, with off-policy members too."""
+    members = [Trajectory("q", (), reward=reward, token_ids=[1], kinds=[0], logprobs=[-1.0], end="eos") for reward in rewards]
+    group = TrajectoryGroup(Question("q", ""), [*[CRASHED] * crashed, *members])
+    config = RAPOConfig().training(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
+    kept = sample_batch(lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), config)
+    assert kept.groups_dropped == (not signal)
+    assert rollout_metrics(SampleResult([group]))["groups_without_signal"] == (not signal)
+    trained, statistics = sample_groups([group], ObjectiveSettings())
+    assert (len(trained), statistics.num_groups_without_signal) == (signal, not signal)
+    assert (statistics.num_trajectories, statistics.num_failed_trajectories) == (crashed + len(rewards), crashed)
+    assert group.rewards == rewards and group.members == members
+
+
+def test_an_expert_beside_rollouts_that_all_crashed_is_no_member() -> None:
+    expert = Trajectory("q", (), reward=1.0, origin="expert")
+    assert TrajectoryGroup(Question("q", ""), [CRASHED], off_policy=[expert]).members == []
+    assert TrajectoryGroup(Question("q", ""), [Trajectory("q", ())], off_policy=[expert]).member_rewards == [0.0, 1.0]
+
+
+def test_what_a_batch_is_drawn_with_is_what_schedules_said_when_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout beside an update (one_step_off) has a thread and rounds of its own, while the schedule goes on."""
+    rapo, _ = algorithm(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=3)
+    rapo._retrieval_prob = Scheduler(fixed_value_or_schedule=[[0, 1.0], [100, 0.0]], framework="torch")
+    sample = rapo._sampling()
+    rapo._retrieval_prob.update(timestep=75)  # an update beside it
+    result = sample()
+    assert rapo.drawn_with == [1.0] * 3
+    assert rollout_metrics(result)["retrieval_prob"] == 1.0  # logged with the batch, not with the step that trains on it
+    assert rollout_metrics(rapo._sampling()())["retrieval_prob"] == 0.25 == rapo.drawn_with[-1]

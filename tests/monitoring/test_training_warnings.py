@@ -1,0 +1,151 @@
+"""Every warning on the result of a real iteration, changed so that it should hold, and on the real one, where none does."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from places import SUPPORT
+
+from rapo_rllib.monitoring.warning_rules import PATIENCE, RECENT, RULES
+from rapo_rllib.monitoring.warnings import WarningWatch, warnings_of
+
+HEALTHY: dict[str, Any] = json.loads((SUPPORT / "real_result.json").read_text(encoding="utf-8"))
+CONFIG = {"num_hybrid": 4}
+SAMPLED, LEARNED = "env_runners/", "learners/default_policy/"
+
+
+def changed(changes: dict[str, float], iteration: int = 1) -> dict[str, Any]:
+    """The real result with other numbers under flat names."""
+    result = copy.deepcopy(HEALTHY) | {"training_iteration": iteration}
+    for name, value in changes.items():
+        *folders, last = name.split("/")
+        place = result
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = value
+    return result
+
+
+def after(changes: dict[str, float], count: int = PATIENCE, config: dict[str, Any] = CONFIG) -> dict[str, Any]:
+    """Warnings of ``count`` iterations that all look like that, by name."""
+    found = warnings_of([changed(changes, number + 1) for number in range(count)], config)
+    return {warning.name: warning for warning in found}
+
+
+NOTHING = {SAMPLED + "retrieval/count": 0.0}
+RIGHT = {SAMPLED + "retrieval/retrieved_count": 80.0, SAMPLED + "retrieval/others_count": 90.0}
+HARMS = RIGHT | {SAMPLED + "retrieval/accuracy_retrieved": 0.15, SAMPLED + "retrieval/accuracy_others": 0.3}
+COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/wrong_answers_copied": 0.75}
+CASES = [
+    ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
+    ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
+    ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
+    ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/queries": 0.0}, "no trajectory asked", "protocol.examples"),
+    ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
+    ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/skipped": 15.0}, "do not fit", "max_response_tokens"),
+    ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/failures": 15.0}, "does not answer", "uri"),
+    ("retrieval_failures", {SAMPLED + "retrieval/failures": 3.0}, "20% of the retrievals", "max_retrieval_failure_share"),
+    ("equal_rewards", {SAMPLED + "groups_without_signal": 8.0, SAMPLED + "accuracy": 0.0}, "every group has", "easier"),
+    ("equal_rewards", {SAMPLED + "groups_without_signal": 6.0, SAMPLED + "accuracy": 0.9}, "75% of the groups", "harder"),
+    ("equal_rewards", {SAMPLED + "groups_without_signal": 4.0, SAMPLED + "accuracy": 0.5}, "50% of the groups", "dynamic"),
+    ("never_rewarded", {SAMPLED + "accuracy": 0.0, SAMPLED + "episode_return_mean": 0.0}, "in 5 iterations", "scorer"),
+    ("cut_for_length", {SAMPLED + "ends/length": 40.0}, "62% of the trajectories", "max_response_tokens"),
+    ("failed_trajectories", {SAMPLED + "ends/error": 8.0}, "12% of the trajectories failed", "log"),
+    ("wrong_format", {SAMPLED + "format_rate": 0.03125}, "only 3%", "protocol.examples"),
+    ("tool_errors", {SAMPLED + "tools/python/timeout": 35.0}, "60% of the calls of python failed, mostly: timeout", "limits"),
+    ("mismatch", {LEARNED + "truncated": 0.25}, "25% of the importance weights", "engine.dtype"),
+    ("mismatch", {LEARNED + "mismatch": 0.3}, "0.3 nats", "engine.dtype"),
+    ("clipped", {LEARNED + "clipped_low": 0.2, LEARNED + "clipped_high": 0.15}, "35% of the tokens", "lr"),
+    ("skipped_steps", {LEARNED + "num_skipped_steps": 1}, "1 optimiser steps", "lr"),
+    ("unscored", {SAMPLED + "reward/failures/timeout": 16.0}, "25% of the trajectories", "scorer"),
+    ("restarts", {"fault_tolerance/num_remote_worker_restarts": 2}, "2 times", "memory"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "text", "advice"), CASES, ids=[f"{case[0]}-{case[2]}" for case in CASES])
+def test_a_warning_says_what_holds_and_what_to_do(name: str, changes: dict[str, float], text: str, advice: str) -> None:
+    found = after(changes)
+    assert text in found[name].text and advice in found[name].advice
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case[0] for case in CASES} | {"entropy_collapse"} == set(RULES)
+
+
+def test_a_healthy_training_warns_of_nothing() -> None:
+    assert after({}, count=12) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nothing_retrieved", "retrieval_harms", "answers_copied", "equal_rewards", "cut_for_length", "tool_errors", "mismatch"],
+)
+def test_one_odd_batch_warns_of_nothing(name: str) -> None:
+    (changes,) = [case[1] for case in CASES if case[0] == name][:1]
+    assert name not in after(changes, count=RECENT - 1)
+    results = [changed({}), changed({}), changed(changes), changed({}), changed({})]
+    assert name not in {warning.name for warning in warnings_of(results, CONFIG)}
+
+
+@pytest.mark.parametrize(("config", "prob"), [({"num_hybrid": 0}, 0.5), ({}, 0.5), ({"num_hybrid": 4}, 0.0)])
+def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: float) -> None:
+    assert after(NOTHING | {SAMPLED + "retrieval/queries": 0.0, SAMPLED + "retrieval_prob": prob}, config=config) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {SAMPLED + "retrieval/accuracy_retrieved": 0.27},  # 3 points: chance
+        {SAMPLED + "retrieval/accuracy_retrieved": 0.45},  # better
+        {SAMPLED + "retrieval/retrieved_count": 9.0},
+        {SAMPLED + "retrieval/others_count": 9.0},
+    ],
+)
+def test_retrieval_is_said_to_harm_where_it_does_so_beyond_chance(changes: dict[str, float]) -> None:
+    assert "retrieval_harms" in after(HARMS)
+    assert "retrieval_harms" not in after(HARMS | changes)
+
+
+def test_few_wrong_answers_say_nothing() -> None:
+    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_count": 3.0})
+    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_copied": 0.2})
+
+
+def test_a_buffer_that_nobody_asks_need_not_cover_anything() -> None:
+    assert "little_covered" not in after({"buffer/coverage": 0.1}, config={"num_hybrid": 0})
+
+
+def test_entropy_collapse_is_seen_against_the_beginning() -> None:
+    falling = [0.9, 0.8, 0.7, 0.5, 0.3, 0.08, 0.05, 0.04, 0.03]
+    results = [changed({SAMPLED + "entropy": value}, number + 1) for number, value in enumerate(falling)]
+    (warning,) = warnings_of(results, CONFIG)
+    assert (warning.name, warning.iteration) == ("entropy_collapse", 8)
+    assert warning.text.startswith("the entropy fell from 0.8 to 0.057 nats")
+    low_from_the_start = [changed({SAMPLED + "entropy": 0.05}, number + 1) for number in range(9)]
+    assert warnings_of(low_from_the_start, CONFIG) == []
+
+
+def test_a_warning_begins_once_and_holds_while_it_holds() -> None:
+    watch = WarningWatch()
+    cut, healthy = {SAMPLED + "ends/length": 64.0}, {SAMPLED + "ends/length": 0.0}
+    new = [bool(watch.take(changed(changes), CONFIG)) for changes in [cut] * 4 + [healthy] * 3 + [cut] * 3]
+    assert new == [False, False, True, *[False] * 7]
+    assert [warning.name for warning in watch.holding] == ["cut_for_length"]
+    watch.take(changed(healthy), CONFIG), watch.take(changed(healthy), CONFIG)
+    assert watch.holding == [] and len(watch.begun) == 1
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"training_iteration": 1, "env_runners": {"episode_return_mean": float("nan"), "num_episodes": 0}},
+        {"training_iteration": 1, "env_runners": {"episode_return_mean": -200.0, "num_episodes": 3, "module": {"a": [1, 2]}}},
+        {"env_runners": None, "learners": {"default_policy": {"entropy": None, "name": "x"}}},
+    ],
+)
+def test_an_algorithm_that_reports_none_of_it_gets_no_warning(result: dict[str, Any]) -> None:
+    assert warnings_of([result] * 9, CONFIG) == []

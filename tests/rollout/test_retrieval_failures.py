@@ -1,0 +1,30 @@
+"""When training stops because the buffer does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.rollout.stats import RolloutStats
+
+
+def runner(queries: int, failures: int) -> RolloutStats:
+    return RolloutStats(retrieval_queries=queries, retrieval_failures=failures)
+
+
+def test_too_large_a_share_over_the_whole_training_and_all_runners_is_an_error() -> None:
+    counted = RetrievalFailures(0.25, "http://host:19530")
+    counted.add([runner(10, 9), runner(9, 9)])  # too few to tell
+    counted = RetrievalFailures(0.25, "http://host:19530")
+    counted.add([runner(30, 0), runner(30, 15)])  # a quarter is not above a quarter
+    counted.add([runner(10, 0), runner(3, 3)])
+    with pytest.raises(
+        RetrievalError,
+        match=r"19 of 74 retrievals failed, more than max_retrieval_failure_share = 0\.25: .*'http://host:19530' answers, then",
+    ):
+        counted.add([runner(1, 1)])
+
+
+def test_a_share_of_one_never_stops() -> None:
+    RetrievalFailures(1.0, "x").add([runner(100, 100)])

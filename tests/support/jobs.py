@@ -1,0 +1,188 @@
+"""Short forms of the jobs in ``tuned_examples/``, and what the end-to-end tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_runs import run_here
+from letters_env import Letters
+from ray import cloudpickle
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.cli.options import RunOptions
+from rapo_rllib.cli.train.checks import only_config
+from rapo_rllib.cli.train.experiments import ExperimentSpec, read_experiments
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
+
+# Small steps. The form of answers is rewarded, so that there is something to learn.
+SHORT: dict[str, Any] = {
+    "questions_per_step": 2,
+    "group_size": 4,
+    "num_hybrid": 2,
+    "retrieval_prob": 1.0,
+    "temperature": 0.7,
+    "evaluation_interval": 2,
+    "evaluation_duration": 2,
+    "max_response_tokens": 128,
+    "max_step_tokens": 32,
+    "time_budget_s": None,
+    "learner_num_threads": 1,  # other tests run beside it
+    "transcripts": True,
+    "model": {
+        "autocast_dtype": "float32",
+        "gradient_checkpointing": False,
+    },  # whatever this machine would choose: what is compared is exact then
+    "engine": {"dtype": "float32"},
+    "env_config": {"num_train": 40, "num_test": 2, "reward": {"correct": 1.0, "format": 0.5}},
+}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes``, dictionaries inside dictionaries merged as well."""
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def example(name: str) -> dict[str, Any]:
+    """The only experiment of a file in ``tuned_examples/``."""
+    experiments = yaml.safe_load((TUNED_EXAMPLES / name).read_text(encoding="utf-8"))
+    (experiment,) = experiments.values()
+    return experiment
+
+
+def short_job(folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, **changes: Any) -> Path:
+    """Write the shortened job of an example as ``folder/job.yaml``."""
+    experiment = example(name)
+    buffer = {"step_trace_buffer": {"uri": str(folder / "step_traces.db"), "max_traces": 40}}
+    config = merged(merged(experiment["config"], SHORT), merged(buffer, changes))
+    short = merged(experiment, {"config": config, "stop": {"training_iteration": iterations}})
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump({"short": short}), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The folder that a trial left behind."""
+
+    folder: Path
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """One result per iteration."""
+        return [json.loads(line) for line in (self.folder / "result.json").read_text().splitlines()]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``."""
+        loaded: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return loaded
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return sorted(self.folder.glob("checkpoint_*"))[-1]
+
+    @property
+    def transcripts(self) -> list[dict[str, Any]]:
+        """Every trajectory of the run."""
+        files = sorted((self.folder / "transcripts").glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def small_config(model: str = "smollm2-135m-instruct") -> RAPOConfig:
+    """A config of one-step episodes of at most 12 tokens, without retrieval."""
+    return (
+        RAPOConfig()
+        .environment(Letters)
+        .training(
+            model={"name_or_path": model, "autocast_dtype": "float32"},
+            engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_gib": 0.2},
+            questions_per_step=4,
+            group_size=4,
+            num_hybrid=0,
+            num_minibatches=1,
+            max_prompt_tokens=192,
+            max_response_tokens=12,
+            lr=1e-4,
+            learner_num_threads=1,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class TrialHere(Trial):
+    """A trial in this process."""
+
+    returned: list[dict[str, Any]]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """One result per iteration."""
+        return self.returned
+
+
+def built_here(path: Path, **overrides: Any) -> Any:
+    """The algorithm of a job's file, in this process, as Tune's trial would have it in its own.
+
+    Args:
+        path: what ``rllib train file`` would be given.
+        overrides: what ``--set`` would change.
+    """
+    return only_config(read_experiments(path, RunOptions(overrides=list(overrides.items())))).build_algo()
+
+
+def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
+    """The trial of ``rllib ARGUMENTS``: the command as it is, but that it trains in this process in place of Tune's."""
+    found: list[TrialHere] = []
+
+    def train(described: str, specs: list[ExperimentSpec], *_: Any) -> int:
+        (spec,) = specs
+        algorithm = spec.algorithm(config=cloudpickle.loads(cloudpickle.dumps(spec.config)))  # Tune's trial is another process
+        try:
+            results = [algorithm.train() for _ in range(int(spec.stop["training_iteration"]))]
+            found.append(TrialHere(Path(algorithm.logdir), results))
+        finally:
+            algorithm.stop()
+        assert buffers_in_use() == [], "the algorithm was stopped"
+        return 0
+
+    patch.setattr(sys, "path", [*sys.path])  # the command adds the folder of its file to both
+    patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    patch.setattr("rapo_rllib.cli.train.run.run_experiments", train)
+    said = run_here(patch, *arguments)
+    assert found, said
+    return found[0]
+
+
+def buffers_in_use() -> list[str]:
+    """Files by which this process holds servers of Lite paths."""
+    here = Path("/proc/self/fd")
+    return [file for name in os.listdir(here) if (file := os.path.realpath(here / name)).endswith(".users")]
+
+
+def trials(folder: Path) -> list[Trial]:
+    """Every trial below ``folder/results``."""
+    return [Trial(file.parent) for file in sorted((folder / "results").glob("*/*/result.json"))]
+
+
+def at(result: Mapping[str, Any], path: str) -> Any:
+    """``result["a"]["b"]`` for ``"a/b"``; the error names the whole path."""
+    value: Any = result
+    for part in path.split("/"):
+        assert part in value, f"{path}: no {part!r} among {sorted(value)}"
+        value = value[part]
+    return value

@@ -1,0 +1,190 @@
+"""What a sync asks of every engine, and what it does about one that cannot load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.rllib.utils.actor_manager import RemoteCallResults, ResultOrError
+
+from rapo_rllib.errors import WeightSyncError
+from rapo_rllib.weights import engine_restarts
+from rapo_rllib.weights import sync as weight_sync
+from rapo_rllib.weights.canary import Canary
+from rapo_rllib.weights.publisher import Publication
+from rapo_rllib.weights.sync import Confirmation, EngineName, LoadFailure, SyncReport, WeightSync, sync_metrics, verify_engine
+
+SCORES = [[-1.0, -2.0], [-0.5, -3.0]]
+SENT = Publication(3, "node", digests={"w": 1, "b": 2}, base={"frozen": 7})
+HELD = Confirmation(3, SCORES, 0.1, EngineName("env runner 2 on host", "u2", "node"), SENT.digests, {}, 0.75)
+
+
+def canary() -> Canary:
+    return Canary([[1, 2, 3], [4, 5, 6]], 0.1, exact=True)
+
+
+def test_an_engine_that_holds_what_was_sent_passes() -> None:
+    result = verify_engine(SENT, HELD, SCORES, canary())
+    assert (result.mean, result.largest) == (0.0, 0.0)
+    verify_engine(SENT, replace(HELD, base={"frozen": 7, "on disk only": 5}), SCORES, canary())
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (replace(HELD, version=2), "env runner 2 on host holds weight version 2 after version 3 was sent"),
+        (replace(HELD, version=9), "holds weight version 9 after version 3"),
+        (
+            replace(HELD, digests={"w": 1, "b": 3}),
+            r"host holds stale or partial weights: of version 3, 1 of 2 tensors .* \(b\)",
+        ),
+        (replace(HELD, digests={"w": 1}), r"1 of 2 tensors .* missing \(b\)"),
+        (replace(HELD, digests={}), r"2 of 2 tensors"),
+        (replace(HELD, base={"frozen": 8}), r"env runner 2 on host adds the adapters to another base model .* \(frozen\)"),
+        (replace(HELD, scores=[[-1.5, -2.0], [-0.5, -3.0]]), r"version 3 on env runner 2 .* 0\.1250 nats .* \(75% of its"),
+    ],
+)
+def test_anything_else_is_an_error_that_names_the_engine(answer: Confirmation, message: str) -> None:
+    with pytest.raises(WeightSyncError, match=message):
+        verify_engine(SENT, answer, SCORES, canary())
+
+
+class Runners:
+    """RLlib's env runner group and its manager, as far as a sync calls them, with answers that a test decides.
+
+    ``fault(index, starts)`` is what env runner ``index`` does after so many starts: None loads, a text fails, "dies" ends it.
+    """
+
+    local_env_runner = None
+
+    def __init__(self, count: int, fault: Callable[[int, int], str | None]) -> None:
+        self.starts = dict.fromkeys(range(1, count + 1), 1)
+        self.healthy = set(self.starts)
+        self.fault, self.probed = fault, 0
+        self._worker_manager = self
+
+    def num_remote_env_runners(self) -> int:
+        return len(self.starts)
+
+    def healthy_worker_ids(self) -> list[int]:
+        return sorted(self.healthy)
+
+    def probe_unhealthy_env_runners(self) -> list[int]:
+        self.probed += 1
+        for index in set(self.starts) - self.healthy:
+            self.starts[index] += 1
+        self.healthy = set(self.starts)
+        return []
+
+    def actors(self) -> dict[int, int]:
+        return {index: index for index in self.starts}
+
+    def set_actor_state(self, index: int, healthy: bool) -> None:
+        self.healthy.discard(index)
+
+    def name(self, index: int) -> EngineName:
+        return EngineName(f"env runner {index}", f"{index}.{self.starts[index]}", "here")
+
+    def foreach_actor(self, method: str, kwargs: Any = None, remote_actor_ids: Any = None) -> RemoteCallResults:
+        results = RemoteCallResults()
+        asked = self.healthy if remote_actor_ids is None else self.healthy & set(remote_actor_ids)
+        for index in sorted(asked):
+            fault = self.fault(index, self.starts[index]) if method == "load_policy" else None
+            if fault == "dies":
+                self.healthy.discard(index)
+                results.add_result(index, ResultOrError(error=RayActorError()), "")
+                continue
+            answer: Any = self.name(index)
+            if method == "load_policy":
+                sent = kwargs["publication"]
+                held = Confirmation(sent.version, SCORES, 0.1, answer, sent.digests)
+                answer = held if fault is None else LoadFailure(answer, sent.version, fault)
+            results.add_result(index, ResultOrError(result=answer), "")
+        return results
+
+
+@pytest.fixture
+def sync(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SyncReport]:
+    """``sync(runners)`` with a learner that publishes version 3."""
+    monkeypatch.setattr(engine_restarts, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(engine_restarts.ray, "kill", lambda actor, no_restart: None)
+    monkeypatch.setattr(weight_sync, "_first_learner", lambda group, function: function(group))
+    weights = SimpleNamespace(publish=lambda **ways: SENT)
+    learner = SimpleNamespace(is_local=False, score=lambda sequences: SCORES, weights=weights)
+    return lambda runners, **options: WeightSync(canary(), **options).run(learner, runners)
+
+
+def test_all_engines_confirm(sync: Any) -> None:
+    report = sync(Runners(3, lambda index, starts: None))
+    assert (report.num_engines, report.num_restarts, report.version) == (3, 0, 3)
+
+
+@pytest.mark.parametrize("fault", ["RuntimeError: no memory", "dies"])
+def test_an_engine_that_fails_is_restarted_and_confirms(sync: Any, fault: str) -> None:
+    runners = Runners(3, lambda index, starts: fault if index == 2 and starts == 1 else None)
+    report = sync(runners)
+    assert (report.num_engines, report.num_restarts) == (3, 1)
+    assert runners.starts == {1: 1, 2: 2, 3: 1}
+    assert sync_metrics(report, [2])["engine_restarts"] == 1 and sync_metrics(report, [2])["engines"] == 3
+
+
+@pytest.mark.parametrize(("fault", "told"), [("OSError: no file", "not load it: OSError: no file"), ("dies", "process ended")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_engine_that_goes_on_failing_ends_the_training(sync: Any, fault: str, told: str, count: int) -> None:
+    """Also if it is the only one: a sync of no engine is none."""
+    runners = Runners(count, lambda index, starts: fault if index == 1 else None)
+    message = rf"did not reach 1 of {count} engines, tried 3 times with a restart in between\. env runner 1: .*{told}"
+    with pytest.raises(WeightSyncError, match=message):
+        sync(runners)
+
+
+def test_without_restarts_the_first_failure_ends_it(sync: Any) -> None:
+    runners = Runners(2, lambda index, starts: "dies" if index == 1 else None)
+    with pytest.raises(WeightSyncError, match=r"did not reach 1 of 2 engines\. env runner 1: its process ended"):
+        sync(runners, restarts=False)
+    runners = Runners(1, lambda index, starts: None)
+    runners.healthy.clear()
+    with pytest.raises(WeightSyncError, match="there is no engine to sync"):
+        sync(runners, restarts=False)
+
+
+def test_engines_that_are_all_away_are_waited_for(sync: Any) -> None:
+    runners = Runners(2, lambda index, starts: None)
+    runners.healthy.clear()
+    assert sync(runners).num_engines == 2 and runners.probed == 1
+    runners.healthy.clear()
+    runners.probe_unhealthy_env_runners = lambda: []
+    with pytest.raises(WeightSyncError, match="there is no engine to sync: all env runners died within 0 s"):
+        sync(runners, timeout_s=0.0)
+
+
+def test_one_that_was_away_before_does_not_count(sync: Any) -> None:
+    runners = Runners(3, lambda index, starts: None)
+    runners.healthy.discard(3)
+    assert sync(runners).num_engines == 2
+
+
+def test_a_local_engine_that_fails_ends_the_training(sync: Any) -> None:
+    failure = LoadFailure(EngineName("the driver's engine", "u"), 3, "ValueError: half a file")
+    local = SimpleNamespace(load_policy=lambda publication, sequences: failure)
+    group = SimpleNamespace(local_env_runner=local, num_remote_env_runners=lambda: 0)
+    with pytest.raises(WeightSyncError, match="the driver's engine could not load weight version 3: ValueError: half a file"):
+        sync(group)
+
+
+def test_a_learner_that_cannot_publish_is_named_and_lives_on() -> None:
+    def publish(**ways: bool) -> Publication:
+        raise OSError("no memory left")
+
+    learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(publish=publish))
+
+    def foreach_learner(function: Callable[[Any], Any]) -> SimpleNamespace:
+        return SimpleNamespace(result_or_errors=[ResultOrError(result=function(learner))])
+
+    group = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
+    with pytest.raises(WeightSyncError, match="learner 0 could not give its weights to the engines: OSError: no memory left"):
+        WeightSync(canary()).run(group, Runners(1, lambda index, starts: None))
