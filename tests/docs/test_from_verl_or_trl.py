@@ -14,8 +14,8 @@ from pages import REPOSITORY, blocks
 from syntax import tree_of
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.config_checks import known_keys
-from rapo_rllib.config_reference import config_sections
+from rapo_rllib.cli.config.reference import config_sections
+from rapo_rllib.config.checks import known_keys
 
 PAGE = REPOSITORY / "docs" / "from_verl_or_trl.md"
 ROWS = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]

@@ -9,8 +9,8 @@ import yaml
 from pages import every
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.config_checks import known_keys
-from rapo_rllib.config_reference import config_sections
+from rapo_rllib.cli.config.reference import config_sections
+from rapo_rllib.config.checks import known_keys
 
 NESTED = {key.name for section in config_sections() for key in section.keys}
 FLAT = known_keys(RAPOConfig())
