@@ -54,6 +54,7 @@ _ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
 _GROUP = r"\s*(\{[^{}]*\})"
 _END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
 _EMPTY_TEXT = re.compile(r"\\text\{\s*\}")
+_BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -86,6 +87,17 @@ def _scaled(match: re.Match[str]) -> str:
     factor = f"10^{{{_SCALES[name]}}}" if name in _SCALES else "12"
     opened = "" if match[1] is None else "\\text{"
     return f" \\times {factor} {opened}{match[3] or ''}".replace("\\text{}", "")
+
+
+def joined_otherwise(left: str, right: str) -> bool:
+    """Whether one says ``and`` between bounds where the other says ``or``: ``x<2 and x>3`` is no number.
+
+    Between values the two words say the same: ``1 and 2`` are the solutions, as ``1 or 2`` are.
+    """
+    if not (_BOUND.search(left) and _BOUND.search(right)):
+        return False
+    words = [{word for word in ("and", "or") if re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", text)} for text in (left, right)]
+    return all(words) and words[0] != words[1]
 
 
 def one_list(text: str) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from rapo_rllib.rewards.expressions import comparable, is_relation
-from rapo_rllib.rewards.latex import one_list, tidied, without_blanks
+from rapo_rllib.rewards.latex import joined_otherwise, one_list, tidied, without_blanks
 from rapo_rllib.rewards.number_answers import same_number
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
 from rapo_rllib.rewards.statements import named, repeated, stated
@@ -75,6 +75,8 @@ def _same(left: str, right: str, timeout_s: float) -> bool:
     choice = option(right)
     if choice is not None:
         return _same_choice(left, choice, timeout_s)
+    if joined_otherwise(left, right):
+        return False
     worded = same_words(left, right)
     return _Values(timeout_s).equal(one_list(left), one_list(right)) if worded is None else worded
 
