@@ -3,6 +3,7 @@
 # make test       ruff, mypy, and all tests but the slow ones     make test TESTS=tests/objective
 # make test-slow  the slow tests: what does not fit in make test  make test-slow MINUTES=20
 # make setup      only the virtual environment in .venv
+# make docs       the pages of docs/ and the Python API as a site: site/index.html
 # make lint       ruff and mypy
 # make clean      remove .venv and caches
 #
@@ -36,7 +37,7 @@ OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 # deadline; two for slow tests, several of which are whole jobs of some gigabytes.
 PYTEST := $(BIN)/python -m pytest --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
 
-.PHONY: train check test test-slow lint pure setup clean
+.PHONY: train check test test-slow docs lint pure setup clean
 
 train: $(STAMP)
 	$(BIN)/rllib train file "$(JOB)"
@@ -52,6 +53,9 @@ test: lint
 
 test-slow: $(STAMP)
 	$(PYTEST) --numprocesses=2 -m slow $(if $(MINUTES),--minutes=$(MINUTES)) $(TESTS) || [ $$? = 5 ] # 5: none among TESTS
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
@@ -79,5 +83,5 @@ endif
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
