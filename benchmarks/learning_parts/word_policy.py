@@ -42,7 +42,7 @@ def base_config(model: str = MODEL) -> Any:
         .env_runners(num_env_runners=0)
         .learners(num_learners=0)
         .training(
-            model={"name_or_path": model, "logits_chunk_size": 128, "gradient_checkpointing": True},
+            model={"name_or_path": model, "logits_chunk_size": 128, "gradient_checkpointing": False},
             engine={"max_num_seqs": 96, "kv_cache_gib": 0.5, "enforce_eager": True},
             protocol=PROTOCOL,
             max_prompt_tokens=256,
