@@ -1,4 +1,4 @@
-"""A text encoder's forward pass by OpenVINO: up to twice as fast on a CPU as torch's. Flow: ``local.py`` -> here.
+"""A text encoder's forward pass by OpenVINO, an extra: up to twice as fast on a CPU as torch's. Flow: ``local.py`` -> here.
 
 Tokens, pooling and all else stay with sentence-transformers, whose own OpenVINO backend needs an older ``transformers``.
 OpenVINO reports its import, and what ``openvino.convert_model`` does, over the network without asking. Here it is imported
@@ -8,7 +8,7 @@ without the package that sends. The frontend below that function is called, whic
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import logging
 import math
 import sys
@@ -76,16 +76,20 @@ class OpenVinoForward:
 def use_openvino(model: PreTrainedModel) -> bool:
     """Replace the forward pass of an encoder on the CPU, if OpenVINO can do it and comes to the same states.
 
-    Takes as many threads as torch has now. What cannot be converted is told of in the log, and stays as it is.
+    Takes as many threads as torch has now. What cannot be converted is told of in the log, and stays as it is; so does every
+    encoder where OpenVINO, an extra, is not installed.
 
     Returns:
         Whether it was replaced.
     """
+    if model.config.model_type not in ENCODERS or str(model.dtype) not in PRECISIONS:
+        return False
+    if importlib.util.find_spec("openvino") is None:
+        log.info("%s is run by torch; `pip install 'rapo_rllib[openvino]'` makes it faster", model.name_or_path)
+        return False
     _import_silently()
     from openvino.frontend import GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure
 
-    if model.config.model_type not in ENCODERS or str(model.dtype) not in PRECISIONS:
-        return False
     try:
         forward = OpenVinoForward(compile_encoder(model))
         cosine = min(_cosine(model, forward, *shape) for shape in ((1, 8), (3, 24)))
@@ -97,6 +101,7 @@ def use_openvino(model: PreTrainedModel) -> bool:
         log.warning("%s is not run by OpenVINO, whose states differ (cosine %.3f)", model.name_or_path, cosine)
         return False
     model.forward = forward  # type: ignore[method-assign]
+    log.info("%s is run by OpenVINO", model.name_or_path)
     return True
 
 

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import diskcache
+try:
+    import diskcache
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("it keeps results with diskcache: run `pip install 'rapo_rllib[web-search]'`") from error
 
 from rapo_rllib.web_search.provider import Found, Hit
 

@@ -86,6 +86,17 @@ def test_a_decoder_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
+def test_without_openvino_torch_runs_the_encoder_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_bert()
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as where it is not installed
+    with caplog.at_level(logging.INFO):
+        assert not use_openvino(model)
+    assert "forward" not in vars(model)
+    assert "is run by torch; `pip install 'rapo_rllib[openvino]'`" in caplog.text
+
+
 class CannotBeTraced(BertModel):
     """An encoder that refuses to be traced."""
 

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from rapo_rllib.tools import Tool, ToolLimits, ToolResult, make_tool
@@ -49,3 +51,11 @@ def test_by_import_path(path: str) -> None:
 def test_a_wrong_tool_is_named(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_tool(name, **options)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("rapo_rllib.web_search")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "diskcache", None)  # as where it is not installed
+    with pytest.raises(ValueError, match=r"cannot import 'web_search': .* run `pip install 'rapo_rllib\[web-search\]'`"):
+        make_tool("web_search", provider="tavily")
