@@ -4,8 +4,8 @@ r"""Measures the sandbox of the python tool: what a warm call of ``1 + 1`` costs
     python benchmarks/sandbox.py --quick
 
 Every mode runs the same code with the same limits: the forkserver as it is by default (``median_ms``, ``p99_ms``,
-``calls_per_s``), without user namespaces, with no packages preloaded; a session's call; bwrap, if it is installed. Reference in
-the same run: ``python -I -S -c "print(1 + 1)"`` as a plain subprocess with no limits at all, and the same with ``import numpy,
+``calls_per_s``), without user namespaces, with no packages preloaded; a session's call. Reference in the
+same run: ``python -I -S -c "print(1 + 1)"`` as a plain subprocess with no limits at all, and the same with ``import numpy,
 sympy`` in front, which is what a call would cost that starts from nothing. ``ratio_vs_subprocess`` compares medians with the
 former, ``ratio_vs_cold_packages`` with the latter. Targets on two cores:
 ``median_ms`` 15 at most, ``calls_per_s`` 150 at least.
@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.sandbox import SandboxLimits
-from rapo_rllib.sandbox.bwrap import BwrapSandbox
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force
 
@@ -66,7 +64,7 @@ def check(text: str) -> None:
 
 def forkserver(namespaces: str, preload: tuple[str, ...], calls: int) -> dict[str, Any]:
     """A forkserver of its own."""
-    layers = layers_in_force("forkserver", namespaces, False)
+    layers = layers_in_force(namespaces, False)
     sandbox = ForkserverSandbox(layers, preload)
     found = measure(lambda: sandbox.run(CODE, LIMITS).output.decode(), calls, 2 * calls)
     sandbox.close()
@@ -75,18 +73,12 @@ def forkserver(namespaces: str, preload: tuple[str, ...], calls: int) -> dict[st
 
 def session(calls: int) -> dict[str, float]:
     """Calls of one session after another; there is nothing to run side by side."""
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", "auto", False), PACKAGES)
+    sandbox = ForkserverSandbox(layers_in_force("auto", False), PACKAGES)
     process = sandbox.open(LIMITS, 1)
     found = measure(lambda: process.run(CODE).output.decode(), calls, 0)
     process.close()
     sandbox.close()
     return {name: found[name] for name in ("median_ms", "p99_ms")}
-
-
-def bwrap(calls: int) -> dict[str, float]:
-    """A fresh bwrap for each call, no packages."""
-    sandbox = BwrapSandbox(layers_in_force("bwrap", "off", False, ("rlimits", "seccomp")), PACKAGES)
-    return measure(lambda: sandbox.run(CODE, LIMITS).output.decode(), calls, 2 * calls)
 
 
 def plain(code: str, calls: int) -> dict[str, float]:
@@ -106,8 +98,6 @@ def run_all(calls: int) -> dict[str, Any]:
     modes["forkserver_without_namespaces"] = forkserver("off", PACKAGES, calls)
     modes["forkserver_without_packages"] = forkserver("auto", (), calls)
     modes["session"] = session(calls)
-    if shutil.which("bwrap"):
-        modes["bwrap"] = bwrap(few)
     modes["subprocess"] = plain("print(1 + 1)", few)
     modes["subprocess_cold_packages"] = plain("import numpy, sympy; print(1 + 1)", max(few // 4, 3))
     main = modes["forkserver"]

@@ -42,25 +42,23 @@ def probe() -> dict[str, str | None]:
     return found
 
 
-def layers_in_force(backend: str, namespaces: str, allow_weak: bool, required: tuple[str, ...] = REQUIRED) -> tuple[str, ...]:
-    """The layers that the sandbox will have here.
+def layers_in_force(namespaces: str, allow_weak: bool) -> tuple[str, ...]:
+    """The layers that the forkserver's processes will have here.
 
     Args:
-        backend: for messages.
         namespaces: ``auto`` (where allowed), ``required`` or ``off``.
         allow_weak: do without required layers that the machine does not give.
-        required: layers that must be there.
 
     Raises:
         ValueError: a required layer is missing; it says which, why, and what helps.
     """
     found = probe()
-    needed = (*required, NAMESPACES) if namespaces == "required" else required
+    needed = (*REQUIRED, NAMESPACES) if namespaces == "required" else REQUIRED
     for layer in () if allow_weak else needed:
         if found[layer] is not None:
             raise ValueError(
-                f"env_config.tools: python option backend = {backend!r}: this machine does not give the layer {layer!r} "
-                f"({found[layer]}): {_FIXES[layer]}; or choose another backend (bwrap, remote); or set "
+                f"env_config.tools: python option backend = 'forkserver': this machine does not give the layer {layer!r} "
+                f"({found[layer]}): {_FIXES[layer]}; or choose backend: remote; or set "
                 "allow_weak_sandbox: true to run model-written code without that layer"
             )
     wanted = REQUIRED if namespaces == "off" else (*REQUIRED, NAMESPACES)

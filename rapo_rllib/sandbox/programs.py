@@ -15,13 +15,8 @@ _FOLDER = str(Path(__file__).parent)
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside import {name}; del sys.path[0]; {name}.main()"
 
 
-def command(name: str, folder: str = _FOLDER) -> list[str]:
-    """The command line that runs ``inside/{name}.py``; ``folder`` is where it finds ``inside``."""
-    return [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(name=name), folder]
-
-
 def start(name: str, told: Any, fds: Sequence[int], stdout: Any, stderr: Any) -> subprocess.Popen[bytes]:
-    """Start a program with nothing from here but its settings and ``fds``: no variables, no terminal, no signals of this group.
+    """Run ``inside/{name}.py`` with nothing from here but what it is ``told``, and ``fds``: no variables, terminal, or signals.
 
     Raises:
         OSError: it cannot be started.
@@ -29,7 +24,7 @@ def start(name: str, told: Any, fds: Sequence[int], stdout: Any, stderr: Any) ->
     stdin = settings.give(told)
     try:
         return subprocess.Popen(
-            command(name),
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(name=name), _FOLDER],
             env={},
             cwd="/",
             stdin=stdin,

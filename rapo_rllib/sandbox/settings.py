@@ -8,7 +8,7 @@ from typing import Any
 
 from rapo_rllib.services.credentials import check_address, check_variable
 
-BACKENDS = ("forkserver", "bwrap", "remote")
+BACKENDS = ("forkserver", "remote")
 NAMESPACES = ("auto", "required", "off")
 _WHERE = "env_config.tools: python option "
 FORMATS = ("rapo", "sandbox_fusion")

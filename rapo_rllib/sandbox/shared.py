@@ -33,16 +33,10 @@ def _make(settings: SandboxSettings) -> Sandbox:
         from rapo_rllib.sandbox.remote import RemoteSandbox
 
         return RemoteSandbox(settings.remote_url or "", settings.remote_token_env, settings.remote_format)
+    from rapo_rllib.sandbox.forkserver import ForkserverSandbox
     from rapo_rllib.sandbox.machine import layers_in_force
 
-    if settings.backend == "bwrap":
-        from rapo_rllib.sandbox.bwrap import BwrapSandbox
-
-        layers = layers_in_force("bwrap", "off", settings.allow_weak_sandbox, ("rlimits", "seccomp"))
-        return BwrapSandbox(layers, settings.preload, settings.packages)
-    from rapo_rllib.sandbox.forkserver import ForkserverSandbox
-
-    layers = layers_in_force("forkserver", settings.namespaces, settings.allow_weak_sandbox)
+    layers = layers_in_force(settings.namespaces, settings.allow_weak_sandbox)
     return ForkserverSandbox(layers, settings.preload, settings.packages)
 
 

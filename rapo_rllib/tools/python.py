@@ -32,7 +32,7 @@ class PythonTool:
         memory_mb: address space in MiB, beyond what preloaded packages take.
         max_output_chars: what is kept of stdout and stderr together; a flood ends the call.
         keep_state: variables live as long as the trajectory; otherwise every call starts afresh.
-        backend: ``forkserver``, ``bwrap`` (the program must be installed), or ``remote``.
+        backend: ``forkserver`` or ``remote``.
         allow_weak_sandbox: run without those layers that this machine does not give, instead of refusing to.
         namespaces: ``auto`` uses user namespaces where the machine allows them, ``required`` refuses to run without them,
             ``off`` does without (forkserver).
@@ -68,7 +68,7 @@ class PythonTool:
             positive = not isinstance(value, bool) and isinstance(value, (int, float)) and value > 0
             require(positive, key, value, "must be a positive number")
         require(isinstance(keep_state, bool), "keep_state", keep_state, "must be true or false")
-        require(not keep_state or backend != "remote", "keep_state", keep_state, "needs backend: forkserver or bwrap")
+        require(not keep_state or backend != "remote", "keep_state", keep_state, "needs backend: forkserver")
         self.timeout_s, self.memory_mb, self.max_output_chars = timeout_s, memory_mb, max_output_chars
         self.keep_state = keep_state
         self.settings = SandboxSettings(

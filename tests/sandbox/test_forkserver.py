@@ -30,7 +30,7 @@ SHORT = SandboxLimits(timeout_s=0.5)
 @pytest.fixture(params=["auto", "off"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[ForkserverSandbox]:
     """A sandbox of this test alone, with the namespaces that the machine gives, and without."""
-    made = ForkserverSandbox(layers_in_force("forkserver", request.param, False))
+    made = ForkserverSandbox(layers_in_force(request.param, False))
     yield made
     made.close()
 
@@ -88,7 +88,7 @@ def test_a_zygote_that_hangs_is_replaced(sandbox: ForkserverSandbox, monkeypatch
 
 
 def test_a_package_that_is_not_there() -> None:
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", "auto", False), ["no_such_package"])
+    sandbox = ForkserverSandbox(layers_in_force("auto", False), ["no_such_package"])
     with pytest.raises(ToolError, match="No module named 'no_such_package'"):
         sandbox.run("1", LIMITS)
 
@@ -99,7 +99,7 @@ tempfile.tempdir = sys.argv[2]
 from rapo_rllib.sandbox import SandboxLimits
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force
-sandbox = ForkserverSandbox(layers_in_force("forkserver", sys.argv[1], False))
+sandbox = ForkserverSandbox(layers_in_force(sys.argv[1], False))
 process = sandbox.open(SandboxLimits(), 1)
 process.run("open('f', 'w').write('x')")
 print("ready", flush=True)
@@ -183,7 +183,7 @@ def test_many_sessions_at_once(sandbox: ForkserverSandbox) -> None:
 
 
 def test_cpu_time_is_limited_by_the_kernel_too() -> None:
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", "auto", False))
+    sandbox = ForkserverSandbox(layers_in_force("auto", False))
     code = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU))"
     assert ask(sandbox, code, SandboxLimits(timeout_s=60.5)) == "(62, 63)"
     session = sandbox.open(SandboxLimits(timeout_s=60.5), 1)

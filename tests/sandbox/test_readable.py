@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +18,6 @@ NAMESPACES = probe()["namespaces"] is None
 SETTINGS: dict[str, dict[str, object]] = {"plain": {"namespaces": "off", "preload": ["sympy"]}}
 if NAMESPACES:
     SETTINGS["namespaces"] = {"namespaces": "required", "preload": ["sympy"]}
-    if shutil.which("bwrap"):
-        SETTINGS["bwrap"] = {"backend": "bwrap", "preload": ["sympy"]}
 IMPORTS = """
 import mpmath, sympy, statistics, sqlite3, importlib.metadata
 print(sympy.__version__ == importlib.metadata.version("sympy"), sympy.solve(sympy.Symbol("x") - 6), statistics.mean([1, 3]))

@@ -92,7 +92,7 @@ def test_a_service_that_fails_is_a_broken_tool(reply: Reply, message: str) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "docker"}, "python option backend = 'docker': must be one of forkserver, bwrap, remote"),
+        ({"backend": "docker"}, "python option backend = 'docker': must be one of forkserver, remote"),
         ({"backend": "remote"}, "python option backend = 'remote': needs remote_url"),
         ({"backend": "remote", "remote_url": "host:80"}, "remote_url = 'host:80': must begin with"),
         ({"remote_url": "http://h"}, "remote_url = 'http://h': needs backend: remote"),

@@ -225,7 +225,7 @@ def test_a_warden_does_a_little_at_a_time(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[ForkserverSandbox]:
     """Without namespaces."""
-    made = ForkserverSandbox(layers_in_force("forkserver", "off", False))
+    made = ForkserverSandbox(layers_in_force("off", False))
     made.run("1", LIMITS)
     yield made
     made.close()
@@ -275,14 +275,14 @@ def test_mapped_files_count_where_a_link_leads_to_the_folder_for_temporary_files
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "link"))
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", "off", False))
+    sandbox = ForkserverSandbox(layers_in_force("off", False))
     assert sandbox.run(f"{WRITES}{FILLS['unlinked and mapped']}\ntime.sleep(99)", LIMITS).outcome == "scratch"
     sandbox.close()
 
 
 @pytest.mark.parametrize("namespaces", ["auto", "off"])
 def test_space_cannot_be_reserved(namespaces: str) -> None:
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", namespaces, False))
+    sandbox = ForkserverSandbox(layers_in_force(namespaces, False))
     result = sandbox.run("import os\nos.posix_fallocate(os.open('x', os.O_RDWR | os.O_CREAT), 0, 1 << 20)", LIMITS)
     assert result.output == b"PermissionError: [Errno 1] Operation not permitted (line 2)\n"
     sandbox.close()
@@ -333,7 +333,7 @@ def test_what_a_short_call_of_a_session_leaves_is_looked_at(sandbox: ForkserverS
 
 
 def test_nobody_waits_for_the_removal_of_another_ones_files() -> None:
-    with closing(ForkserverSandbox(layers_in_force("forkserver", "off", False))) as sandbox:  # its monitor removes nothing else
+    with closing(ForkserverSandbox(layers_in_force("off", False))) as sandbox:  # its monitor removes nothing else
         check_that_nobody_waits(sandbox)
 
 

@@ -13,7 +13,7 @@ def main() -> None:
     from rapo_rllib.sandbox.machine import layers_in_force
 
     order = json.load(sys.stdin)
-    layers = layers_in_force("forkserver", order["namespaces"], False)
+    layers = layers_in_force(order["namespaces"], False)
     sandbox = ForkserverSandbox(layers, order["preload"])
 
     def run(snippet: dict[str, Any]) -> list[dict[str, Any]]:

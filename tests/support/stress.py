@@ -35,7 +35,7 @@ CALLS = [
 
 def stress(calls: int, threads: int, sessions: int, namespaces: str) -> Counter[str]:
     """How many calls ended how, and what went wrong: sessions ``lost``, outcomes ``wrong``, calls ``broken``, ``restarts``."""
-    sandbox = ForkserverSandbox(layers_in_force("forkserver", namespaces, False))
+    sandbox = ForkserverSandbox(layers_in_force(namespaces, False))
     sandbox.run("1", LIMITS)
     zygote = sandbox._running[0]
     counted: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -16,12 +15,9 @@ from rapo_rllib.types import Question
 LOST = "(the variables of earlier calls are lost)"
 
 
-@pytest.fixture(params=["forkserver", "bwrap"])
-def session(request: pytest.FixtureRequest) -> Iterator[BoundedSession]:
-    if request.param == "bwrap" and shutil.which("bwrap") is None:
-        pytest.skip("the program bwrap is not installed (bubblewrap)")
-    options = {"keep_state": True, "timeout_s": 1.5, "backend": request.param}
-    tool = shared_tool({"name": "python", "options": options})
+@pytest.fixture
+def session() -> Iterator[BoundedSession]:
+    tool = shared_tool({"name": "python", "options": {"keep_state": True, "timeout_s": 1.5}})
     opened = tool.session()
     yield opened
     opened.close()
