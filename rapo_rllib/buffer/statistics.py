@@ -1,4 +1,4 @@
-"""The numbers that describe a buffer. Flow: ``rllib buffer stats`` -> here -> a table, JSON, or ``cli/buffer/page.py``.
+"""The numbers that describe a buffer. Flow: ``rllib buffer stats`` -> here -> tables or JSON.
 
 Rows are read twice, a page at a time: once to count, once to compare every key with those of a sample (``neighbours.py``).
 """

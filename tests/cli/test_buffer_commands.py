@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rapo_rllib.cli.buffer.page import bars, page
 from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.cli.main import app
 from rapo_rllib.embedding.local import resolve_embedder
@@ -125,32 +124,3 @@ def test_a_buffer_is_read_without_its_embedder_from_any_folder(folder: Path, mon
     insists = ("export", "c.jsonl", "--uri", "../step_traces.db", "--embedder", "http://127.0.0.1:1/v1#m")
     assert "embedd" in run(*insists, status=1)
     assert not Path("c.jsonl").exists()
-
-
-def test_the_page_needs_nothing_else_and_shows_no_markup_of_traces() -> None:
-    from rapo_rllib.buffer.statistics import BufferStats, UsedTrace, spread
-
-    used = UsedTrace("1", 3, 0.25, "gpt<4>", "<script>alert(1)</script>")
-    shown = page(
-        BufferStats(
-            "a & b.db",
-            {"name": "minilm"},
-            traces=5,
-            trajectories=3,
-            by_source={"gpt<4>": 5},
-            mean_reward_by_source={"gpt<4>": 0.5},
-            steps_per_trajectory={1: 1, 2: 2},
-            reward=spread([0.0, 1.0, 1.0]),
-            best=[used],
-        )
-    )
-    assert shown.count("<svg") == shown.count("</svg>") == 2
-    assert "<script" not in shown and "&lt;script&gt;" in shown and "gpt&lt;4&gt;" in shown and "a &amp; b.db" in shown
-    assert "http" not in shown and "src=" not in shown
-    assert "prefers-color-scheme: dark" in shown and "width=device-width" in shown
-
-
-def test_long_trajectories_share_the_last_bar() -> None:
-    plot = bars({n: 1 for n in range(1, 41)})
-    assert plot.count("<rect") == 24
-    assert "<title>24+: 17</title>" in plot

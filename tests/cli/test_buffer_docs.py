@@ -44,7 +44,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ('search "<python>', ['"step_index": 1']),
         (
             "stats",
-            ["step traces", "gpt-4", "training questions with a trace", "1 of 2 (50.0%)", "The plots are in buffer.html"],
+            ["step traces", "gpt-4", "training questions with a trace", "1 of 2 (50.0%)"],
         ),
         ("verify", ["7 step traces", "7 keys embedded again"]),
         ("export", ["traces.jsonl.gz holds the 7 step traces"]),

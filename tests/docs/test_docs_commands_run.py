@@ -253,7 +253,7 @@ def test_a_benchmark_starts_and_knows_its_options(words: Words) -> None:
 
 
 def _leaf(words: Words) -> tuple[str, ...]:
-    """The commands that come first in ``words``: ``rllib buffer stats --html x`` is (buffer, stats)."""
+    """The commands that come first in ``words``: ``rllib buffer stats --near 1`` is (buffer, stats)."""
     command, path = get_command(app), []
     for word in words[1:]:
         if word not in getattr(command, "commands", {}):

@@ -1,4 +1,4 @@
-"""``rllib buffer stats``: what a buffer holds, as tables, JSON, or a page with plots."""
+"""``rllib buffer stats``: what a buffer holds, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rapo_rllib.services.credentials import TOKEN_VARIABLE
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rapo_rllib.buffer.statistics import BufferStats, Spread, UsedTrace
+    from rapo_rllib.buffer.statistics import BufferStats, UsedTrace
 
 
 @buffer_app.command("stats")
@@ -36,7 +36,6 @@ def stats(
     questions: Annotated[list[Path] | None, typer.Option(help="Training questions, for the coverage; .jsonl[.gz], ….")] = None,
     near: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cosine from which on two keys are near-duplicates.")] = 0.98,
     ranked: Annotated[int, typer.Option(min=0, help="How many of the best and of the worst step traces by use.")] = 5,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
     token_env: TokenEnv = TOKEN_VARIABLE,
@@ -52,16 +51,10 @@ def stats(
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
         with counted("rows", quiet=as_json) as tell:  # each is read twice
             found = statistics(buffer, texts, near, ranked, tell)
-        if html is not None:
-            from rapo_rllib.cli.buffer.page import write_page
-
-            write_page(found, html)
         if as_json:
             typer.echo(json.dumps(asdict(found), ensure_ascii=False))
         else:
             _print(found)
-            if html is not None:
-                typer.echo(f"The plots are in {html}")
 
 
 def _print(found: BufferStats) -> None:
@@ -72,8 +65,10 @@ def _print(found: BufferStats) -> None:
         console.print(part)
 
 
-def overview(found: BufferStats) -> list[tuple[str, str]]:
+def _overview(found: BufferStats) -> RenderableType:
     """The single numbers, each with its name."""
+    from rich.table import Table
+
     share = found.near_duplicates / max(found.near_sample, 1)
     compared = "every key" if found.near_sample == found.traces else f"a sample of {found.near_sample:,} keys"
     rows = [
@@ -88,7 +83,10 @@ def overview(found: BufferStats) -> list[tuple[str, str]]:
     if known := found.coverage:
         share = known.covered / max(known.questions, 1)
         rows.insert(4, ("training questions with a trace", f"{known.covered:,} of {known.questions:,} ({share:.1%})"))
-    return rows
+    table = Table(title=found.where, show_header=False, title_justify="left")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
 
 
 def _lengths(lengths: dict[int, int]) -> str:
@@ -96,8 +94,10 @@ def _lengths(lengths: dict[int, int]) -> str:
     return f"{sum(n * count for n, count in lengths.items()) / total:.1f} on average, {max(lengths, default=0)} at most"
 
 
-def spreads(found: BufferStats) -> list[tuple[str, Spread]]:
+def _spreads(found: BufferStats) -> RenderableType:
     """The distributions that are there, each with its name."""
+    from rich.table import Table
+
     named = {
         "text, characters": found.text_length,
         "history, characters": found.history_length,
@@ -105,15 +105,10 @@ def spreads(found: BufferStats) -> list[tuple[str, Spread]]:
         "cosine to the nearest other key": found.near_similarity,
         "cosine of a training question to the nearest key": found.coverage.similarity if found.coverage else None,
     }
-    return [(name, spread) for name, spread in named.items() if spread is not None]
-
-
-def _overview(found: BufferStats) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(title=found.where, show_header=False, title_justify="left")
-    for name, value in overview(found):
-        table.add_row(name, value)
+    parts = [(name, spread) for name, spread in named.items() if spread is not None]
+    table = Table("", "mean", *parts[0][1].quantiles)
+    for name, spread in parts:
+        table.add_row(name, f"{spread.mean:.4g}", *(f"{value:.4g}" for value in spread.quantiles.values()))
     return table
 
 
@@ -125,16 +120,6 @@ def _sources(found: BufferStats) -> RenderableType:
         weight = found.source_weights.get(name, 1.0)
         reward = found.mean_reward_by_source[name]
         table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}", f"{weight:g}")
-    return table
-
-
-def _spreads(found: BufferStats) -> RenderableType:
-    from rich.table import Table
-
-    parts = spreads(found)
-    table = Table("", "mean", *parts[0][1].quantiles)
-    for name, spread in parts:
-        table.add_row(name, f"{spread.mean:.4g}", *(f"{value:.4g}" for value in spread.quantiles.values()))
     return table
 
 
