@@ -5,9 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -31,26 +30,14 @@ def run_all(runs: Sequence[Any], at_once: int) -> list[str]:
     runs = [replace(run, threads=threads) for run in runs]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
-    with _one_ray() as address, ThreadPoolExecutor(at_once) as pool:
-        codes = list(pool.map(lambda run: _run(context, run, address), runs))
+    with ThreadPoolExecutor(at_once) as pool:
+        codes = list(pool.map(lambda run: _run(context, run), runs))
     return [run.name for run, code in zip(runs, codes, strict=True) if code]
 
 
-@contextmanager
-def _one_ray() -> Iterator[str]:
-    """The address of a Ray that all runs connect to: one of its own would take a tenth of a short run's time."""
-    import ray
-
-    started = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield started.address_info["address"]
-    finally:
-        ray.shutdown()
-
-
-def _run(context: ForkServerContext, run: Any, address: str) -> int | None:
+def _run(context: ForkServerContext, run: Any) -> int | None:
     log = run.file.with_suffix(".log")
-    process = context.Process(target=_train_into, args=(run, log, address))
+    process = context.Process(target=_train_into, args=(run, log))
     started = time.monotonic()
     process.start()
     process.join()
@@ -59,9 +46,8 @@ def _run(context: ForkServerContext, run: Any, address: str) -> int | None:
     return process.exitcode
 
 
-def _train_into(run: Any, log: Path, address: str) -> None:
-    """Train, on the Ray at ``address``, with everything that is printed, by libraries in C++ too, in ``log``."""
-    os.environ["RAY_ADDRESS"] = address  # the server that processes are forked from has the environment of its start
+def _train_into(run: Any, log: Path) -> None:
+    """Train with everything that is printed, by libraries in C++ too, in ``log``."""
     with log.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

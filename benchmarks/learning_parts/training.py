@@ -22,7 +22,7 @@ def train(run: Any) -> None:
     import ray
 
     config = run.config()
-    ray.init(log_to_driver=False, logging_level="ERROR")  # connects to the Ray of all runs
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algo = config.build_algo()
     totals = {"tokens": 0.0, "rollout_s": 0.0, "tool_calls": 0.0, "train_s": 0.0, "iteration": 0}
     with run.file.open("w", encoding="utf-8") as file:
