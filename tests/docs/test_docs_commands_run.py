@@ -181,6 +181,7 @@ ELSEWHERE = {
         "e2e/test_main_job.py::test_progress_says_what_happens",
     ),
     "rllib train --algo": ("ten iterations; one", "cli/test_train_file.py::test_without_a_file_a_checkpoint_is_continued"),
+    "rllib train file my_job.yaml": ("a training", "e2e/test_main_job.py::test_summary"),
     "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_four_kills"),
     "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (
         "a training",

@@ -1,4 +1,4 @@
-"""Links of README and docs to files of the repository lead somewhere; README has one to each example and page."""
+"""Links of README and docs to files of the repository lead somewhere; README leads to all pages, jobs.md to all examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def test_every_relative_link_has_a_target(page: Path) -> None:
     assert [target for target in files if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("files", ["tuned_examples/*.yaml", "docs/*.md", "docs/CITATION.cff"])
-def test_readme_leads_to(files: str) -> None:
-    targets = set(re.findall(r"\]\(([^)#\s]+)", (REPOSITORY / "README.md").read_text(encoding="utf-8")))
-    assert {name(path) for path in REPOSITORY.glob(files)} - targets == set()
+LISTS = [("README.md", "docs/*.md"), ("README.md", "docs/CITATION.cff"), ("docs/jobs.md", "tuned_examples/*.yaml")]
+
+
+@pytest.mark.parametrize(("page", "files"), [*LISTS, ("docs/python.md", "docs/api/*.md")])
+def test_a_page_leads_to_all(page: str, files: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", (REPOSITORY / page).read_text(encoding="utf-8"))
+    linked = {(REPOSITORY / page).parent.joinpath(target).resolve() for target in targets if "://" not in target}
+    assert {name(path) for path in REPOSITORY.glob(files) if path not in linked} == set()

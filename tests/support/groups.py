@@ -20,7 +20,7 @@ LONGEST = (
     "tests/learner/test_training_state.py",
     "tests/e2e/test_tune.py",
     "tests/cli/test_resume_command.py",
-    "tests/e2e/test_readme.py",
+    "tests/e2e/test_python_page.py",
     "tests/e2e/test_warm_start_job.py",
     "tests/e2e/test_restored_run.py",
     "tests/e2e/test_arpo.py",

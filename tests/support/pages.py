@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "benchmarks" / "RESULTS.md"]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "benchmarks" / "RESULTS.md"]
 
 
 def name(page: Path) -> str:

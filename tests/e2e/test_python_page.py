@@ -1,4 +1,4 @@
-"""README's program in Python, as it stands there; only its sizes are smaller."""
+"""The program of docs/python.md, as it stands there; only its sizes are smaller. README's is a part of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jobs import REPOSITORY
+from pages import blocks
 
 pytestmark = pytest.mark.e2e
 
@@ -19,18 +20,17 @@ SMALL = (
 AFTER = "\nprint('restored:', algo.iteration)\nalgo.stop()\n"
 
 
-def test_the_program_of_readme_trains(
+def test_the_program_of_the_python_page_trains(
     tmp_path: Path,
     small_model: str,
     ray_session: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (_, _, rest) = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## From Python\n\n```python\n")
-    program = rest.partition("```")[0]
+    (program,) = blocks(REPOSITORY / "docs" / "python.md", "python")
     smaller = {
         "smollm2-135m-instruct": small_model,
         "lr=1e-5": f"lr=1e-5, {SMALL}",
-        '"steps": [1, 2],': '"steps": [1, 2], "num_train": 100,',
+        '"steps": [1, 2]': '"steps": [1, 2], "num_train": 100',
         "range(20)": "range(1)",
         "evaluation_interval=5, evaluation_duration=128": "evaluation_interval=1, evaluation_duration=4",
     }

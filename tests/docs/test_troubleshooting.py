@@ -1,0 +1,52 @@
+"""docs/troubleshooting.md quotes messages of the code: each quoted line is one that the code can say."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+from pages import REPOSITORY
+from syntax import tree_of
+
+PAGE = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"^> `(.+)`$", PAGE, flags=re.MULTILINE)
+
+
+def said(node: ast.AST) -> str | None:
+    """A text as the code writes it, with … where it puts something in; None for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%(?:\.\d+)?[sdrgf]|%\.\d+r", "…", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(said(part) or "…" for part in node.values)
+    return None
+
+
+def texts() -> list[str]:
+    files = (REPOSITORY / "rapo_rllib").rglob("*.py")
+    nodes = (node for file in files for node in ast.walk(tree_of(file.read_text(encoding="utf-8"))))
+    return [text for node in nodes if (text := said(node))]
+
+
+TEXTS = texts()
+
+
+def is_said(message: str) -> bool:
+    """Whether the pieces of ``message`` between … stand in one text of the code, in this order."""
+    pieces = [re.escape(piece) for piece in message.split("…") if piece.strip(" .,:;()")]
+    return any(re.search(".*".join(pieces), text, flags=re.DOTALL) for text in TEXTS)
+
+
+@pytest.mark.parametrize("message", QUOTED)
+def test_a_quoted_message_is_in_the_code(message: str) -> None:
+    assert is_said(message)
+
+
+def test_a_message_that_nobody_says_would_be_found() -> None:
+    assert not is_said("the buffer is on fire: …")
+    assert not is_said("of the trajectories ended for … length")
+
+
+def test_every_quoted_line_is_marked() -> None:
+    assert len(QUOTED) > 60
+    assert PAGE.count("\n>") == len(QUOTED)
