@@ -1,6 +1,9 @@
-"""README: short, and what it shows is held by the tests of the pages that have the whole."""
+"""README is short, and what it shows is held by the tests of the pages that have the whole; docs/install.md has all extras."""
 
 from __future__ import annotations
+
+import re
+import tomllib
 
 from pages import REPOSITORY, blocks
 
@@ -17,3 +20,10 @@ def test_its_program_is_a_part_of_the_one_that_a_test_trains() -> None:
     (whole,) = blocks(REPOSITORY / "docs" / "python.md", "python")
     lines = iter(whole.splitlines())
     assert [line for line in part.splitlines() if line not in lines] == []
+
+
+def test_every_extra_is_explained() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| `([\w-]+)` \|", page, flags=re.MULTILINE))
+    assert explained == set(project["optional-dependencies"]) - {"packaged-models"}  # a part of others
