@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _REPLACED = {
-    **dict.fromkeys(("\\left.", "\\right.", "\\left", "\\right", "\\displaystyle", "{}"), ""),
-    **dict.fromkeys(("\\,", "\\;", "\\:", "\\ ", "~", "\\quad", "\\qquad", "\u00a0"), " "),
+    **dict.fromkeys(("\\left.", "\\left", "\\right", "\\displaystyle", "{}"), ""),
+    **dict.fromkeys(("\\,", "\\;", "\\:", "\\ ", "~", "\\quad", "\\qquad"), " "),
     **dict.fromkeys(("\\dfrac", "\\tfrac", "\\cfrac"), "\\frac"),
     **dict.fromkeys(
         ("\\mbox", "\\textrm", "\\textnormal", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\operatorname"), "\\text"
@@ -34,7 +34,6 @@ _REPLACED = {
     "∪": "\\cup ",
     "±": "\\pm ",
     "×": "\\times ",
-    "÷": "\\div ",
     "**": "^",
 }
 # longest first, and a command only where its name ends
@@ -53,7 +52,6 @@ _MONEY = "\ue000"  # stands for an escaped dollar sign
 _ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
 _GROUP = r"\s*(\{[^{}]*\})"
 _END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
-_EMPTY_TEXT = re.compile(r"\\text\{\s*\}")
 _BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
@@ -69,13 +67,10 @@ def tidied(text: str) -> str:
     """
     text = _unwrapped(_END.sub("", re.sub(r"\\!\s*", "", text)).strip())
     text = _REPLACE.sub(lambda match: _REPLACED[match[0]], text)
-    text = _EMPTY_TEXT.sub("", text)
     text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text)
     text = _PLAIN_PI.sub(r"\\pi ", _PLAIN_ROOT.sub(r"\\sqrt{\1}", text))
-    text = re.sub(rf"\\sqrt{_ONE}", r"\\sqrt{\1}", text)
     text = re.sub(rf"\\frac{_ONE}(?=\s*[\\{{\da-zA-Z])", r"\\frac{\1}", text)
     text = re.sub(rf"\\frac{_GROUP}{_ONE}", r"\\frac\1{\2}", text)
-    text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
     text = _SCALE.sub(_scaled, text)
     text = _SET_BUILDER.sub(r"\2", text)
     return _END.sub("", re.sub(r"\s+", " ", text)).strip()

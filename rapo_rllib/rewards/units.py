@@ -28,10 +28,6 @@ _SPELLINGS = {
     "s": "second sec",
     "minute": "min",
     "h": "hour hr",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "",
     "degree": "°",
     "radian": "rad",
     "dollar": "$ usd",
@@ -44,9 +40,6 @@ _SPELLINGS = {
     "pm": "",
     "acre": "",
     "unit": "",
-    "newton": "",
-    "joule": "",
-    "watt": "",
 }
 _KNOWN = {spelling: name for name, others in _SPELLINGS.items() for spelling in (name, *others.split())}
 _BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
