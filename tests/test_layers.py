@@ -25,6 +25,8 @@ FOLDERS = (
 )
 
 ROOT_FILES = 7  # at most
+FEW_LINES = 40  # a shorter file belongs to its only importer
+SMALL = ("objective/*", "algorithm/config_*", "cli/config/*", "*__init__.py")  # an equation or a command is a file all the same
 
 # The package's face, and names that checkpoints and programs have from before: they load what stands above when it is used.
 LAZY = tuple(f"{folder}__init__.py" for folder in ("", "config/", "env_runner/", "evaluation/", "algorithm/"))
@@ -134,6 +136,18 @@ def siblings(root: Path) -> list[str]:
     return found
 
 
+def lonely(root: Path) -> list[str]:
+    """Files of fewer than ``FEW_LINES`` lines that one other file imports at most."""
+    importers: dict[str, set[str]] = {}
+    texts = {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in root.rglob("*.py")}
+    for path, text in texts.items():
+        for _, name in imported_names(tree_of(text), path):
+            target = module_path(name, root) if name.split(".")[0] == PACKAGE else None
+            importers.setdefault(target or "", set()).add(path)
+    short = (path for path, text in texts.items() if text.count("\n") < FEW_LINES and not matches(path, SMALL))
+    return sorted(path for path in short if len(importers.get(path, ())) < 2)
+
+
 def test_package_keeps_the_order() -> None:
     assert len(list(ROOT.rglob("*.py"))) > 5, "the package was not found"
     assert faults(ROOT) == []
@@ -226,6 +240,17 @@ def test_no_three_siblings_share_a_prefix() -> None:
 def test_siblings_with_a_prefix_are_seen(tmp_path: Path) -> None:
     tree = write_tree(tmp_path, dict.fromkeys(("learner/rank_a.py", "learner/rank_b.py", "learner/rank_c.py"), ""))
     assert siblings(tree) == ["learner: rank_*"]
+
+
+def test_a_short_file_belongs_to_its_only_importer() -> None:
+    assert lonely(ROOT) == []
+
+
+def test_a_short_file_with_one_importer_is_seen(tmp_path: Path) -> None:
+    used = "from rapo_rllib.tools import alone, shared"
+    files = {"tools/alone.py": "", "tools/shared.py": "", "tools/long.py": "\n" * FEW_LINES, "envs/base.py": used}
+    tree = write_tree(tmp_path, files | {"learner/learner.py": "\n" * FEW_LINES + used.replace("alone, ", "")})
+    assert [path for path in lonely(tree) if path.startswith("tools/") and path != "tools/base.py"] == ["tools/alone.py"]
 
 
 def test_tests_mirror_the_package() -> None:

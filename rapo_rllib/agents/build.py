@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, OffPolicyAgent
+from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OffPolicyAgent
 from rapo_rllib.agents.journal import Journal, Totals
-from rapo_rllib.agents.selection import best_attempts
 from rapo_rllib.buffer.build import NOTE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.embedding.local import BATCH_SIZE
@@ -136,3 +135,22 @@ def _declare_complete(buffer: StepTraceBuffer, source: str) -> None:
     buffer.fit_index()
     before = buffer.note(NOTE) or {"traces": f"agent:{source}", "max_traces": None}
     buffer.set_note(NOTE, {**before, "count": buffer.count()})
+
+
+def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:
+    """The ``keep`` attempts with the highest reward, best first; of equal rewards, those that were sampled first.
+
+    Attempts that ended with an error, that have an empty step, or that are the same text as one that is kept are left out: a
+    buffer stores a text, and once.
+
+    Args:
+        attempts: at one question.
+        keep: ``K``.
+        min_reward: the least that is kept; None: anything positive.
+    """
+    found: dict[tuple[str, ...], Attempt] = {}
+    for attempt in sorted(attempts, key=lambda attempt: -attempt.reward):
+        good = attempt.reward > 0 if min_reward is None else attempt.reward >= min_reward
+        if good and attempt.steps and all(attempt.steps) and attempt.end != "error":
+            found.setdefault(attempt.steps, attempt)
+    return list(found.values())[:keep]

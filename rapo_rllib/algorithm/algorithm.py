@@ -31,7 +31,7 @@ from rapo_rllib.algorithm.off_policy import make_mixing
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.warm_start import started_from, warm_start
-from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
 from rapo_rllib.checkpoints.algorithm import SavesCheckpoints
 from rapo_rllib.config.question_source import questions
 from rapo_rllib.env_runner.batch import sample_batch
@@ -42,7 +42,6 @@ from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
 from rapo_rllib.models.loading import load_tokenizer
-from rapo_rllib.monitoring.failed_batch import save_batch
 from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
@@ -103,7 +102,7 @@ class RAPO(SavesCheckpoints, Algorithm):
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
         if config.uses_retrieval:
-            from rapo_rllib.algorithm.buffer import open_buffer
+            from rapo_rllib.algorithm.off_policy import open_buffer
 
             named = (self.progress, self.run_name, self.test_questions, train_questions)
             self._buffer, self._buffer_updater = open_buffer(config, *named)

@@ -40,7 +40,7 @@ class MadeClasses(SettingsViews):
         self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, placement_group: Any = None
     ) -> LearnerGroup:
         """Learners whose weights may be sharded; see RLlib for the arguments."""
-        from rapo_rllib.learner.group import RAPOLearnerGroup
+        from rapo_rllib.learner.ranks import RAPOLearnerGroup
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
         return RAPOLearnerGroup(config=self.copy(), module_spec=spec, placement_group=placement_group)

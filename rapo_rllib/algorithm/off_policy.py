@@ -1,8 +1,13 @@
-"""The off-policy mixing that a config asks for. Flow: RAPOConfig -> here -> ``batching/off_policy.py`` -> ``RAPO``."""
+"""The off-policy data that a config asks for, made on the first run: the Step-Trace Buffer, and trajectories mixed into groups.
+
+Flow: RAPOConfig -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
 from rapo_rllib.batching.replay import ReplayStore
@@ -10,6 +15,82 @@ from rapo_rllib.config.question_source import expert_trajectories
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.types import ExpertTrajectory, Question
+
+if TYPE_CHECKING:
+    from rapo_rllib.algorithm.buffer_growth import BufferUpdater
+    from rapo_rllib.algorithm.run_name import RunName
+    from rapo_rllib.buffer.store import StepTraceBuffer
+
+logger = logging.getLogger(__name__)
+
+
+def open_buffer(
+    config: Any,
+    progress: Progress,
+    run: RunName,
+    test_questions: Sequence[Question] = (),
+    train_questions: Iterable[Question] = (),
+) -> tuple[StepTraceBuffer, BufferUpdater]:
+    """The complete buffer of this config, built if it is not there yet, and its upkeep in this run; the caller closes both.
+
+    Args:
+        config: a ``RAPOConfig``.
+        progress: told what is done.
+        run: name of this run.
+        test_questions: those of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
+            beforehand, so nothing can be said about them.
+        train_questions: those of the training; how many of them have step traces is said.
+
+    Raises:
+        ValueError: it cannot be built, was built from something else, or holds evaluation questions.
+        RetrievalError: Milvus does not answer.
+    """
+    from rapo_rllib.algorithm.buffer_growth import BufferUpdater
+    from rapo_rllib.buffer.build import ensure_built
+    from rapo_rllib.buffer.coverage import coverage
+    from rapo_rllib.buffer.leak_guard import LeakGuard
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.buffer.unfinished import unfinished_imports
+
+    settings = config.buffer_settings
+    buffer = StepTraceBuffer(settings)
+    progress.say(f"opening the Step-Trace Buffer at {settings.uri}")
+    said = 0
+
+    def on_progress(count: int) -> None:
+        nonlocal said
+        if count - said >= 250:
+            said = count
+            progress.say(f"embedded and stored {count} step traces")
+
+    guard = LeakGuard(question.text for question in test_questions)
+    count = ensure_built(buffer, _traces(config), settings.max_traces, on_progress, guard)
+    if guard.refused:
+        progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
+    for files in unfinished_imports(buffer):
+        logger.warning("the Step-Trace Buffer lacks step traces: the import of %s was not finished; run it again", files)
+    buffer.prepare()
+    covered = coverage(buffer, (question.text for question in train_questions))
+    progress.say(f"the Step-Trace Buffer holds {count} step traces" + ("" if covered is None else f": {covered}"))
+    upkeep = BufferUpdater(buffer, run, config.objective_settings, config.protocol_settings, guard)
+    upkeep.coverage = covered
+    return buffer, upkeep
+
+
+def _traces(config: Any) -> Any:
+    source = config.buffer_settings.traces
+    if source is None:
+        return None
+    if source == "expert":
+        return lambda: expert_trajectories(config)
+
+    def from_file() -> Iterable[ExpertTrajectory]:
+        from rapo_rllib.traces.recorded import read_trace_file
+
+        return read_trace_file(source)
+
+    return from_file
 
 
 def make_mixing(config: Any, progress: Progress) -> OffPolicyMixing | None:

@@ -35,9 +35,8 @@ from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.learner.checkpoint import TrainingState
 from rapo_rllib.learner.lockstep import Lockstep, passes_over
-from rapo_rllib.learner.master_weights import MasterWeightAdamW
+from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
 from rapo_rllib.learner.metrics import UpdateMetrics
-from rapo_rllib.learner.optimizer_state import load_optimizer_state, optimizer_state
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings

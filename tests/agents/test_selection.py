@@ -3,7 +3,7 @@
 import pytest
 
 from rapo_rllib.agents.attempts import Attempt
-from rapo_rllib.agents.selection import best_attempts
+from rapo_rllib.agents.build import best_attempts
 
 
 def attempts(*rewards: float, **fields) -> list[Attempt]:

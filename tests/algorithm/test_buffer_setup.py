@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.algorithm.buffer import open_buffer
+from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin

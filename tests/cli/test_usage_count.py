@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.cli.train.usage_count import only_if_reported
+from rapo_rllib.cli.train.run import only_if_reported
 
 
 @pytest.mark.parametrize(("enabled", "notes"), [("0", False), ("1", True)])

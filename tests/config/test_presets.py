@@ -11,7 +11,7 @@ from ray import tune
 from ray.tune.search.variant_generator import generate_variants
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.algorithm.buffer import open_buffer
+from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.config.presets import NESTED, PRESETS, UPDATE_DEFAULTS
 from rapo_rllib.config.question_source import env_maker

@@ -14,7 +14,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
 from rapo_rllib.config.question_source import expert_trajectories, questions
-from rapo_rllib.env_runner.episodes import episode_view
+from rapo_rllib.env_runner.callbacks import episode_view
 from rapo_rllib.types import Step, Trajectory
 
 

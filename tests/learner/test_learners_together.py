@@ -25,8 +25,8 @@ from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.checkpoints.algorithm import SavesCheckpoints, _save
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner.group import RAPOLearnerGroup
 from rapo_rllib.learner.learner import RAPOTorchLearner
+from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.weights.packing import unpack_weights
 

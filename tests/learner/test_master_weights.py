@@ -11,8 +11,7 @@ from tiny_models import save_tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.learner.learner import RAPOTorchLearner
-from rapo_rllib.learner.master_weights import MasterWeightAdamW
-from rapo_rllib.learner.optimizer_state import load_optimizer_state, optimizer_state
+from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
 from rapo_rllib.settings import ObjectiveSettings
 
 

@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from rapo_rllib.cli.train.checks import check_resources
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.log_file import NAME, LogFile, logged
 from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
-from rapo_rllib.cli.train.usage_count import only_if_reported
 
 if TYPE_CHECKING:
     from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
@@ -31,7 +31,7 @@ _RAY_SETTINGS = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # metric_check.py does it
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # scheduler_checks.py does it
 }
 
 
@@ -136,9 +136,9 @@ def _train(
     from ray.tune.experiment import Experiment
 
     from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
-    from rapo_rllib.cli.train.metric_check import MetricCheck
     from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
+    from rapo_rllib.cli.train.scheduler_checks import MetricCheck
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
@@ -215,3 +215,23 @@ def _last_lines(trial: Any, count: int = 3) -> str:
     beside = [f"(what its processes said: {log})"] if log.exists() else []
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n  ".join(["", *lines[-count:], f"(all of it: {file})", *beside])
+
+
+@contextmanager
+def only_if_reported() -> Iterator[None]:
+    """Ray notes for its usage statistics which of its loggers a run has, and imports them all for that: W&B takes seconds.
+
+    Leave that out where the statistics are off (``RAY_USAGE_STATS_ENABLED=0``), so that nobody would get the note.
+    """
+    from ray._common.usage.usage_lib import usage_stats_enabled
+    from ray.air._internal import usage
+
+    if usage_stats_enabled():
+        yield
+        return
+    noted = usage.tag_callbacks
+    usage.tag_callbacks = lambda callbacks: False
+    try:
+        yield
+    finally:
+        usage.tag_callbacks = noted

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
-from rapo_rllib.envs.benchmarks.encrypted import decrypted_row
 from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark
 from rapo_rllib.envs.dataset_files import read_rows
 from rapo_rllib.envs.dataset_rows import field_value, question_from_row
@@ -104,3 +106,27 @@ def _final_answer(solution: str) -> str:
     if found is None and (bare := _BARE_BOX.findall(solution)):
         found = bare[-1]
     return found or ""
+
+
+def decrypted_row(row: Mapping[str, Any], fields: tuple[str, ...], where: str) -> dict[str, Any]:
+    """``row`` with ``fields`` in plain text; a row without a canary is in plain text already.
+
+    BrowseComp's rows are published so, that no crawler reads the answers: Base64 of the text XOR the repeated SHA-256 digest of
+    the row's ``canary``.
+
+    Raises:
+        ValueError: a field is no cipher of this row's canary.
+    """
+    canary = row.get("canary")
+    if not canary:
+        return dict(row)
+    try:
+        return {**row, **{field: _decrypted(row[field], canary) for field in fields if field in row}}
+    except (ValueError, AttributeError, TypeError) as error:  # Base64, UTF-8; a cell that is no text
+        raise ValueError(f"{where}: cannot be decrypted with its canary ({error}): the file is damaged") from error
+
+
+def _decrypted(cipher: str, canary: str) -> str:
+    content = base64.b64decode(cipher, validate=True)
+    key = hashlib.sha256(canary.encode()).digest()
+    return bytes(a ^ b for a, b in zip(content, cycle(key), strict=False)).decode()
