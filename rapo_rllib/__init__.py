@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rapo_rllib.lazy import lazy_names
 from rapo_rllib.registration import register
 
 if TYPE_CHECKING:
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["RAPO", "RAPOConfig", "__version__"]
 
-_HOMES = {"RAPO": "rapo_rllib.algorithm.algorithm", "RAPOConfig": "rapo_rllib.algorithm.config"}
-
-
-def __getattr__(name: str) -> Any:
-    """Load ``RAPO`` and ``RAPOConfig`` when they are first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
+__getattr__ = lazy_names(__name__, {"RAPO": "rapo_rllib.algorithm.algorithm", "RAPOConfig": "rapo_rllib.algorithm.config"})
 
 register()
