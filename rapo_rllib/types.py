@@ -53,7 +53,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class HistoryQuery:
-    """What a trajectory asks the Step-Trace Buffer: its question and its steps so far."""
+    """A question of a trajectory to the Step-Trace Buffer: its question and its steps so far."""
 
     question: str
     history: str

@@ -1,4 +1,4 @@
-"""What is checked in a user's keys wherever they are read: unknown ones, and values of ``env_config``."""
+"""Check a user's keys wherever they are read: unknown ones, and values of ``env_config``."""
 
 from __future__ import annotations
 

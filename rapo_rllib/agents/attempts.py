@@ -1,4 +1,4 @@
-"""What an off-policy agent gives back: its attempts at a question, as texts in the protocol of the job."""
+"""Attempts of an off-policy agent at a question, as texts in the protocol of the job."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MAX_FAILED_QUESTIONS = 3  # in a row, of which the agent wrote less than half: i
 
 @dataclass(frozen=True)
 class Keeping:
-    """Which attempts are kept, and under what name."""
+    """The attempts that are kept, and their name."""
 
     source: str
     keep: int = 5  # K
@@ -35,7 +35,7 @@ class Keeping:
 
 @dataclass
 class AgentBuild:
-    """How far a build is."""
+    """Progress of a build."""
 
     total: int  # questions
     samples: int

@@ -31,7 +31,7 @@ _SHOWN = 300  # characters of an error's answer
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """Where the agent is, and how it is asked."""
+    """The address of the agent, and how it is asked."""
 
     address: str  # with its version, for example http://127.0.0.1:8000/v1
     model: str  # as the endpoint calls it
@@ -55,7 +55,7 @@ class EndpointOptions:
 
 @dataclass(frozen=True)
 class WrittenStep:
-    """What the endpoint wrote."""
+    """One step that the endpoint wrote."""
 
     text: str  # ends with the closing tag where it stopped
     finish: str  # stop (a closing tag), eos or length
@@ -139,7 +139,7 @@ class AgentEndpoint:
 
 
 def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
-    """What an answer of the endpoint says.
+    """Read an answer of the endpoint.
 
     Endpoints leave the string they stopped at out. vLLM names it; elsewhere it is the closing form of the tag left open.
     A text that went on beyond a closing tag (the endpoint ignored it, or it was not among the four sent) is cut there.

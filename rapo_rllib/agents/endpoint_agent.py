@@ -55,13 +55,13 @@ class Episode:
     score_failure: str = ""
 
     def take_outcome(self, info: Mapping[str, Any]) -> None:
-        """What the environment says at the end."""
+        """Note what the environment says at the end."""
         self.correct = bool(info.get("correct", self.reward > 0))
         self.format_ok = bool(info.get("format_ok", True))
         self.score_failure = str(info.get("score_failure", ""))
 
     def attempt(self, end: str, error: str = "", agent_failed: bool = False) -> Attempt:
-        """What came of it."""
+        """Return the attempt that came of it."""
         return Attempt(
             tuple(text + shown for text, shown in self.steps),
             self.reward,

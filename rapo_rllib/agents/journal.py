@@ -1,4 +1,4 @@
-"""What an agent has written so far, on disk, so that a build goes on after a kill at any moment.
+"""Keep what an agent has written on disk, so that a build resumes after a kill at any moment.
 
     NAME.traces.jsonl      the kept trajectories, a line each, as ``traces/recorded.py`` reads them
     NAME.progress.jsonl    what the build is of (first line), then a line per finished question

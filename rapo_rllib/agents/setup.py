@@ -33,7 +33,7 @@ BUNCHES = 4  # attempts of a bunch, in multiples of what the engine runs at a ti
 
 @dataclass(frozen=True)
 class AgentChoice:
-    """Which agent, and how it samples."""
+    """The choice of an agent, and how it samples."""
 
     name: str  # as above
     key: str = field(default="--agent", kw_only=True)  # what the user calls it, for messages
@@ -57,7 +57,7 @@ class AgentChoice:
 
     @property
     def short_name(self) -> str:
-        """What its traces are called: the model's name, or that of its folder; of a checkpoint also its run's."""
+        """The name of its traces: the model's name, or that of its folder; of a checkpoint also its run's."""
         if self.is_endpoint:
             return self.model
         folder = Path(self.name).expanduser()
@@ -68,7 +68,7 @@ class AgentChoice:
 
 
 def make_agent_factory(config: Any, choice: AgentChoice, retriever: Retriever | None = None) -> Callable[[], OffPolicyAgent]:
-    """What makes the agent ready to write; whatever can be wrong with its name is told before.
+    """Return a function that makes the agent ready to write; whatever can be wrong with its name is told before.
 
     Args:
         config: a ``RAPOConfig``: environment, protocol, budgets, engine.
@@ -88,7 +88,7 @@ def make_agent_factory(config: Any, choice: AgentChoice, retriever: Retriever | 
 
 
 def fingerprint_fields(config: Any, choice: AgentChoice) -> dict[str, Any]:
-    """What an agent writes depends on this: agent, samples, environment, protocol and budgets."""
+    """List what an agent's writing depends on: agent, samples, environment, protocol and budgets."""
     env = config.env
     settings = config.rollout_settings
     budgets = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")

@@ -23,7 +23,7 @@ MIN_BLOCK, MAX_BLOCK = 64, 512  # queries: small segments are joined up to the f
 
 
 class TreeBlocks:
-    """How the queries of a row are cut into blocks, and which pieces of the row each block sees.
+    """Cut the queries of a row into blocks, and find which pieces of the row each block sees.
 
     Example: a prompt of 300 tokens with responses of 150 and 120 makes three blocks; the last one's keys are the pieces
     ``[0, 300)`` and ``[450, 570)``. Its mask, ``[120, 420]``, lets every query see the first piece and its own part causally.
@@ -59,7 +59,7 @@ class TreeBlocks:
 
 
 def _block_stops(ends: Sequence[int]) -> list[int]:
-    """Where blocks of queries end: at the end of a segment, once there are ``MIN_BLOCK``; never more than ``MAX_BLOCK``."""
+    """Find where blocks of queries end: at a segment's end, once there are ``MIN_BLOCK``; never more than ``MAX_BLOCK``."""
     stops, start = [], 0
     for index in range(1, len(ends) + 1):
         segment_ends = index == len(ends) or ends[index] != ends[index - 1]

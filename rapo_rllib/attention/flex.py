@@ -45,7 +45,7 @@ def block_mask(row: PackedRow, window: int | None = None) -> BlockMask:
 
 
 def _visible_blocks(ends: torch.Tensor, positions: torch.Tensor, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which blocks of keys a block of queries may see some, or surely all, of: twice ``[n, n]``; arguments ``[n, BLOCK]``."""
+    """Find blocks of keys that a block of queries may see some or all of: twice ``[n, n]``; arguments ``[n, BLOCK]``."""
     index = torch.arange(len(ends), device=ends.device)
     queries, keys = index[:, None], index
     some = (queries >= keys) & (ends.amax(1) > queries * BLOCK)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RowAttention(StrEnum):
-    """How a packed row goes through a model."""
+    """The way of a packed row through a model."""
 
     FLEX = "flex"  # FlexAttention with a block mask
     BLOCKS = "blocks"  # SDPA on blocks of queries, by an attention function of ours

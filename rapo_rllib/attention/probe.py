@@ -1,4 +1,4 @@
-"""Which attention over packed rows a model computes rightly, found by trying.
+"""Find by trying which attention over packed rows a model computes rightly.
 
 A list of model names would be wrong by the next release. So a small packed row of random tokens, with a fork in it, goes
 through the model once in each way, and what comes out must be what the separate sequences give.

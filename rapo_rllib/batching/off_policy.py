@@ -20,7 +20,7 @@ from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryG
 
 
 class OffPolicySource(Protocol):
-    """Where trajectories of others come from."""
+    """A source of trajectories of others."""
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
         """At most ``count`` different trajectories for the question of ``group``, with this prompt."""
@@ -82,7 +82,7 @@ class ExpertSource:
         """An expert does not learn."""
 
     def metrics(self) -> dict[str, float]:
-        """How many there are, and how many were too long so far."""
+        """Count them, and those that were too long so far."""
         return {"stored": float(len(self)), "too_long": float(self.too_long)}
 
     def get_state(self) -> None:
@@ -118,7 +118,7 @@ class OffPolicyMixing:
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """What was mixed into these groups: ``off_policy/...``."""
+        """Metrics of what was mixed into these groups: ``off_policy/...``."""
         added = [t for group in groups for t in group.off_policy]
         ages = [group.policy_version - t.policy_version for group in groups for t in group.off_policy]
         values = {

@@ -215,7 +215,7 @@ def _row(paths: Sequence[_Path], share: bool) -> PackedRow:
 
 
 def _row_indices(segments: Sequence[Segment], starts: np.ndarray, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Where in the row each token of each sequence stands."""
+    """Find where in the row each token of each sequence stands."""
     where = [np.empty(len(tokens), dtype=np.int64) for tokens in inputs]
     for row_start, segment in zip(starts, segments, strict=True):
         stop = segment.start + len(segment.token_ids)

@@ -93,7 +93,7 @@ class ReplayStore:
             del self._by_question[next(iter(self._by_question))]
 
     def metrics(self) -> dict[str, float]:
-        """How much it holds."""
+        """Count what it holds."""
         return {"stored": float(len(self)), "questions": float(len(self._by_question))}
 
     def get_state(self) -> dict[str, list[StoredTrajectory]]:

@@ -74,7 +74,7 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What became of the trajectories of one batch; of the rollouts, where it does not say off-policy."""
+    """Statistics of the trajectories of one batch; of the rollouts, where it does not say off-policy."""
 
     num_groups: int = 0
     num_groups_without_signal: int = 0  # all outcomes equal: no gradient, whatever retrieval rewards and lengths say

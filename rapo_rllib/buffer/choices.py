@@ -1,4 +1,4 @@
-"""What a user may choose about a Step-Trace Buffer, and the choice among the nearest step traces of one query."""
+"""Check what a user may choose about a Step-Trace Buffer, and make the choice among the nearest step traces of one query."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _check_ranking(settings: BufferSettings) -> None:
 
 
 def ranking_score(similarity: float, source_weight: float, usage: TraceUsage, usage_weight: float) -> float:
-    """What the candidates of one query are ordered by, where sources have weights or usage counts.
+    """Score that orders the candidates of one query, where sources have weights or usage counts.
 
         score = w_source · similarity + u · uses · mean retrieval reward / (uses + 4)
 

@@ -81,7 +81,7 @@ class Embedder:
 
     @property
     def fingerprint(self) -> str:
-        """What decides whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
+        """The facts that decide whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
         facts = {**self.encoder.facts, "recipe": RECIPES[self.key_recipe], "max_tokens": self._max_tokens}
         return json.dumps(facts, sort_keys=True)
 

@@ -1,4 +1,4 @@
-"""Which step traces a query may be answered by: a ``TraceFilter`` as Milvus' expression, and as a mask over a snapshot's rows.
+"""Filter step traces: a ``TraceFilter`` as Milvus' expression, and as a mask over a snapshot's rows.
 
 Beside the filter stand sources that are shut out, those of weight 0.
 

@@ -78,7 +78,7 @@ def _trace(trajectory: Trajectory, history: str, text: str, index: int) -> StepT
 
 
 def grown_score(reward: float, usage: TraceUsage, age: int, half_life: float) -> float:
-    """What a trace of the policy's own is worth: its reward and how it fared, halved every ``half_life`` weight versions.
+    """Worth of a trace of the policy's own: its reward and how it fared, halved every ``half_life`` weight versions.
 
         score = (reward + uses · mean retrieval reward / (uses + 4)) · 2^(-age / half_life)
 
@@ -89,7 +89,7 @@ def grown_score(reward: float, usage: TraceUsage, age: int, half_life: float) ->
 
 @dataclass(frozen=True)
 class Change:
-    """What an addition did to the traces that are kept."""
+    """The effect of an addition on the traces that are kept."""
 
     added: tuple[str, ...] = ()  # ids
     removed: tuple[str, ...] = ()  # ids

@@ -33,7 +33,7 @@ Stamp = tuple[int, int] | None  # size and time of change, ns; None: there is no
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """What to import, and how."""
+    """The plan of an import."""
 
     files: tuple[Path, ...]
     format: str = AUTO
@@ -46,7 +46,7 @@ class ImportPlan:
 
 @dataclass
 class ImportReport:
-    """What the files hold."""
+    """The content of the files."""
 
     given: dict[str, int]  # step traces of each source that are imported
     dropped: Counter[str]  # rows or step traces that are not, by reason
@@ -57,7 +57,7 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class ImportProgress:
-    """How far an import is. ``seen`` step traces of ``total`` were looked at; ``embedded`` of them were not stored before."""
+    """Progress of an import. ``seen`` step traces of ``total`` were looked at; ``embedded`` of them were not stored before."""
 
     seen: int
     embedded: int

@@ -1,4 +1,4 @@
-"""What is embedded: one rule for keys (when a trace is stored) and queries (when one is looked up).
+"""Make the texts that are embedded: one rule for keys (when a trace is stored) and queries (when one is looked up).
 
 Encoders read a few hundred tokens and cut the right end off without a word, which makes all long histories of a question the
 same vector. Here the cut is explicit (``step_trace_buffer.key_recipe``). Flow: ``embedder.py`` calls this for every (question,

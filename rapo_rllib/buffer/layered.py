@@ -19,7 +19,7 @@ from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
 @dataclass(frozen=True)
 class BufferView:
-    """What the driver tells the env runners about the buffer before a rollout."""
+    """The buffer as the driver describes it to the env runners before a rollout."""
 
     grown_collection: str | None = None  # the policy's own traces; None: there are none
     grown_version: int = 0  # changes with them

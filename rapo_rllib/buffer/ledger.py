@@ -1,4 +1,4 @@
-"""How many step traces were stored, noted beside them, so that a damaged buffer is not taken for a smaller one.
+"""Note how many step traces were stored, so that a damaged buffer is not taken for a smaller one.
 
 Milvus Lite opens a folder whose write-ahead log or data files were cut off or deleted, and serves what is left without a word.
 """

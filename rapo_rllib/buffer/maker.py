@@ -1,4 +1,4 @@
-"""What made the keys of a collection, and whether an embedder that is here makes comparable ones.
+"""Tell what made the keys of a collection, and whether an embedder that is here makes comparable ones.
 
 ``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened. Stored:
 recipe, name of the embedder, hash of its weights, length, the precision it ran in, normalisation, pooling; and the vector of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def maker_of(embedder: Embedder) -> dict[str, Any]:
-    """What is stored about an embedder, as JSON."""
+    """Facts that are stored about an embedder, as JSON."""
     return {
         "name": embedder.name,
         "fingerprint": embedder.fingerprint,
@@ -62,7 +62,7 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
 
 
 def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
-    """What tells ``embedder`` from the one that made a collection, a sentence each; empty: their vectors are comparable.
+    """List what tells ``embedder`` from the one that made a collection, a sentence each; empty: their vectors are comparable.
 
     Example: ``["pooling: 'mean' there, 'last_token' here"]``
     """

@@ -1,4 +1,4 @@
-"""How near the keys of a buffer are to each other, and to questions: a sample of keys against all of them, page by page.
+"""Measure how near keys are to each other, and to questions: a sample of keys against all of them, page by page.
 
 Memory does not grow with the buffer: it holds the sample, one page and one block of similarities.
 """

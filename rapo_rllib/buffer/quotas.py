@@ -1,4 +1,4 @@
-"""How many step traces each source gives, where only so many are wanted."""
+"""Divide the step traces that are wanted among sources."""
 
 from __future__ import annotations
 

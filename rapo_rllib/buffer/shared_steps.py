@@ -15,7 +15,7 @@ from rapo_rllib.types import StepTrace
 
 
 class SharedSteps:
-    """What is known of every step after a source was read once: its best reward, under an 8-byte digest of its id.
+    """Facts about every step after a source was read once: its best reward, under an 8-byte digest of its id.
 
     Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
     question id of the second.

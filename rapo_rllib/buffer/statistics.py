@@ -36,7 +36,7 @@ class Spread:
 
 @dataclass
 class Coverage:
-    """How much of the training questions the buffer knows."""
+    """The share of the training questions that the buffer knows."""
 
     questions: int  # different ones
     covered: int  # of them have a step trace of their own, by normalised text
@@ -146,7 +146,7 @@ def spread(values: Any, bounds: tuple[float, float] | None = None) -> Spread | N
 
 
 class _Count:
-    """What one pass over the rows adds up: counters, and a few bytes a row."""
+    """Sums of one pass over the rows: counters, and a few bytes a row."""
 
     def __init__(self) -> None:
         self.traces = 0
@@ -178,7 +178,7 @@ class _Count:
 
 
 def trajectory_lengths(by_index: Mapping[int, int]) -> dict[int, int]:
-    """How many trajectories have how many steps, from how many step traces stand at which place.
+    """Count trajectories by their number of steps, from how many step traces stand at which place.
 
     A trajectory of ``n`` steps has one step trace at each place below ``n``. Trajectories that begin alike share their first
     step traces, and count as one as far as they do.

@@ -139,7 +139,7 @@ class StepTraceBuffer:
 
     @property
     def usage(self) -> Usage:
-        """How often each trace was shown, and how it fared."""
+        """Count how often each trace was shown, and how it fared."""
         return Usage(self.milvus, self.collection)
 
     def source_weights(self) -> dict[str, float]:
@@ -190,7 +190,7 @@ class StepTraceBuffer:
         return find(range(len(queries)), top_k)
 
     def _whole(self, found: Sequence[Sequence[dict]]) -> list[list[RetrievedTrace]]:
-        """What a search found, long texts put together again."""
+        """Return what a search found, long texts put together again."""
         whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
         return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
 
@@ -204,7 +204,7 @@ class StepTraceBuffer:
         return random_traces([self.drawable()], queries, rngs, without, self.embedder.dim) if queries else []
 
     def drawable(self) -> Drawable:
-        """What can be drawn of it. Raises as :meth:`random_traces`."""
+        """Return what can be drawn of it. Raises as :meth:`random_traces`."""
         self._open_whole()
         return self._drawable
 
@@ -265,7 +265,7 @@ class StepTraceBuffer:
         self.milvus.close()
 
     def note(self, name: str) -> dict | None:
-        """What :meth:`set_note` stored under ``name``."""
+        """Return what :meth:`set_note` stored under ``name``."""
         return self._notes.get(name)
 
     def set_note(self, name: str, value: dict) -> None:

@@ -1,4 +1,4 @@
-"""What a collection was made with, for commands that take it from there instead of asking again."""
+"""Read what a collection was made with, for commands that need not ask again."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def adopted(settings: BufferSettings) -> BufferSettings:
 
 
 def lasting_name(name: str) -> str:
-    """What means the same wherever a command runs: of a folder its absolute path; other names as they are."""
+    """Return a name that means the same wherever a command runs: of a folder its absolute path; other names as they are."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if name not in PACKAGED_EMBEDDERS and folder.is_dir() else name

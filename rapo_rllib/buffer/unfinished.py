@@ -1,4 +1,4 @@
-"""Which imports were begun and not finished, noted beside the step traces: until they are, some of their steps are missing.
+"""Note which imports were begun and not finished: until they are, some of their steps are missing.
 
 Flow: ``importing.py`` notes; ``verifying.py`` and ``algorithm/buffer.py`` tell. Imports of other files do not clear it.
 """

@@ -1,4 +1,4 @@
-"""How often each step trace was shown, and how it fared: what ``rllib buffer stats`` tells and ``usage_weight`` ranks by.
+"""Count how often each step trace was shown, and how it fared: what ``rllib buffer stats`` tells and ``usage_weight`` ranks by.
 
     RAPO (driver) --UsageRecord.add after every rollout--> totals of this run --write--> <collection>_usage --all--> stats
 

@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What was looked at, and what was found."""
+    """The result of a check: what was looked at, and what was found."""
 
     rows: int = 0
     embedded_again: int = 0
@@ -158,7 +158,7 @@ def _bad_vectors(traces: list[StepTrace], vectors: np.ndarray, dim: int) -> Iter
 
 
 def _check_notes(buffer: StepTraceBuffer, rows: int, findings: _Findings) -> None:
-    """What is noted about the buffer against what is there."""
+    """Compare what is noted about the buffer with what is there."""
     for files in unfinished_imports(buffer):
         findings.add("an import that was not finished; run it again", files)
     built = buffer.note(BUILT)

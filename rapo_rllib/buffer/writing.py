@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Written:
-    """What was done with the step traces that were given."""
+    """The outcome of writing step traces."""
 
     seen: int = 0
     added: int = 0

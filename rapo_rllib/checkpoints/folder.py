@@ -93,7 +93,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
-    """What lies in ``folder`` by names that none of ``checkpoints`` lists, sorted."""
+    """List what lies in ``folder`` by names that none of ``checkpoints`` has, sorted."""
     listed = {name.split("/")[0] for checkpoint in checkpoints for name in read_manifest(checkpoint).get("files", ())}
     return sorted({entry.name for entry in folder.iterdir()} - listed - {MANIFEST, _TUNES_OWN})
 

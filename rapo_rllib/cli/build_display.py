@@ -1,4 +1,4 @@
-"""How far a build or an import is: a bar on a terminal, a line now and then elsewhere."""
+"""Show how far a build or an import is: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Bar:
 
 
 def progress_line(progress: BuildProgress, seconds: float, things: str = "passages") -> str:
-    """Where it is, how fast it embeds, and when it will be done.
+    """Tell where it is, how fast it embeds, and when it will be done.
 
     >>> from rapo_rllib.corpus.build import BuildProgress
     >>> progress_line(BuildProgress(seen=600, embedded=400, total=1200), 4.0)

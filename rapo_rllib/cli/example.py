@@ -74,7 +74,7 @@ def _run(train_file: Callable[..., None]) -> Callable[..., None]:
 
 
 def _found(look: Callable[[], Any]) -> Any:
-    """What ``look`` finds; a mistake is one line and exit status 1."""
+    """Return what ``look`` finds; a mistake is one line and exit status 1."""
     try:
         return look()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Where the example jobs lie, and what is said of each: those of the checkout, or those that came with the wheel."""
+"""Find the example jobs, and what is said of each: those of the checkout, or those that came with the wheel."""
 
 from __future__ import annotations
 

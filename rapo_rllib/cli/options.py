@@ -1,4 +1,4 @@
-"""What the command line says beside the file; None: as the file says."""
+"""Options of the command line beside the file; None: as the file says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines of a training are other libraries' warnings and progress: those that belong into a log file, not on the terminal.
+"""Recognise other libraries' warnings and progress: lines that belong into a log file, not on the terminal.
 
     worker: mark_others() --marked log records and warnings--> Ray --> terminal's process: OtherLines.takes
 

@@ -26,7 +26,7 @@ def quiet() -> None:
 
 
 def quiet_worker() -> None:
-    """What Ray calls in every worker that it starts."""
+    """Set up a worker; Ray calls it in every one that it starts."""
     quiet()
     mark_others()
 

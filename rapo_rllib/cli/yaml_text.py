@@ -58,7 +58,7 @@ _Loader.add_constructor(_AMBIGUOUS, _Loader.refuse)
 
 
 def _no_key(node: yaml.Node, key_node: yaml.Node) -> str:
-    """What is wrong with a list or a mapping in the place of a key, above all ``{{ name }}``."""
+    """Tell what is wrong with a list or a mapping in the place of a key, above all ``{{ name }}``."""
     line = _line(key_node.start_mark)
     if isinstance(key_node, yaml.MappingNode) and node.start_mark.index == key_node.start_mark.index - 1:
         return f"a template was not filled in: {line!r}; write the value in the place of {{{{ … }}}}"

@@ -23,7 +23,7 @@ LOCK_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a build is. ``seen`` passages of ``total`` were looked at; ``embedded`` of them were not stored before."""
+    """Progress of a build. ``seen`` passages of ``total`` were looked at; ``embedded`` of them were not stored before."""
 
     seen: int
     embedded: int

@@ -37,7 +37,7 @@ NAMES = tuple(field.name for field in FIELDS)
 
 @dataclass(frozen=True)
 class CorpusPlace:
-    """Where a corpus is. ``prefix`` stands before the names of these fields where the user writes them, for messages."""
+    """The place of a corpus. ``prefix`` stands before the names of these fields where the user writes them, for messages."""
 
     uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
     collection: str = "passages"
@@ -244,7 +244,7 @@ def _fingerprint(encoder: TextEncoder) -> str:
 
 
 def _difference(facts: dict[str, Any], encoder: TextEncoder) -> str:
-    """What of an encoder is not as it was when the corpus was made; empty: their vectors are comparable."""
+    """List what of an encoder has changed since the corpus was made; empty: their vectors are comparable."""
     if (here := _fingerprint(encoder)) != facts["fingerprint"]:
         return f"{facts['fingerprint']} there, {here} here"
     cosine = probe_cosine(facts["probe"], encoder.probe) if "probe" in facts else 1.0  # the first corpora had none

@@ -35,7 +35,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class PassageFields:
-    """Which fields of a row hold what."""
+    """The names of a row's fields."""
 
     text: str = "text"
     title: str = "title"  # may be missing

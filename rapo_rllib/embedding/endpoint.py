@@ -138,7 +138,7 @@ class EndpointEncoder:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """What texts are cut with."""
+        """The tokenizer that texts are cut with."""
         with _tokenizer_lock:
             return _load_tokenizer(self._tokenizer_name, self._key)
 

@@ -130,12 +130,12 @@ class TextEncoder:
 
     @property
     def max_tokens(self) -> int | None:
-        """How much of a text the model reads, special tokens included; None: it does not say."""
+        """The number of tokens that the model reads, special ones included; None: it does not say."""
         return self.loaded().model.max_seq_length
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What decides whether two encoders make comparable vectors.
+        """The facts that decide whether two encoders make comparable vectors.
 
         Not the precision: it depends on the machine (:func:`preferred_dtype`), and the cosine of both versions is above 0.99.
         """
@@ -159,7 +159,7 @@ class TextEncoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What the model puts before texts of a role, for roles where that is not empty."""
+        """Return what the model puts before texts of a role, for roles where that is not empty."""
         prompts = self.loaded().model.prompts
         return {role: prompts[role] for role in ROLES if prompts.get(role)}
 

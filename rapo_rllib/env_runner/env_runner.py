@@ -125,7 +125,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         )
 
     def engine_name(self) -> EngineName:
-        """Which engine this is; after a restart another."""
+        """The name of this engine; after a restart another."""
         shown = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
         return EngineName(shown, self._unique, this_node())
 
@@ -171,7 +171,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def get_metrics(self) -> Any:
-        """What callbacks have logged; the driver computes the rest from the groups."""
+        """Return what callbacks have logged; the driver computes the rest from the groups."""
         return self.metrics.reduce()
 
     @override(EnvRunner)
@@ -210,7 +210,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """How to make another one."""
+        """Return the arguments to make another one."""
         return (), {"config": self.config}
 
     @override(EnvRunner)

@@ -18,7 +18,7 @@ from rapo_rllib.types import FALLBACK, TokenKind, Trajectory, TrajectoryGroup
 
 @dataclass
 class SampleResult:
-    """What env runners bring back: whole groups, what each counted meanwhile, and what callbacks logged on each."""
+    """The result of a sampling phase: whole groups, what each counted meanwhile, and what callbacks logged on each."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list)
     stats: list[RolloutStats] = field(default_factory=list)

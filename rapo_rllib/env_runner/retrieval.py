@@ -1,4 +1,4 @@
-"""How a rollout asks for step traces: the retriever that a config describes."""
+"""Make the retriever that a config describes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def make_retriever(config: Any, source: TraceSource) -> Retriever:
-    """What answers histories from ``source``, as ``config`` has it."""
+    """Make what answers histories from ``source``, as ``config`` has it."""
     from rapo_rllib.rollout.retriever import Retriever
 
     settings = config.buffer_settings

@@ -1,4 +1,4 @@
-"""What retrieval did to a sampling phase: who was right with it and without, what was shown, and what of it was copied.
+"""Measure what retrieval did to a sampling phase: who was right with it and without, what was shown, and what of it was copied.
 
 Flow: ``metrics.py`` -> here. The counts beside the shares let warnings add iterations up.
 """

@@ -1,4 +1,4 @@
-"""What an environment may bring along: its questions, and an expert's trajectories for the Step-Trace Buffer.
+"""Protocols of what an environment may bring along: its questions, and an expert's trajectories for the Step-Trace Buffer.
 
 Both are optional class methods of a gymnasium environment with text observations and actions. An environment without
 ``questions`` is asked by seed (``SeedQuestions``).

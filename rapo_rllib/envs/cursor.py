@@ -1,4 +1,4 @@
-"""Which question comes next: a seeded shuffle per epoch that resumes exactly where it stopped."""
+"""Choose the next question: a seeded shuffle per epoch that resumes exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QuestionCursor:
         return self._questions[self._order[1][index]]
 
     def get_state(self) -> dict[str, Any]:
-        """What is needed to go on with the batch that would have come."""
+        """Return what is needed to continue with the batch that would have come."""
         return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions)}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) ->
 
 
 def _short_name(name: str) -> str:
-    """What a data set is called in metrics. Example: ``math500`` for ``math500=./test.jsonl`` and for ``./math500.jsonl``."""
+    """Name a data set in metrics. Example: ``math500`` for ``math500=./test.jsonl`` and for ``./math500.jsonl``."""
     named = split_name(name)
     return (Path(name).name.split(".")[0] or name) if named is None else named[0].name
 

@@ -64,7 +64,7 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:
-    """What matters on held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
+    """Metrics of held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
 
     ``num_episodes`` is the number of questions; ``accuracy_low`` and ``accuracy_high`` enclose 95 %.
 

@@ -1,4 +1,4 @@
-"""What an evaluation has finished so far, on disk, so that the same command goes on after a kill at any moment.
+"""Keep what an evaluation has finished on disk, so that the same command resumes after a kill at any moment.
 
     evaluation.json      what it is of: models, questions, budgets, sampling; written first
     transcripts.jsonl    a row per attempt, all rows of a question together, as questions are finished
@@ -68,7 +68,7 @@ class EvaluationJournal:
         self._file.flush()
 
     def of(self, model: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """What a model has finished: its rows by benchmark and question id."""
+        """Return what a model has finished: its rows by benchmark and question id."""
         return {(benchmark, question): rows for (name, benchmark, question), rows in self.finished.items() if name == model}
 
     def _opened(self) -> IO[bytes]:

@@ -1,4 +1,4 @@
-"""What attempts at the questions of a benchmark come to. Pure functions.
+"""Compute accuracies of attempts at the questions of a benchmark. Pure functions.
 
 Shapes: ``Q`` questions, ``N`` attempts at each.
 """

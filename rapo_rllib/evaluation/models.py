@@ -43,7 +43,7 @@ class AskedBenchmark:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What is asked, and how; the same for every model, as are the settings that all of them answer with."""
+    """The questions and how they are asked; the same for every model, as are the settings that all of them answer with."""
 
     asked: tuple[AskedBenchmark, ...]
     tools: tuple[Any, ...] | None = None  # as in env_config.tools; None: the job's, or the benchmark's
@@ -139,7 +139,7 @@ def _retriever(config: Any, plan: EvaluationPlan) -> Iterator[Retriever | None]:
 
 
 def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, Any]:
-    """What the answers of an evaluation depend on; a folder that was begun with something else is not gone on with.
+    """List what the answers of an evaluation depend on; a folder that was begun with something else is refused.
 
     Args:
         settings: ``resolved_settings`` of every model, by label.
@@ -153,7 +153,7 @@ def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, A
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome:
-    """What one attempt counts as."""
+    """Return what one attempt counts as."""
     measured = {one.name: row[one.name] for one in fields(Outcome) if one.name in row}
     return Outcome(**measured, failed=bool(row["error"]))
 

@@ -1,4 +1,4 @@
-"""What the answers of one model depend on beside itself: protocol, budgets, tools, reward, sampling, engine, buffer.
+"""Settings that a model's answers depend on beside the model: protocol, budgets, tools, reward, sampling, engine, buffer.
 
     config of a job or of a checkpoint's run -> for_benchmarks -> evaluation_config -> resolved_settings -> results.json
 

@@ -164,7 +164,7 @@ def _set_generators(states: dict[str, torch.Tensor]) -> None:
 
 
 class TrainingState:
-    """What a learner keeps in a checkpoint; called on all learners, which write and read together.
+    """The state of a learner that a checkpoint keeps; called on all learners, which write and read together.
 
     Args:
         policy: that is trained.

@@ -1,4 +1,4 @@
-"""Which model a checkpoint belongs to: names and shapes of weights do not tell, as many models share them.
+"""Tell which model a checkpoint belongs to: names and shapes of weights do not tell, as many models share them.
 
     save:     model.json beside the weights     restore: the same of the model here --> CheckpointError where they differ
 
@@ -54,7 +54,7 @@ def base_fingerprint(language_model: PreTrainedModel) -> str:
 
 
 def model_identity(settings: ModelSettings, config: Any, base: str | None, reference: str | None) -> dict[str, Any]:
-    """What ``model.json`` says.
+    """Return the content of ``model.json``.
 
     Args:
         settings: of the model.
@@ -110,7 +110,7 @@ def check_identity(folder: str, here: Mapping[str, Any]) -> None:
 
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """What of the two tells that they are different models. Keys that only one version of transformers writes do not."""
+    """Find what shows that the two are different models. Keys that only one version of transformers writes do not."""
     before, now = _relevant(there["config"]), _relevant(here["config"])
     for key in sorted(before.keys() & now.keys()):
         if before[key] != now[key]:

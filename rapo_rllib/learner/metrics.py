@@ -1,4 +1,4 @@
-"""What an update reports: numbers of tokens and steps, combined over micro-batches, steps and learners.
+"""Metrics of an update: numbers of tokens and steps, combined over micro-batches, steps and learners.
 
 Flow: every row and every optimiser step of ``learner.update`` -> ``UpdateMetrics`` -> RLlib's ``MetricsLogger``.
 """

@@ -62,7 +62,7 @@ class Ranks:
             raise LearnerError(self._report(stage, error)) from error
 
     def _report(self, stage: str, error: Exception | None) -> str:
-        """What failed where, the same words on every rank."""
+        """Tell what failed where, in the same words on every rank."""
         errors: list[str | None] = [None] * dist.get_world_size()
         dist.all_gather_object(errors, None if error is None else f"{type(error).__name__}: {error}")
         failures = [f"learner {rank}: {text}" for rank, text in enumerate(errors) if text is not None]

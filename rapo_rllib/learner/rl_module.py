@@ -93,7 +93,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @cached_property
     def attention(self) -> RowAttention:
-        """How rows go through the model; found out on first use, when the model is on its device."""
+        """The way of rows through the model; found out on first use, when the model is on its device."""
         with torch.no_grad():
             return self._call_model(row_attention, self.settings.attention)
 

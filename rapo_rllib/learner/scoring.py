@@ -45,7 +45,7 @@ class ScoredMinibatch:
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """What of a job's config the rows of an update depend on."""
+    """The part of a job's config that the rows of an update depend on."""
 
     model: ModelSettings
     max_tokens_per_micro_batch: int
@@ -137,7 +137,7 @@ class RowScorer:
             self._reference = ShardedModel(model, self._device, self._lockstep)
 
     def reference_fingerprint(self) -> str | None:
-        """What tells its weights from others; None without one, and with LoRA, where it is the base model."""
+        """A fingerprint of its weights; None without one, and with LoRA, where it is the base model."""
         self._make_reference()
         return self._reference_fingerprint
 

@@ -1,1 +1,1 @@
-"""Where results go beside Tune's own files: Weights & Biases, MLflow, or any Tune callback, named in a job's ``loggers``."""
+"""Send results beside Tune's own files: to Weights & Biases, MLflow, or any Tune callback, named in a job's ``loggers``."""

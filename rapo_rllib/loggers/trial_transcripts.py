@@ -29,7 +29,7 @@ class NewTranscripts:
 
 
 def transcript_folder(trial: Any) -> str:
-    """Where a trial's transcripts lie, on the file system of its storage."""
+    """Find a trial's transcripts, on the file system of its storage."""
     return f"{trial.storage.trial_fs_path}/{FOLDER}"
 
 

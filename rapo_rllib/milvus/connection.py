@@ -150,7 +150,7 @@ class MilvusConnection:
             return self._client
 
     def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
-        """What to raise in place of ``error``. Raises ``error`` itself if it is none of Milvus or gRPC."""
+        """Return what to raise in place of ``error``. Raises ``error`` itself if it is none of Milvus or gRPC."""
         return RetrievalError(self._message(method, collection, fault_of(error)))
 
     def _message(self, method: str, collection: str, fault: Fault) -> str:

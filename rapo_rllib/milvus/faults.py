@@ -1,4 +1,4 @@
-"""What an error of pymilvus or grpc means. Flow: ``connection.py`` asks whether to call again, and what to tell the user.
+"""Tell what an error of pymilvus or grpc means. Flow: ``connection.py`` asks whether to call again, and what to tell the user.
 
 pymilvus reports the same trouble as its own exception, as a plain one of grpc, or as its own that was caused by one of grpc.
 """

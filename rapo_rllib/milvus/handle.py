@@ -1,4 +1,4 @@
-"""What can be done with a collection. Flow: the buffer and the corpus -> here -> ``connection.py``."""
+"""Operations on a collection. Flow: the buffer and the corpus -> here -> ``connection.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which vector index a collection has, and with which parameters. Flow: its owner chooses, ``schema.py`` applies.
+"""Choose the vector index of a collection, and its parameters. Flow: its owner chooses, ``schema.py`` applies.
 
 Every index compares by cosine. Embeddings are normalised, so that is the inner product that the released code's index uses.
 """

@@ -18,7 +18,7 @@ class Notes:
         self._collection = f"{collection}_notes"
 
     def get(self, name: str) -> dict | None:
-        """What :meth:`set` stored under ``name``."""
+        """Return what :meth:`set` stored under ``name``."""
         if not self._milvus.exists(self._collection):
             return None
         rows = self._milvus.get(self._collection, [name], ["value"])

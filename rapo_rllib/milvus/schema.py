@@ -65,7 +65,7 @@ def index_params(kind: str, with_terms: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a collection takes: its scalar columns with the bytes they hold (None: no text), and the width of its vectors."""
+    """The scalar columns of a collection, with the bytes they hold (None: no text), and the width of its vectors."""
 
     columns: dict[str, int | None]
     dim: int

@@ -1,4 +1,4 @@
-"""Which activations a forward pass keeps for the backward pass, and which are computed again.
+"""Choose which activations a forward pass keeps for the backward pass, and which are computed again.
 
     gradient_checkpointing: false        all kept
                             selective    results of matrix products and attention kept, what lies between computed again

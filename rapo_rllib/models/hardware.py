@@ -1,4 +1,4 @@
-"""What this machine computes well: the precision behind ``dtype: auto``."""
+"""Find what this machine computes well: the precision behind ``dtype: auto``."""
 
 from __future__ import annotations
 

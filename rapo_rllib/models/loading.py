@@ -43,7 +43,7 @@ PACKAGED_MODELS = {
 
 
 def cache_folder() -> Path:
-    """Where converted models live: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
+    """The folder of converted models: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
     return Path(os.environ.get("RAPO_CACHE") or Path.home() / ".cache" / "rapo_rllib")
 
 

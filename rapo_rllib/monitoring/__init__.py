@@ -1,1 +1,1 @@
-"""What people are told while a job runs: progress, metrics, transcripts, warnings."""
+"""Tell people how a job is doing: progress, metrics, transcripts, warnings."""

@@ -1,4 +1,4 @@
-"""What is happening now: lines that Ray forwards from the trial to the terminal, and the phase for a live display.
+"""Tell what is happening now: lines that Ray forwards from the trial to the terminal, and the phase for a live display.
 
 A trial's process --say_phase--> Ray's key-value store (one key per trial, overwritten) --phase_of--> the terminal's process
 
@@ -45,7 +45,7 @@ class Progress:
         self._logger.info("%02d:%02d %s", minutes, seconds, text)
 
     def phase(self, name: str) -> None:
-        """What begins now, in one word or two; a live display shows it."""
+        """Say what begins now, in one word or two; a live display shows it."""
         say_phase(self._name, name)
 
 
@@ -56,7 +56,7 @@ def say_phase(trial_id: str, phase: str) -> None:
 
 
 def phase_of(trial_id: str) -> str | None:
-    """What a trial said last; None if it has said nothing, as those of RLlib's own algorithms."""
+    """Return what a trial said last; None if it has said nothing, as those of RLlib's own algorithms."""
     if not internal_kv._internal_kv_initialized():
         return None
     value = internal_kv._internal_kv_get(trial_id, namespace=_NAMESPACE)

@@ -85,7 +85,7 @@ def _retrieval_harms(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
 
 
 def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
-    """How many trajectories of a kind were right in the last iterations, and of how many; None below 30."""
+    """Count the trajectories of a kind that were right in the last iterations, and all of that kind; None below 30."""
     counts = _last(rows, f"{_RETRIEVAL}{name}_count")
     shares = _last(rows, f"{_RETRIEVAL}accuracy_{name}")
     if counts is None or shares is None or sum(counts) < 30:

@@ -1,4 +1,4 @@
-"""What the results of a training say is going wrong, and what to do about it.
+"""Warn of what goes wrong in a training, and say what to do about it.
 
 result of every iteration --> WarningWatch --rules--> TrainingWarning (when it begins) --> terminal, summary.json, report
 """

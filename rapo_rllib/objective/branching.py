@@ -28,7 +28,7 @@ def opening_entropy(entropies: Sequence[float], num_tokens: int) -> float:
 
 
 def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int) -> float:
-    """How much less sure the policy is after a tool result than it was at the start.
+    """Rise of the policy's entropy from the start to after a tool result, normalised.
 
         ΔH = (H_t - H_0) / log V
 

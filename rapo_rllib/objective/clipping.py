@@ -1,4 +1,4 @@
-"""How the ratio is bounded: the term of eq. 11 that a token contributes, picked by ``clip_mode`` (algorithm.md sections 8, 11).
+"""Bound the ratio: the term of eq. 11 that a token contributes, picked by ``clip_mode`` (algorithm.md sections 8, 11).
 
     r̂, A --CLIP_MODES[clip_mode]--> objective of each token, to be maximised
 

@@ -129,7 +129,7 @@ def ratio_at_level(
 
 
 def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:
-    """What eq. 8 raises the importance ratio by.
+    """Factor by which eq. 8 raises the importance ratio.
 
         1 + m · F_ret
 

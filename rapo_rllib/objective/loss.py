@@ -166,7 +166,7 @@ def _truncation(tokens: LossInputs, settings: ObjectiveSettings, counted: torch.
 
 
 def _ratio_before_clip(ratio: torch.Tensor, shaped: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
-    """What the clip bounds, by ``shaping_order``."""
+    """Return what the clip bounds, by ``shaping_order``."""
     if settings.shaping_order not in SHAPING_ORDERS:
         raise ValueError(f"shaping_order must be one of {', '.join(SHAPING_ORDERS)}; got {settings.shaping_order!r}")
     return shaped if settings.shaping_order == "before_clip" else ratio

@@ -1,4 +1,4 @@
-"""What the policy loss tells about itself: sums over tokens, to be added over micro-batches, steps and learners.
+"""Metrics of the policy loss: sums over tokens, to be added over micro-batches, steps and learners.
 
 policy_loss --TokenTerms--> loss_metrics --> LossMetrics (+ LossMetrics ...) --averages--> numbers for people
 """
@@ -76,7 +76,7 @@ class LossMetrics:
 
 @dataclass(frozen=True)
 class TokenTerms:
-    """What ``policy_loss`` computed of each token, ``[N]`` each; see ``LossInputs``."""
+    """Terms that ``policy_loss`` computed of each token, ``[N]`` each; see ``LossInputs``."""
 
     counted: torch.Tensor
     advantages: torch.Tensor

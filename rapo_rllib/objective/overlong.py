@@ -1,4 +1,4 @@
-"""What a long response costs: DAPO's soft overlong punishment (algorithm.md section 11; arXiv 2503.14476).
+"""Punish long responses: DAPO's soft overlong punishment (algorithm.md section 11; arXiv 2503.14476).
 
     response length --overlong_punishment--> added to the outcome reward --> advantages
 

@@ -201,7 +201,7 @@ def group_retrieval_rewards(trajectories: Sequence[Trajectory], settings: Object
 
 
 def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
-    """What Z_ret would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
+    """Z_ret as it would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
 
     It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call. Training
     uses it with ``retrieval_baseline: on_policy`` only, an option of this package.

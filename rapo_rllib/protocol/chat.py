@@ -37,7 +37,7 @@ def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str]) 
 
 
 def without_spill(text: str, spill: str) -> str:
-    r"""What is left to append of ``text`` when the policy's last token has already written ``spill``.
+    r"""Return what is left to append of ``text`` when the policy's last token has already written ``spill``.
 
     A closing tag can end inside a token: ``</python><`` already holds the ``<`` of ``<result>``, and ``</python>\n`` the
     newline before it. The token stays as it was sampled, so the characters are left out of what follows.

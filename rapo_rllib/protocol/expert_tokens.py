@@ -1,4 +1,4 @@
-r"""What another agent wrote, as a trajectory to train on: tokens of its steps, observations apart. algorithm.md section 11.
+r"""Make what another agent wrote a trajectory to train on: tokens of its steps, observations apart. algorithm.md section 11.
 
 ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
 

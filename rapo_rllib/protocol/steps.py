@@ -20,7 +20,7 @@ _BRACES = re.compile(r"(?P<box>\\{1,2}boxed\s*\{)|\\.|(?P<brace>[{}])", re.DOTAL
 
 @dataclass(frozen=True)
 class ParsedStep:
-    """What one generated step says.
+    """The parts of one generated step.
 
     Example: ``<think>Add.</think><python>3 + 5</python>`` gives ``think="Add.", tool_tag="python", tool_input="3 + 5"``.
     """
@@ -67,7 +67,7 @@ def _last_element(text: str, tag: str) -> tuple[int, int] | None:
 
 
 def _contents(text: str, tag: str) -> list[str]:
-    """What stands between each opening tag and the next closing one. One pass over the text."""
+    """Return what stands between each opening tag and the next closing one. One pass over the text."""
     contents, begin = [], None
     for match in re.finditer(f"<(/?){re.escape(tag)}>", text):
         if not match[1]:

@@ -22,7 +22,7 @@ from rapo_rllib.types import ExpertTrajectory, RetrievedTrace, StepTrace, Trajec
 
 @dataclass(frozen=True)
 class Shown:
-    """What stands before a step."""
+    """A step trace that is shown before a step."""
 
     text: str  # of a step trace
     fits: bool  # it is that very step
@@ -86,7 +86,7 @@ def worked_tokens(
 
 
 def split_shown(step: str, settings: ProtocolSettings) -> tuple[str, str]:
-    r"""What a step text begins with that was shown to its author, with the line before it, and what the author wrote.
+    r"""Split off what was shown to a step's author, with the line before it, and what the author wrote.
 
     >>> split_shown("Use it.\n<retrieve>\n1 + 1\n</retrieve>\n<answer>2</answer>", ProtocolSettings())
     ('Use it.\n<retrieve>\n1 + 1\n</retrieve>\n', '<answer>2</answer>')

@@ -124,7 +124,7 @@ def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
-    """What the plots of one trial are drawn from: three horizontal axes, and the series of ``shown`` by key."""
+    """The data of one trial's plots: three horizontal axes, and the series of ``shown`` by key."""
     rows = [plot_values(row) for row in trial.rows]
     tokens = list(accumulate(generated_tokens(row) for row in rows))
     numbers = [row.get("training_iteration") or index + 1 for index, row in enumerate(rows)]

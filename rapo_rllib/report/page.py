@@ -33,7 +33,7 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was written."""
+    """The page that was written."""
 
     path: Path
     trials: int
@@ -129,7 +129,7 @@ def _table(table: Comparison) -> str:
 
 
 def _warnings(trials: Sequence[Trial], table: Comparison) -> str:
-    """What the results say went wrong, and what to do about it."""
+    """List what the results say went wrong, and what to do about it."""
     items = [
         f"<li><b>{_text(label)}, from iteration {warning.iteration} on: {_text(warning.text)}.</b> {_text(warning.advice)}</li>"
         for label, trial in zip(table.labels, trials, strict=True)
@@ -139,7 +139,7 @@ def _warnings(trials: Sequence[Trial], table: Comparison) -> str:
 
 
 def _notes(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparison, max_mb: float) -> str:
-    """What the page leaves out, and why."""
+    """Tell what the page leaves out, and why."""
     notes = []
     for label, trial, picked in zip(table.labels, trials, chosen, strict=True):
         notes += [f"{label}: {note}" for note in _trial_notes(trial, picked, max_mb)]

@@ -1,4 +1,4 @@
-"""What the folders of trials hold, also while the trials still go: half-written lines and missing files are no errors."""
+"""Read the folders of trials, also while the trials still run: half-written lines and missing files are no errors."""
 
 from __future__ import annotations
 

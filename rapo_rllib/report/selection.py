@@ -1,4 +1,4 @@
-"""Which transcripts go into the page: whole iterations, the newest first, then ever finer samples, up to a size."""
+"""Select the transcripts of the page: whole iterations, the newest first, then ever finer samples, up to a size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Selection:
 
 
 def selected(trial: Trial, max_bytes: int) -> Selection:
-    """What of a trial's transcripts fits into ``max_bytes``: always a part of the newest iteration, where one group fits."""
+    """Select transcripts that fit into ``max_bytes``: always a part of the newest iteration, where one group fits."""
     found = Selection(available=len(trial.iterations))
     held: dict[int, list[str]] = {}
     left = max_bytes

@@ -106,7 +106,7 @@ def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _starts(text: str, steps: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where the text of each step begins. Older files do not say: there it is found from the end of the response.
+    """Find where the text of each step begins. Older files do not say: there it is found from the end of the response.
 
     From the end, since a policy that copies what it retrieved writes the same text a second time.
     """

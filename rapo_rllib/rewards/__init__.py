@@ -1,4 +1,4 @@
-"""What an episode is worth. Pure functions of answer, question and episode; environments route to them."""
+"""Score episodes. Pure functions of answer, question and episode; environments route to them."""
 
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer

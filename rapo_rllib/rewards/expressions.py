@@ -1,4 +1,4 @@
-r"""Which expressions may be compared symbolically: those with the letters and kinds of functions of the gold answer.
+r"""Find the expressions that may be compared symbolically: those with the letters and kinds of functions of the gold answer.
 
 What is left then is a matter of values, and of sums that are not carried out: ``math_worker.py``.
 """

@@ -102,7 +102,7 @@ class LLMJudge:
 
 
 class _Endpoint:
-    """Where the model is, and how it is asked."""
+    """The address of the model, and how it is asked."""
 
     def __init__(self, options: JudgeOptions) -> None:
         self._options = options
@@ -110,7 +110,7 @@ class _Endpoint:
         self._slots = threading.BoundedSemaphore(options.max_concurrent)
 
     def verdict(self, prompt: str) -> bool:
-        """What the model says to ``prompt``. Raises ``ServiceError``."""
+        """Return what the model says to ``prompt``. Raises ``ServiceError``."""
         options = self._options
         body = {
             "model": options.model,

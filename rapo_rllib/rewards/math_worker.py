@@ -87,7 +87,7 @@ def _rounded(predicted: str, gold: Any) -> bool:
 
 
 def unfinished(tree: Any) -> set[str]:
-    r"""Which kinds of calculation a tree still holds: plain numbers that are added, multiplied, raised to powers.
+    r"""List the kinds of calculation that a tree still holds: plain numbers that are added, multiplied, raised to powers.
 
     ``2 + 3 + x`` holds a sum, ``2 * 3 x`` a product, ``10^2 - \sqrt{4}`` a power and a root; ``3 \sqrt{5}``, ``x/2`` nothing.
     """

@@ -93,7 +93,7 @@ def _close(written: Number, value: Fraction) -> bool:
 
 
 def _unit(value: Fraction, digits: int) -> Fraction:
-    """What one more at the last of so many significant digits makes."""
+    """Return what one more at the last of so many significant digits makes."""
     return Fraction(10) ** (_magnitude(value) - digits + 1)
 
 

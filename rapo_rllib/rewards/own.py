@@ -43,7 +43,7 @@ class OwnReward:
         self._check(self._function, ("answer", "question", "episode"), self._options)
 
     def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """What the function makes of an episode.
+        """Score an episode by the function.
 
         Raises:
             ValueError: it returned something else than finite numbers.

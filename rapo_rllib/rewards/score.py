@@ -1,4 +1,4 @@
-"""What every scorer gets and gives: answer, question, episode -> ``Score``."""
+"""Types of every scorer: answer, question, episode -> ``Score``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rapo_rllib.types import Question
 
 @dataclass(frozen=True)
 class Score:
-    """How good an answer is, and whether it counts as correct.
+    """The worth of an answer, and whether it counts as correct.
 
     Example: ``Score(0.8, False)``; with named terms ``Score(0.7, True, {"correct": 1.0, "length": -0.3})``.
     """
@@ -39,7 +39,7 @@ class EpisodeStep:
 
 @dataclass(frozen=True)
 class Episode:
-    """What the policy wrote and what tools answered; without step traces that were retrieved."""
+    """The texts of the policy and of its tools; without step traces that were retrieved."""
 
     steps: tuple[EpisodeStep, ...]
     settings: ProtocolSettings = field(default_factory=ProtocolSettings)

@@ -1,4 +1,4 @@
-r"""What comes before a value: ``The answer is 5``, ``x = 5``. Nothing else may, or bounds and denials would count."""
+r"""Take off what comes before a value: ``The answer is 5``, ``x = 5``. Nothing else may, or bounds and denials would count."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _closed(text: str) -> bool:
 
 
 def _depths(text: str) -> Iterator[int]:
-    """How many brackets are open after each character."""
+    """Count the brackets that are open after each character."""
     depth = 0
     for character in text:
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -175,7 +175,7 @@ def _depths(text: str) -> Iterator[int]:
 
 
 def _split(text: str, inside: bool) -> Iterator[str]:
-    """What stands between commas, or semicolons, outside brackets. Outside all of them 1,080 is one number."""
+    """Split at commas, or semicolons, outside brackets. Outside all of them 1,080 is one number."""
     begin, numbers = 0, [] if inside else [match.span() for match in _THOUSANDS.finditer(text)]
     for index, depth in enumerate(_depths(text)):
         if depth == 0 and text[index] in ",;" and not any(start < index < end for start, end in numbers):

@@ -1,4 +1,4 @@
-"""What a judge is asked, and what its reply says.
+"""Fill in a judge's question, and read its reply.
 
 The answer under test comes from a policy that is rewarded for whatever convinces the judge. It therefore stands between
 markers with a code that it cannot contain, and the judge is told that nothing between them is an instruction.
@@ -54,7 +54,7 @@ def filled(prompt: str, question: str, accepted: Sequence[str], answer: str) -> 
 
 
 def verdict(reply: str) -> bool | None:
-    r"""What the judge says; None if that is unclear. A last line that is a verdict decides, else a first sentence that is one.
+    r"""Read the judge's verdict; None if it is unclear. A last line that is a verdict decides, else a first such sentence.
 
     >>> verdict("They name the same city.\n**Verdict: CORRECT**")
     True

@@ -1,4 +1,4 @@
-"""Where code that a model wrote runs. ``docs/security.md`` says what is promised, and what is not."""
+"""Run code that a model wrote. ``docs/security.md`` says what is promised, and what is not."""
 
 from rapo_rllib.sandbox.base import ENDED, LostProcess, Sandbox, SandboxLimits, SandboxProcess, SandboxResult
 from rapo_rllib.sandbox.settings import SandboxSettings

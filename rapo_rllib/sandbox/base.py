@@ -1,4 +1,4 @@
-"""What a sandbox is: runs code that nobody trusts. Flow: code + SandboxLimits -> Sandbox.run -> SandboxResult."""
+"""Define a sandbox, which runs code that nobody trusts. Flow: code + SandboxLimits -> Sandbox.run -> SandboxResult."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LostProcess(Exception):
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one process of a sandbox may take."""
+    """Limits of one process of a sandbox."""
 
     timeout_s: float = 5.0  # wall clock of one call, and of its CPU time
     memory_mb: float = 512  # address space beyond the preloaded packages'
@@ -33,7 +33,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """How one call went.
+    """The outcome of one call.
 
     ``outcome`` is the word of the code's own process (ok, exception, syntax, memory) or of who watches it (timeout, killed,
     output, scratch, exit). The former can be forged by the code: never read a right answer from it.
@@ -59,7 +59,7 @@ class SandboxProcess(Protocol):
 
 
 class Sandbox(Protocol):
-    """Where code runs. Calls come from several threads at once.
+    """A place where code runs. Calls come from several threads at once.
 
     ``run`` and ``open`` raise ``ToolError`` if the sandbox itself is broken; what the code does is a ``SandboxResult``.
     """

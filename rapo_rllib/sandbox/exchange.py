@@ -72,7 +72,7 @@ def exchange(
 
 
 def _send(fd: int, waiting: memoryview) -> memoryview:
-    """What is left to be sent; nothing if nobody reads any more."""
+    """Send a piece and return what is left; nothing if nobody reads any more."""
     try:
         return waiting[os.write(fd, waiting) :]
     except BlockingIOError:

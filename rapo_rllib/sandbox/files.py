@@ -1,4 +1,4 @@
-"""Which files sandboxed code can read: the standard library, shared libraries, and the packages that it may import.
+"""List the files that sandboxed code can read: the standard library, shared libraries, and the packages that it may import.
 
 This is a list of what is allowed, exact to the file or package: what is ours, or the job's, or another package's may lie in the
 same folders. Code finds modules in a folder of links (:attr:`Files.modules`), so that it need not list those where they lie.
@@ -22,7 +22,7 @@ _OURS = Path(__file__).resolve().parents[1]
 
 
 class Files(NamedTuple):
-    """What code sees; all paths are absolute."""
+    """The files that code sees; all paths are absolute."""
 
     readable: list[str]  # files and folders that it can open, none inside another
     shown: list[str]  # what a root of its own is made of: coarser, less what is hidden
@@ -32,7 +32,7 @@ class Files(NamedTuple):
 
 
 def visible_files(preload: Sequence[str] = (), packages: Sequence[str] = ()) -> Files:
-    """What code can read that may import some packages.
+    """List what code can read that may import some packages.
 
     Args:
         preload: modules that are loaded already; with the distributions that they are of.

@@ -171,7 +171,7 @@ class ForkedProcess:
 
 
 def hear(lifeline: socket.socket) -> dict[str, Any]:
-    """What the zygote says next of a child.
+    """Read what the zygote says next of a child.
 
     Raises:
         LostProcess: nothing more will come.

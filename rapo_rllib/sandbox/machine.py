@@ -1,4 +1,4 @@
-"""Which layers this machine gives, and what is refused without them."""
+"""Find which layers this machine gives, and refuse to run without those that are required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the modules of installed distributions lie: for each name in a folder that code finds modules in, a path.
+"""Find the modules of installed distributions: for each name in a folder that code finds modules in, a path.
 
 A distribution's own list of files says which are its own, also where several share a folder, and where that folder holds all
 that is installed. Where there is no list, or it holds no module (an editable install, some of Debian's), Python's import system
@@ -102,7 +102,7 @@ def _is_module(name: str) -> bool:
 
 
 def _imported_from(name: str) -> dict[str, str]:
-    """Where Python would import a module of the top level from; nothing is imported."""
+    """Find where Python would import a module of the top level from; nothing is imported."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # it is in sys.modules without a spec

@@ -1,4 +1,4 @@
-"""How the sandbox's own programs are started: an interpreter of its own, isolated, with an empty environment."""
+"""Start the sandbox's own programs: an interpreter of its own, isolated, with an empty environment."""
 
 from __future__ import annotations
 

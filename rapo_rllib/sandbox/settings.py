@@ -1,4 +1,4 @@
-"""Which sandbox, and how strict: the options of the python tool that concern it."""
+"""Options of the python tool that choose its sandbox, and how strict it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool is. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult -> observation."""
+"""Define a tool. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult -> observation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """What one call may take. Held from outside, whatever the tool itself does (``bounded.py``).
+    """Limits of one call. Held from outside, whatever the tool itself does (``bounded.py``).
 
     Raises:
         ValueError: a limit that is not positive.

@@ -46,7 +46,7 @@ class BoundedTool:
         return self.call(self.tool.run, input)
 
     def session(self) -> BoundedSession:
-        """What one trajectory calls."""
+        """Return what one trajectory calls."""
         return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
 
     def call(self, run: Callable[[str], ToolResult], input: str) -> ToolResult:

@@ -106,7 +106,7 @@ class PythonTool:
         self._sandbox = None
 
     def observe(self, input: str, run: Callable[[str], SandboxResult]) -> ToolResult:
-        """What the model reads of its code's result."""
+        """Return what the model reads of its code's result."""
         started = time.monotonic()
         code = _clean(input)
         if not code:

@@ -150,7 +150,7 @@ def _call(call: Any, where: str) -> Segment:
 
 
 def _input(arguments: Any) -> str:
-    """What stands between the tags of a call.
+    """Return what stands between the tags of a call.
 
     Example: ``{"code": "print(3 + 5)"}`` gives ``print(3 + 5)``; ``{"a": 3, "b": 5}`` gives itself.
     """

@@ -1,4 +1,4 @@
-"""What ``rllib buffer export`` writes, and how it is read back: every field of every step trace, so that nothing is lost.
+"""Write and read files of ``rllib buffer export``: every field of every step trace, so that nothing is lost.
 
     line 1   {"step_trace_buffer": 1, "count": N, "source_weights": {...}}
     others   one step trace each: its fields by name
@@ -22,7 +22,7 @@ MARK, VERSION = "step_trace_buffer", 1
 
 @dataclass(frozen=True)
 class Header:
-    """What the first line says."""
+    """The first line."""
 
     count: int
     source_weights: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which format a file has, and its reader."""
+"""Find the format of a file, and its reader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def detect(path: Path) -> str:
 
 
 def read(path: Path, format: str, dropped: Counter[str]) -> Iterator[ExpertTrajectory] | Iterator[StepTrace]:
-    """What a file holds: whole trajectories (``traces``, ``chat``) or single steps (``released``, ``traces-steps``).
+    """Read what a file holds: whole trajectories (``traces``, ``chat``) or single steps (``released``, ``traces-steps``).
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.

@@ -1,4 +1,4 @@
-"""What a job file says about the search: ``{name: web_search, options: {provider: brave, top_k: 3}}``."""
+"""Options of the search in a job file: ``{name: web_search, options: {provider: brave, top_k: 3}}``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SearchOptions:
 
     @property
     def address(self) -> str:
-        """Where requests go, without a slash at the end."""
+        """The address that requests go to, without a slash at the end."""
         return (self.base_url or PROVIDERS[self.provider].address or "").rstrip("/")
 
     @property

@@ -1,4 +1,4 @@
-"""What a search provider is: the shape of a request, and what its answer means. Pure functions; ``tool.py`` does the rest.
+"""Describe search providers: the shape of a request, and what its answer means. Pure functions; ``tool.py`` does the rest.
 
 query -> Provider.request -> Request -> (HTTP) -> JSON -> Provider.read -> Found
 """
@@ -58,7 +58,7 @@ class Provider(ABC):
         """The request for ``top_k`` results."""
 
     def key_headers(self, key: str) -> dict[str, str]:
-        """How the key is shown; by a provider without keys not at all."""
+        """The headers that show the key; none for a provider without keys."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What searches leave on disk, for all processes of a machine: their results, and whose turn it is (the rate limit).
+"""Keep results of searches, and whose turn it is (the rate limit), on disk for all processes of a machine.
 
 Both live in one ``diskcache`` folder. Where it cannot be read or written, searches go on without it.
 """
@@ -133,7 +133,7 @@ def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) ->
 
 
 def _found(kept: Any) -> Found | None:
-    """What ``put`` wrote; None for nothing.
+    """Return what ``put`` wrote; None for nothing.
 
     Raises:
         ValueError: somebody else wrote it.

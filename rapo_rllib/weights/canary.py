@@ -39,7 +39,7 @@ def canary_sequences(tokenizer: Any) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """How an engine's scores agree with the learner's; nats, means over all tokens but ``largest``."""
+    """Agreement of an engine's scores with the learner's; nats, means over all tokens but ``largest``."""
 
     mean: float  # |engine - learner|
     largest: float

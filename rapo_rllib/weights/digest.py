@@ -51,7 +51,7 @@ def noted(
 
 
 def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
-    """What tells one base model from another: digests of its values in bfloat16, whatever ``model.dtype`` it was loaded in."""
+    """Digests that tell one base model from another: of its values in bfloat16, whatever ``model.dtype`` it was loaded in."""
     return {name: digest(cast(tensor, torch.bfloat16)) for name, tensor in named}
 
 

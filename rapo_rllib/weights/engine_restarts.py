@@ -52,5 +52,5 @@ def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: f
 
 
 def _names(manager: Any, indices: Iterable[int]) -> Any:
-    """What the env runners in service among these call themselves: another name after each start."""
+    """Ask the env runners in service among these for their names: another name after each start."""
     return manager.foreach_actor("engine_name", remote_actor_ids=sorted(indices)).ignore_errors()

@@ -1,4 +1,4 @@
-"""How the learner makes its weights available to engines, wherever they are. Flow: learner -> here -> env runner.
+"""Make the learner's weights available to engines, wherever they are. Flow: learner -> here -> env runner.
 
 | engine | way |
 | --- | --- |

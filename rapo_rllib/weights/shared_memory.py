@@ -44,7 +44,7 @@ class SharedWeights:
 
     @property
     def path(self) -> str:
-        """Where processes of the same user on this machine find the file, for as long as this object lives."""
+        """The path by which processes of the same user on this machine find the file, while this object lives."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def write(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -70,7 +70,7 @@ class SharedWeights:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one tensor lies in the data section."""
+    """The place of one tensor in the data section."""
 
     name: str
     dtype: torch.dtype

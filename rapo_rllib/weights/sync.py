@@ -28,7 +28,7 @@ _MAX_LOADS = 3  # of one version by one engine, which is restarted in between
 
 @dataclass(frozen=True)
 class EngineName:
-    """Which engine: for people, and for whoever must tell a restarted one from the one before."""
+    """Names of an engine: for people, and for telling a restarted one from the one before."""
 
     shown: str  # env runner 2 on host-7
     unique: str
@@ -37,7 +37,7 @@ class EngineName:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What an engine holds after a sync: the version of its weights, and its logprobs of the canary sequences."""
+    """The state of an engine after a sync: the version of its weights, and its logprobs of the canary sequences."""
 
     version: int
     scores: Scores
@@ -145,7 +145,7 @@ class WeightSync:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What was published, and every engine's answer to it."""
+    """A publication, and every engine's answer to it."""
 
     publication: Publication
     publish_s: float
@@ -184,7 +184,7 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
 
 
 def sync_metrics(report: SyncReport, policy_versions: Sequence[int]) -> dict[str, float]:
-    """What is logged about a sync; ``policy_versions`` are those that the batch just trained on was sampled with."""
+    """Metrics of a sync; ``policy_versions`` are those that the batch just trained on was sampled with."""
     staleness = [report.version - 1 - version for version in policy_versions] or [0]
     return {
         "weight_version": report.version,
@@ -261,7 +261,7 @@ def _answers(
 
 
 def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
-    """What ``function`` returns on the first learner; it runs on all of them, as collectives need.
+    """Return what ``function`` returns on the first learner; it runs on all of them, as collectives need.
 
     Raises:
         WeightSyncError: it raised on a learner, which lives on (RLlib would end it, and not tell why).

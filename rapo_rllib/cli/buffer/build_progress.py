@@ -1,4 +1,4 @@
-"""How far ``rllib buffer build`` is: a bar on a terminal, a line now and then elsewhere, and what came of it."""
+"""Show how far ``rllib buffer build`` is: a bar on a terminal, a line now and then elsewhere, and what came of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AgentDisplay:
 
 
 def build_line(state: AgentBuild) -> str:
-    """Where it is, how fast it writes, and when it will be done: by attempts, of which a question takes several."""
+    """Tell where it is, how fast it writes, and when it will be done: by attempts, of which a question takes several."""
     parts = [f"{state.totals.questions:,} of {state.total:,} questions"]
     if state.found:
         parts.append(f"{state.found:,} were finished before")
@@ -63,7 +63,7 @@ def build_line(state: AgentBuild) -> str:
 
 
 def summary_lines(state: AgentBuild) -> list[str]:
-    """What came of a build, with what earlier runs of it did."""
+    """Tell what came of a build, with what earlier runs of it did."""
     totals = state.totals
     lines = [
         f"questions: {totals.questions:,} of {state.total:,}, of which {totals.answered:,} have a trajectory that was kept",

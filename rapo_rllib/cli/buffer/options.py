@@ -1,4 +1,4 @@
-"""What all ``rllib buffer`` commands share: where the buffer is, and how mistakes are told."""
+"""Options that all ``rllib buffer`` commands share: where the buffer is, and how mistakes are told."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import typer
 
 @dataclass(frozen=True)
 class EpisodeOptions:
-    """What the command line says."""
+    """Options of the command line."""
 
     algorithm: str | None  # what the checkpoint must be of
     env: str | None  # None: the checkpoint's

@@ -1,4 +1,4 @@
-"""What ``rllib evaluate`` writes as JSON and shows as a table."""
+"""Write results of ``rllib evaluate`` as JSON, and show them as a table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def _lost(row: Mapping[str, Any]) -> Iterator[str]:
-    """What the numbers are without."""
+    """Tell what the numbers leave out."""
     attempts = row["questions"] * row["samples"]
     if row["failed"]:
         yield f"{row['failed']} of {attempts} attempts failed and count as wrong"

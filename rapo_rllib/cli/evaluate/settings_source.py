@@ -1,4 +1,4 @@
-"""Where an evaluation's protocol, budgets, tools and engine come from: one source for all its models.
+"""Choose where an evaluation's protocol, budgets, tools and engine come from: one source for all its models.
 
 --job, else the run of the first checkpoint, else the defaults of ``RAPOConfig``; ``--set`` on top
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SettingsSource:
-    """What the command line says about them."""
+    """Options of the command line about them."""
 
     job: Path | None
     overrides: tuple[str, ...]  # key=value

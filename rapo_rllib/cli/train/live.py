@@ -76,7 +76,7 @@ class LiveReporter(TrainingReporter):
         self._open.close()
 
     def picture(self) -> RenderableType:
-        """What is to be seen now."""
+        """Draw what is to be seen now."""
         warned = [
             (state, warning)
             for trial_id, state in list(self._states.items())

@@ -1,4 +1,4 @@
-"""What a live display shows, made of what is known of the trials: a table, the warnings that hold, and a last line."""
+"""Draw a live display of what is known of the trials: a table, the warnings that hold, and a last line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray's workers and other libraries say during a training goes to a file; the terminal keeps what concerns its user.
+"""Write what Ray's workers and other libraries say during a training to a file; the terminal keeps what concerns its user.
 
 workers' lines --Ray's dispatcher--+--> LogFile --every line of a worker, and what is other libraries'--> EXPERIMENT/log.txt
 records and warnings of this process +        --the rest--> the terminal, as ever
@@ -117,7 +117,7 @@ def logged(log: LogFile) -> Iterator[LogFile]:
 
 
 def _dispatcher() -> Any:
-    """Where Ray hands the lines of all workers to whoever wants them."""
+    """The place where Ray hands over the lines of all workers."""
     from ray._private.ray_logging import global_worker_stdstream_dispatcher
 
     return global_worker_stdstream_dispatcher

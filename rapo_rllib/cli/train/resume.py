@@ -34,7 +34,7 @@ _NAME = re.compile(r"checkpoint_(\d{6,})")
 
 
 def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) -> ResumeConfig | None:
-    """How Tune goes on with the run in this folder, by its last note, which is corrected; None where there is no run yet.
+    """Make Tune resume the run in this folder, by its last note, which is corrected; None where there is no run yet.
 
     Args:
         experiment_folder: of the run.

@@ -1,4 +1,4 @@
-"""What a scheduler would fail at in the middle of a run: a metric that comes too seldom, a value no config takes."""
+"""Refuse what a scheduler would fail at in the middle of a run: a metric that comes too seldom, a value no config takes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _check_evaluated(metric: str, required: bool, interval: int | None) -> None:
 
 
 def _check_start(name: str, path: tuple[str, ...], distribution: Any, variant: Mapping[str, Any]) -> None:
-    """What is perturbed first is the value of ``config``; Tune draws one where a key of the top level has none."""
+    """Require a first value of what is perturbed; Tune draws one where a key of the top level has none."""
     if path[0] not in variant and len(path) == 1:
         return
     value: Any = variant

@@ -50,7 +50,7 @@ def _until(results: Sequence[Mapping[str, Any]], key: str, limit: float) -> floa
 
 
 def _pace(results: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """What a counter gains in a second, over the results but the first, whose beginning nobody saw."""
+    """Gain of a counter in a second, over the results but the first, whose beginning nobody saw."""
     first, last = results[0], results[-1]
     if len(results) == 1:
         seconds = result_value(last, "time_this_iter_s")

@@ -1,4 +1,4 @@
-"""What a live display knows of one trial: its phase, its last results, and what it warns of."""
+"""State of one trial for a live display: its phase, its last results, and what it warns of."""
 
 from __future__ import annotations
 

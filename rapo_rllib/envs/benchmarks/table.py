@@ -1,4 +1,4 @@
-"""What each named benchmark is: where it is published, how its rows are read, how its answers are scored."""
+"""Table of the named benchmarks: where it is published, how its rows are read, how its answers are scored."""
 
 from __future__ import annotations
 

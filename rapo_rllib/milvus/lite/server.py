@@ -38,7 +38,7 @@ MAX_MESSAGE_BYTES = 256 << 20  # likewise
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a running server listens.
+    """The address of a running server.
 
     ``machine`` because the folder may be on a shared disk and the port is not; ``folder`` because another may lie at the path
     by now (see ``folder_id``).
@@ -56,7 +56,7 @@ def beside(path: str, kind: str) -> Path:
 
 
 def folder_id(path: str) -> int | None:
-    """Which folder lies at ``path``: the inode of its LOCK, not given anew while a server has it open; or None."""
+    """Identify the folder at ``path``: the inode of its LOCK, not given anew while a server has it open; or None."""
     try:
         return Path(path, "LOCK").stat().st_ino
     except (FileNotFoundError, NotADirectoryError):

@@ -158,7 +158,7 @@ class SnapshotCache:
         return False
 
     def _content(self, place: Path, note: dict, dim: int) -> Content:
-        """What the version holds. Of an older snapshot's rows only the ids are read."""
+        """Return what the version holds. Of an older snapshot's rows only the ids are read."""
         import numpy as np
 
         from rapo_rllib.milvus.snapshot import files

@@ -36,7 +36,7 @@ ARROW_TYPES = {"VARCHAR": pa.string(), "INT64": pa.int64(), "DOUBLE": pa.float64
 
 @dataclass(frozen=True)
 class Content:
-    """What a new version holds: rows of an older snapshot, then rows that are read.
+    """The content of a new version: rows of an older snapshot, then rows that are read.
 
     Attributes:
         fields: the stored columns.
@@ -54,7 +54,7 @@ class Content:
 
 
 def version_folder(folder: Path, collection: str, version: str) -> Path:
-    """Where a version lies."""
+    """The folder of a version."""
     return folder / f"{collection}-{version}"
 
 
@@ -131,7 +131,7 @@ def delete_versions(folder: Path, collection: str) -> None:
 
 
 def partial_folder(place: Path) -> Path:
-    """Where a version is written."""
+    """The folder that a version is written into."""
     return place.with_name(f"{place.name}.partial")
 
 
@@ -164,7 +164,7 @@ def _collection_of(place: Path) -> str:
 
 
 def _facts(place: Path) -> dict[str, Any] | None:
-    """What ``facts.json`` says, if the files have the sizes it names.
+    """Read ``facts.json``, if the files have the sizes it names.
 
     Nothing is synced: after a power cut ext4 and xfs show a file longer only by what had reached the disk.
     """

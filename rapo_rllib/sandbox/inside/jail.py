@@ -26,7 +26,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Limits(NamedTuple):
-    """What the code of one process may take."""
+    """Limits of the code of one process."""
 
     cpu_s: float  # of the first call
     memory_bytes: int  # address space beyond what the interpreter and its packages hold already
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
 
 class Jail:
-    """What a process is locked into.
+    """The walls around a process.
 
     Args:
         layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.

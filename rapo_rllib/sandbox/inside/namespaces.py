@@ -82,7 +82,7 @@ def _show(real: str) -> None:
 
 
 def _link(path: str, real: str) -> None:
-    """Where a path goes through links, lead from it to where it really is."""
+    """Make a path that goes through links lead to where it really is."""
     if real != path and not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(real, path)

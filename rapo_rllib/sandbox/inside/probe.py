@@ -36,7 +36,7 @@ def _try_namespaces(files: dict[str, Any]) -> None:
 
 
 def _in_child(attempt: Callable[[], None]) -> str | None:
-    """What went wrong in a child that made the attempt."""
+    """Tell what went wrong in a child that made the attempt."""
     incoming, outgoing = os.pipe()
     pid = os.fork()
     if pid == 0:

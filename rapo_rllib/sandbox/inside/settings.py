@@ -1,4 +1,4 @@
-"""How a program of the sandbox is told its settings: as JSON on its stdin. A command line is short, and code could read it."""
+"""Hand a program of the sandbox its settings, as JSON on its stdin. A command line is short, and code could read it."""
 
 from __future__ import annotations
 

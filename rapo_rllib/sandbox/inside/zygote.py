@@ -27,7 +27,7 @@ from .warden import WATCH_S, Orders
 
 
 class Zygote:
-    """What listens, forks and watches.
+    """The process that listens, forks and watches.
 
     Args:
         control: the supervisor's socket.
