@@ -167,6 +167,7 @@ class ObjectiveSettings:
     overlong_buffer_share: float = 0.0  # end of that budget in which length is punished; DAPO: 4,096 of 20,480 = 0.2; 0: none
     overlong_penalty: float = 1.0  # taken off the reward at the very end of the budget
     mask_truncated: bool = False  # leave trajectories that ended for length out of the loss (DAPO's overlong filtering)
+    shown_steps: str = "context"  # what is learned of them: context (paper: nothing), removed, imitated, own; section 12
     off_policy_shaping: float | None = 0.1  # gamma of LUFFY's p / (p + gamma) on off-policy tokens; None: clipped like others
     normalize_std: bool = True  # divide by the group's standard deviation
     advantage_epsilon: float = 1e-6  # added to that deviation

@@ -131,6 +131,7 @@ class Retrieval:
     shows_answer: bool = False  # holds an accepted answer to it: its number, or its words
     answer: str = ""  # that it gives; empty: it gives none
     text_start: int = -1  # as in Step
+    text: str = ""  # of the step trace
 
 
 @dataclass
@@ -171,6 +172,7 @@ class Trajectory:
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
     # Empty: all its own.
     segments: list[tuple[int, int]] = field(default_factory=list)
+    unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
 
     def fork(self, member: int) -> Trajectory:
         """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
@@ -240,6 +242,7 @@ class Trajectory:
                 start,
                 len(self.token_ids),
                 noisy=retrieved.noisy,
+                text=trace.text,
             )
         )
 

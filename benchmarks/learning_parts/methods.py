@@ -23,6 +23,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "z_less_on_policy": {"retrieval_baseline": "on_policy"},
     "a_0": {"retrieval_advantage_weight": 0.0},
     "a_0.4": {"retrieval_advantage_weight": 0.4},
+    "removed": {"shown_steps": "removed"},  # what was written behind a shown step is trained without it, too
+    "imitated": {"shown_steps": "imitated"},  # the shown step is trained on, as the policy's own
+    "own": {"shown_steps": "own"},  # both
     "m_0": {"importance_shaping_weight": 0.0},
     "m_1": {"importance_shaping_weight": 1.0, "shaping_order": "after_clip"},  # before it, it would pass the clip by itself
 }

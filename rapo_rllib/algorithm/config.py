@@ -155,6 +155,7 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
         off_policy_trajectories: int = NotProvided,
         off_policy_source: str = NotProvided,
         off_policy_shaping: float | None = NotProvided,
+        shown_steps: str = NotProvided,
         replay_per_question: int = NotProvided,
         replay_capacity: int = NotProvided,
         dynamic_sampling: bool = NotProvided,
@@ -233,6 +234,9 @@ class RAPOConfig(MadeClasses, AlgorithmConfig):
             off_policy_trajectories: trajectories of others that join each group before its advantages, on top of ``G``.
             off_policy_source: whose: the environment's ``expert`` (LUFFY), or the policy's own earlier successes (``replay``).
             off_policy_shaping: ``γ`` of LUFFY's ``p / (p + γ)`` on their tokens; None: clipped as all others.
+            shown_steps: what is learned beside the paper's loss where steps were retrieved: nothing (``context``); what was
+                written behind them, without them in the context (``removed``); the steps, as if the policy had written them
+                (``imitated``); or both (``own``).
             replay_per_question: newest successes that are kept of a question.
             replay_capacity: trajectories that are kept in all.
             dynamic_sampling: drop groups with equal rewards and sample others in their place (DAPO).

@@ -85,6 +85,7 @@ class BatchStatistics:
     num_overlong_trajectories: int = 0  # punished for their length
     overlong_punishment: float = 0.0  # sum over trajectories
     num_off_policy_trajectories: int = 0
+    num_unaided_trajectories: int = 0  # that retrieved, and have a form without help (shown_steps)
 
 
 def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> tuple[list[SampleGroup], BatchStatistics]:
@@ -122,6 +123,7 @@ def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings)
         num_overlong_trajectories=sum(p < 0 for p in punishments),
         overlong_punishment=sum(punishments),
         num_off_policy_trajectories=sum(len(group.off_policy) for group in groups),
+        num_unaided_trajectories=sum(t.unaided is not None for t in alive),
     )
 
 
@@ -130,18 +132,18 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
     if any(list(t.prompt_ids) != prompt for t in group.members):
         raise ValueError(f"the trajectories of question {group.question.id!r} have different prompts")
     samples = []
+
+    def weight(num_tokens: int) -> float:
+        sizes = (num_tokens, len(group.members), num_groups, total_tokens)
+        return aggregation_weight(*sizes, objective.loss_aggregation, objective.max_response_tokens)
+
     for trajectory, own in zip(group.members, _advantages(group, objective), strict=True):
-        num_tokens = _num_trained(trajectory, objective)
-        weight = aggregation_weight(
-            num_tokens,
-            len(group.members),
-            num_groups,
-            total_tokens,
-            objective.loss_aggregation,
-            objective.max_response_tokens,
-        )
-        if num_tokens:
-            samples.append(_sample(trajectory, own, weight))
+        if num_tokens := _num_trained(trajectory, objective):
+            samples.append(_sample(trajectory, own, weight(num_tokens)))
+            unaided = trajectory.unaided
+            if unaided is not None and own.max() > 0:  # a failure with help does not say what to avoid without it
+                advantages = np.full(len(unaided.token_ids), own.max(), dtype=np.float32)
+                samples.append(_sample(unaided, advantages, weight(unaided.num_trained)))
     return SampleGroup(
         prompt_ids=np.array(prompt, dtype=np.int32),
         samples=tuple(samples),

@@ -15,6 +15,7 @@ from rapo_rllib.objective.clipping import CLIP_MODES
 from rapo_rllib.objective.entropy import STEP_REDUCTIONS
 from rapo_rllib.objective.importance import IMPORTANCE_LEVELS, SHAPING_ORDERS
 from rapo_rllib.objective.retrieval_reward import RETRIEVAL_BASELINES, RETRIEVAL_QUALITIES, RETRIEVAL_TIMINGS
+from rapo_rllib.rollout.unaided import SHOWN_STEPS
 from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_no_secret
 from rapo_rllib.settings import ALL_LINEAR, EngineSettings, LoraSettings, ModelSettings, ObjectiveSettings
 from rapo_rllib.validation import refuse_unknown_keys
@@ -178,10 +179,30 @@ def _check_objective_parts(config: Any) -> None:
             f"importance_level = {config.importance_level!r} with off_policy_source = 'expert': what an expert wrote has no "
             "probabilities that a sequence's ratio could be taken to; set importance_level to 'token'"
         )
+    _check_shown_steps(config, sequence)
     if sequence and config.off_policy_trajectories and config.off_policy_shaping is not None:
         raise ValueError(
             f"importance_level = {config.importance_level!r} with off_policy_shaping = {config.off_policy_shaping}: the "
             "shaping is of a token's ratio; set off_policy_shaping to null"
+        )
+
+
+def _check_shown_steps(config: Any, sequence: bool) -> None:
+    """What is learned of shown steps has no probabilities of its own, and is of single steps."""
+    how = config.shown_steps
+    check_choice("shown_steps", how, SHOWN_STEPS)
+    if how == "context":
+        return
+    if sequence or config.off_policy_shaping is None:
+        key, value = ("importance_level", "token") if sequence else ("off_policy_shaping", 0.1)
+        raise ValueError(
+            f"shown_steps = {how!r} with {key} = {getattr(config, key)!r}: its tokens were sampled in another context, or not "
+            f"at all, so they have no probabilities that a ratio could be taken to; set {key} to {value!r}"
+        )
+    if how in ("imitated", "own") and config.retrieval_level != "step":
+        raise ValueError(
+            f"shown_steps = {how!r} with retrieval_level = {config.retrieval_level!r}: only single steps have a form of the "
+            "policy's own; set shown_steps to 'removed', or train on whole trajectories with off_policy_trajectories"
         )
 
 

@@ -30,6 +30,7 @@ from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
+from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question
 from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, this_node
@@ -166,6 +167,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self._layers.set_view(buffer_view)
             self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
         groups = self.loop.run(questions, retrieval_prob=retrieval_prob, greedy=not explore, group_size=group_size)
+        add_unaided(groups, self.config.objective_settings.shown_steps, self.loop.chat)
         call_episode_callbacks(self, self._callbacks, groups)
         return SampleResult(groups, [self.loop.stats], [self.get_metrics()])
 

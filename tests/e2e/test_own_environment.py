@@ -26,7 +26,7 @@ def test_the_text_game(tmp_path: Path, smollm2: Path, ray_session: None, monkeyp
     experiment["stop"] = {"training_iteration": 1}
     config: dict[str, Any] = experiment["config"]
     config["model"]["name_or_path"] = str(model)
-    config |= {"questions_per_step": 2, "group_size": 4, "num_hybrid": 2, "retrieval_prob": 1.0}
+    config |= {"questions_per_step": 2, "group_size": 4, "num_hybrid": 2, "retrieval_prob": 1.0, "shown_steps": "own"}
     config |= {"evaluation_interval": 0, "evaluate_before_training": False, "transcripts": True}
     config["learner_num_threads"] = 1  # other tests run beside it
     config["step_trace_buffer"]["max_traces"] = 40
@@ -43,3 +43,5 @@ def test_the_text_game(tmp_path: Path, smollm2: Path, ray_session: None, monkeyp
     assert at(result, "env_runners/retrieval/count") == sum(len(t["retrievals"]) for t in played) > 0
     assert at(result, "env_runners/episode_return_mean") == pytest.approx(sum(t["reward"] for t in played) / 8) != 0
     assert at(result, "learners/default_policy/num_steps") == 1
+    unaided = at(result, "learners/default_policy/num_unaided_trajectories")
+    assert 0 < unaided <= sum(bool(t["retrievals"]) for t in played)

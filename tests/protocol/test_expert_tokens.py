@@ -3,8 +3,7 @@ r"""An expert's trajectory as tokens: what it wrote is trained, what its tools a
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tiny_tokenizers import byte_tokenizer
 
 from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -43,16 +42,8 @@ def test_other_tags() -> None:
     assert split_observation(step, ProtocolSettings()) == (step, "")
 
 
-def chat_tokenizer() -> PreTrainedTokenizerFast:
-    """A token per byte, and one that ends a turn."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-
-
 def test_tokens_of_a_real_expert() -> None:
-    tokenizer = chat_tokenizer()
+    tokenizer = byte_tokenizer()
     chat = ChatProtocol(tokenizer, ProtocolSettings(), ("python",))
     expert = next(iter(WordProblems.expert_trajectories({"steps": [2, 2]})))
     result = expert_tokens(expert, [1, 2, 3], chat, policy_version=7)
@@ -69,13 +60,13 @@ def test_tokens_of_a_real_expert() -> None:
 
 
 def test_a_trajectory_that_stops_at_a_result_has_no_end_of_turn() -> None:
-    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    chat = ChatProtocol(byte_tokenizer(), ProtocolSettings())
     cut = ExpertTrajectory(Question("q", "?"), (f"<python>3 + 5</python>{RESULT}",), 1.0, "x")
     assert chat.end_ids[0] not in expert_tokens(cut, [1], chat).token_ids
 
 
 def test_the_last_step_ends_with_one_token_the_usual_one() -> None:
-    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    chat = ChatProtocol(byte_tokenizer(), ProtocolSettings())
     chat.end_ids = [7, 8]  # the template's, the tokenizer's
     answered = ExpertTrajectory(Question("q", "?"), ("<answer>8</answer>",), 1.0, "x")
     assert expert_tokens(answered, [1], chat).token_ids == [*chat.encode("<answer>8</answer>"), 7]
@@ -84,7 +75,7 @@ def test_the_last_step_ends_with_one_token_the_usual_one() -> None:
 @pytest.mark.parametrize("behind", ["", "\n", " I hope this helps.</answer>"])
 def test_an_expert_ends_where_the_policy_would(behind: str) -> None:
     """Behind the answer the policy writes one token, which is to be the end of its turn: no newline before it."""
-    chat = ChatProtocol(chat_tokenizer(), ProtocolSettings())
+    chat = ChatProtocol(byte_tokenizer(), ProtocolSettings())
     first = f"<python>3 + 5</python>{RESULT}"
     expert = ExpertTrajectory(Question("q", "?"), (first, f"So:\n<answer>8</answer>{behind}"), 1.0, "x")
     trajectory = expert_tokens(expert, [1], chat)

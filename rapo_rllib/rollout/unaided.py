@@ -1,0 +1,107 @@
+"""From shown to known: a trajectory that retrieved, as it would read without help. algorithm.md section 12.
+
+Trajectory (step traces in their tags) --unaided_trajectory--> Trajectory (off-policy) --samples.py--> a sample beside its own
+
+RAPO trains what was written behind a shown step in the context of that step alone: nothing teaches the policy to do without it.
+Here the same text is trained once more, with the shown steps taken away or in the policy's own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+
+from rapo_rllib.buffer.shown_answers import shows_answer
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.expert_tokens import append_expert_step, split_observation
+from rapo_rllib.types import EXPERT, FALLBACK, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
+
+SHOWN_STEPS = ("context", "removed", "imitated", "own")
+
+
+def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: ChatProtocol) -> None:
+    """Give every trajectory that retrieved its unaided form, where it has one.
+
+    Args:
+        groups: rolled out; changed in place.
+        how: ``ObjectiveSettings.shown_steps``; ``context``: nothing is done.
+        chat: encodes shown steps in the policy's own form.
+    """
+    if how == "context":
+        return
+    for group in groups:
+        for trajectory in group.counted:
+            if trajectory.retrievals:
+                trajectory.unaided = unaided_trajectory(trajectory, group.question, how, chat)
+
+
+def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, chat: ChatProtocol) -> Trajectory | None:
+    r"""The trajectory without help, up to the last token that is trained.
+
+    Example: the policy wrote ``a``, was shown ``<retrieve>b</retrieve>``, and wrote ``c``::
+
+        removed    a c     c is trained
+        imitated   a b     b is trained
+        own        a b c   b and c are trained
+
+    It ends where help would teach to guess: ``removed`` before the first shown step that holds an accepted answer, the others
+    before one whose author wrote it, or any answer; the result of its tool may hold the accepted one.
+
+    Args:
+        trajectory: ended, with at least one retrieved step.
+        question: whose accepted answers are known.
+        how: ``removed``, ``imitated`` or ``own``.
+        chat: encodes.
+
+    Returns:
+        An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None where there is nothing to train.
+    """
+    in_own_form = how != "removed"
+    helpful = list(takewhile(lambda shown: not _tells(shown, question, in_own_form, chat), trajectory.retrievals))
+    if not helpful:
+        return None
+    end = _end(trajectory, helpful, behind=how != "imitated")
+    found = Trajectory(trajectory.question_id, trajectory.prompt_ids, policy_version=trajectory.policy_version, origin=EXPERT)
+    start = 0
+    for shown in helpful:
+        _copy(trajectory, found, start, shown.start, trained=start > 0 and how != "imitated")
+        start = shown.stop
+        if in_own_form and shown.source != FALLBACK:
+            append_expert_step(found, shown.text.strip(), chat, is_last=False)
+    _copy(trajectory, found, start, end, trained=True)
+    found.reward = trajectory.reward
+    return found if found.num_trained else None
+
+
+def _tells(shown: Retrieval, question: Question, in_own_form: bool, chat: ChatProtocol) -> bool:
+    """Whether who reads it, or writes it, need not find the answer."""
+    if not in_own_form:
+        return shows_answer(shown.text, question.answers)
+    written, _ = split_observation(shown.text.strip(), chat.settings)
+    return bool(shown.answer) or shows_answer(written, question.answers)
+
+
+def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
+    """The token before which the unaided form ends: that of the next shown step, or of the trajectory."""
+    if not behind:
+        return helpful[-1].stop
+    left_out = trajectory.retrievals[len(helpful) :]
+    return left_out[0].start if left_out else len(trajectory.token_ids)
+
+
+def _copy(source: Trajectory, target: Trajectory, start: int, stop: int, trained: bool) -> None:
+    """Append tokens ``[start, stop)``; those of the policy that are trained as somebody else's: the context was another one."""
+    for kind, begin, end in _runs(source.kinds, start, stop):
+        if trained and kind == TokenKind.POLICY:
+            target.append_expert(source.token_ids[begin:end])
+        else:
+            target.append_observation(source.token_ids[begin:end])
+
+
+def _runs(kinds: list[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(kind, first, behind the last) of each run of equal kinds in ``[start, stop)``."""
+    begin = start
+    for index in range(start + 1, stop + 1):
+        if index == stop or kinds[index] != kinds[begin]:
+            yield kinds[begin], begin, index
+            begin = index
