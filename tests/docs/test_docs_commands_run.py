@@ -81,6 +81,7 @@ def dry(words: Words, folder: Path) -> None:
         "test": "pytest",
         "check": "pytest --pure",
         "test-slow": "-m slow",
+        "docs": "mkdocs build --strict",
         "setup": "Nothing to be done for|install --quiet",  # as the environment is there, or not
     }
     assert re.search(wanted[words[1]], done.stdout.replace('"', ""))
