@@ -19,7 +19,9 @@ from tiny_models import save_tiny_model, tiny_model
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.samples import SampleGroup, sample_groups
 from rapo_rllib.learner.rl_module import score_row
-from rapo_rllib.objective import LossInputs, LossMetrics, overlong_punishment, policy_loss
+from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.objective.loss_metrics import LossMetrics
+from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
 LENGTH = 40  # of the response budget; the longest response is shorter

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective import clipped_objective, gradient_preserving_objective, kl_estimate
+from rapo_rllib.objective.clipping import clipped_objective, gradient_preserving_objective
+from rapo_rllib.objective.loss import kl_estimate
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective import (
-    LossInputs,
-    LossMetrics,
-    aggregation_weight,
-    combined_advantages,
-    outcome_advantages,
-    policy_loss,
-    retrieval_advantages,
-)
+from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
+from rapo_rllib.objective.aggregation import aggregation_weight
+from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.objective.loss_metrics import LossMetrics
 from rapo_rllib.settings import ObjectiveSettings
 
 SETTINGS = ObjectiveSettings()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rapo_rllib.objective import LossInputs, policy_loss
+from rapo_rllib.objective.loss import LossInputs, policy_loss
 from rapo_rllib.settings import ObjectiveSettings
 
 PLAIN = ObjectiveSettings(importance_shaping_weight=0.0, importance_cap=None)

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective import overlong_punishment, policy_shaping
+from rapo_rllib.objective.off_policy import policy_shaping
+from rapo_rllib.objective.overlong import overlong_punishment
 
 
 @pytest.mark.parametrize(

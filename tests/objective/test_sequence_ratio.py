@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective import (
+from rapo_rllib.objective.importance import (
     ratio_at_level,
     sequence_ratio,
     sequence_token_ratio,
