@@ -12,6 +12,8 @@ from typing import Protocol, Self
 
 import typer
 
+from rapo_rllib.cli.endings import INTERRUPTED, fail
+
 LINE_EVERY_S = 10.0
 
 
@@ -26,38 +28,64 @@ class BuildProgress(Protocol):
     def total(self) -> int: ...  # noqa: D102
 
 
-class BuildDisplay:
-    """Shows progress while it is entered; call it with every new one.
+class Display:
+    """Shows progress while it is entered."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._said = time.monotonic()
+        self._bar = Progress(BarColumn(), TextColumn("{task.description}")) if sys.stdout.isatty() else None
+        self._task = self._bar.add_task("starting", total=None) if self._bar else None
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, text: str, done: int, total: int, ended: bool) -> None:
+        """Show it, if it is time."""
+        now = time.monotonic()
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+        elif now - self._said >= LINE_EVERY_S or ended:
+            self._said = now
+            typer.echo(text)
+
+
+class BuildDisplay(Display):
+    """Call it with every new progress.
 
     Args:
         things: what is counted, for people.
     """
 
     def __init__(self, things: str = "passages") -> None:
+        super().__init__()
         self.latest: BuildProgress | None = None
-        self._things = things
-        self._started = self._said = time.monotonic()
-        self._bar = _Bar() if sys.stdout.isatty() else None
-
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.progress.stop()
+        self._things, self._started = things, time.monotonic()
 
     def __call__(self, progress: BuildProgress) -> None:
         """Show it, if it is time."""
         self.latest = progress
-        now = time.monotonic()
-        text = progress_line(progress, now - self._started, self._things)
-        if self._bar:
-            self._bar.show(progress, text)
-        elif now - self._said >= LINE_EVERY_S or progress.seen == progress.total:
-            self._said = now
-            typer.echo(text)
+        text = progress_line(progress, time.monotonic() - self._started, self._things)
+        self.show(text, progress.seen, progress.total, ended=progress.seen == progress.total)
+
+
+@contextmanager
+def resumable(things: str) -> Iterator[BuildDisplay]:
+    """A display of what the same command goes on with after Ctrl-C, which is said then."""
+    display = BuildDisplay(things)
+    try:
+        with display:
+            yield display
+    except KeyboardInterrupt:
+        seen = display.latest.seen if display.latest else 0
+        fail(f"Stopped after {seen:,} {things}. The same command, run again, goes on from there.", INTERRUPTED)
 
 
 @dataclass(frozen=True)
@@ -75,17 +103,6 @@ def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
         return
     with BuildDisplay(things) as display:
         yield lambda seen, total: display(_Counted(seen, seen, total))
-
-
-class _Bar:
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self.progress = Progress(BarColumn(), TextColumn("{task.description}"))
-        self._task = self.progress.add_task("reading", total=None)
-
-    def show(self, progress: BuildProgress, text: str) -> None:
-        self.progress.update(self._task, completed=progress.seen, total=progress.total, description=text)
 
 
 def progress_line(progress: BuildProgress, seconds: float, things: str = "passages") -> str:

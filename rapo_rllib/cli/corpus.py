@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rapo_rllib.cli.buffer.options import Collection, DbName, TokenEnv, Uri
+from rapo_rllib.cli.endings import one_line_errors
 from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.corpus.collection import Hit, PassageCollection
 
 corpus_app = typer.Typer(no_args_is_help=True, help="Passages for the search tool, in Milvus.")
-
-Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
-Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
-TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds a server's token.")]
-DbName = Annotated[str, typer.Option(help="Database of a server.")]
 
 
 @corpus_app.command("build")
@@ -45,20 +42,13 @@ def build(
 ) -> None:
     """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
     with _opened(uri, collection, token_env, db_name, embedder, device) as passages:
-        from rapo_rllib.cli.build_display import BuildDisplay
+        from rapo_rllib.cli.build_display import resumable
         from rapo_rllib.corpus.build import build_corpus
         from rapo_rllib.corpus.passages import PassageFields
 
         fields = PassageFields(text=text_field, title=title_field, id=id_field, passages=passages_field)
-        try:
-            with BuildDisplay() as display:
-                done = build_corpus(passages, file, fields, display, replace)
-        except KeyboardInterrupt:
-            seen = display.latest.seen if display.latest else 0
-            typer.secho(
-                f"Stopped after {seen:,} passages. The same command, run again, goes on from there.", err=True, fg="red"
-            )
-            raise typer.Exit(130) from None
+        with resumable("passages") as display:
+            done = build_corpus(passages, file, fields, display, replace)
         typer.echo(f"{passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
 
 
@@ -106,17 +96,11 @@ def _opened(
 ) -> Iterator[PassageCollection]:
     """The collection, closed afterwards; a mistake or a missing service is one line and exit status 1."""
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
-    from rapo_rllib.errors import RetrievalError
 
-    try:
+    with one_line_errors():
         passages = PassageCollection(CorpusPlace(uri, collection, token_env, db_name, prefix="--"), embedder, device)
-        try:
+        with closing(passages):
             yield passages
-        finally:
-            passages.close()
-    except (ValueError, RetrievalError) as error:
-        typer.secho(str(error), err=True, fg="red")
-        raise typer.Exit(1) from error
 
 
 def _record(hit: Hit) -> dict[str, Any]:

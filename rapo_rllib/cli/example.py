@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from rapo_rllib.cli.endings import fail, one_line_errors
 from rapo_rllib.cli.example_files import described, example, examples, files_of
 
 Name = Annotated[str, typer.Argument(help="As `rllib example list` has it.", show_default=False)]
@@ -32,7 +33,8 @@ def list_examples(
     filter_: Annotated[str, typer.Option("--filter", "-f", help="Only those with this word in name or description.")] = "",
 ) -> None:
     """List the examples, a line each."""
-    known = {name: described(path) for name, path in _found(examples).items()}
+    with one_line_errors():
+        known = {name: described(path) for name, path in examples().items()}
     width = max(map(len, known), default=0)
     for name, text in known.items():
         if filter_.lower() in f"{name} {text}".lower():
@@ -44,17 +46,22 @@ def get_example(
     to: Annotated[Path | None, typer.Option(help="Write it, and modules that it needs, into this folder.")] = None,
 ) -> None:
     """Print an example, or write it into a folder."""
-    path = _found(lambda: example(name))
+    path = _example(name)
     if to is None:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
         return
     copies = [(file, to / file.name) for file in files_of(path)]
     if there := [copy for _, copy in copies if copy.exists()]:
-        _fail(f"{there[0]} is there already: name another folder, or remove it")
+        fail(f"{there[0]} is there already: name another folder, or remove it")
     to.mkdir(parents=True, exist_ok=True)
     for file, copy in copies:
         shutil.copyfile(file, copy)
         typer.echo(copy)
+
+
+def _example(name: str) -> Path:
+    with one_line_errors():
+        return example(name)
 
 
 def _run(train_file: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +69,7 @@ def _run(train_file: Callable[..., None]) -> Callable[..., None]:
 
     def run_example(name: str, **options: Any) -> None:
         """Train what an example describes; options as of `rllib train file`."""
-        train_file(_found(lambda: example(name)), **options)
+        train_file(_example(name), **options)
 
     hints = {**get_type_hints(train_file, include_extras=True), "name": Name}
     _, *others = inspect.signature(train_file).parameters.values()
@@ -71,16 +78,3 @@ def _run(train_file: Callable[..., None]) -> Callable[..., None]:
     run_example.__signature__ = signature  # type: ignore[attr-defined]
     run_example.__annotations__ = {name: hints[name] for name in signature.parameters}
     return run_example
-
-
-def _found(look: Callable[[], Any]) -> Any:
-    """Return what ``look`` finds; a mistake is one line and exit status 1."""
-    try:
-        return look()
-    except ValueError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> None:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(1)

@@ -14,6 +14,7 @@ from rapo_rllib.cli.buffer import command as _buffer_commands  # noqa: F401  (ad
 from rapo_rllib.cli.buffer.options import buffer_app
 from rapo_rllib.cli.config.command import config_app
 from rapo_rllib.cli.corpus import corpus_app
+from rapo_rllib.cli.endings import fail
 from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
 from rapo_rllib.cli.options import RunOptions, json_object, key_value
@@ -155,8 +156,7 @@ def _status(training: Callable[[], int], what: str, verbose: int) -> int:
     except ValueError as error:
         if verbose > 1:
             raise
-        typer.secho(f"{what}: {error}", err=True, fg="red")
-        raise typer.Exit(1) from error
+        fail(f"{what}: {error}")
 
 
 def _train_file(path: Path, options: RunOptions) -> int:

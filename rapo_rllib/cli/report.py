@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rapo_rllib.cli.endings import fail
+
 
 def report(
     run_dir: Annotated[Path, typer.Argument(help="A trial's folder, or one with trials in it.", show_default=False)],
@@ -34,8 +36,7 @@ def _written(run_dir: Path, output: Path | None, max_mb: float) -> Path:
     try:
         made = write_report(run_dir, output, max_mb)
     except ValueError as error:
-        typer.secho(f"Error: {error}", err=True, fg="red")
-        raise typer.Exit(1) from error
+        fail(f"Error: {error}")
     trials = "1 trial" if made.trials == 1 else f"{made.trials} trials"
     typer.echo(f"{made.path}: {trials}, {made.groups} questions with trajectories, {made.num_bytes / 1e6:.1f} MB")
     return made.path

@@ -1,8 +1,8 @@
 """The learners of one LearnerGroup acting together: sums, and errors that no rank meets alone.
 
 RLlib waits for all learners of an update. If one raises while the others wait in a collective operation, training hangs. So
-every stage between two collectives runs inside :meth:`Ranks.together`, which tells all ranks whether any of them failed. Passes
-through sharded weights are full of collectives: ``lockstep.py`` brings them to an end on all ranks first.
+every stage between two collectives runs inside :meth:`Ranks.raise_on_all_ranks`, which tells all ranks whether any of them
+failed. Passes through sharded weights are full of collectives: ``lockstep.py`` brings them to an end on all ranks first.
 """
 
 from __future__ import annotations

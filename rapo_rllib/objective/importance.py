@@ -28,7 +28,7 @@ def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torc
     return (logprobs - old_logprobs.detach()).exp()
 
 
-def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
+def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, loss_mask: torch.Tensor | None = None) -> torch.Tensor:
     """Mean over the tokens of each trajectory, handed back to every one of them.
 
     Example: values ``[1, 3, 5]`` of trajectories ``[0, 0, 1]`` give ``[2, 2, 5]``.
@@ -36,12 +36,12 @@ def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, counted:
     Args:
         values: ``[N]``.
         trajectory_ids: ``[N]`` integers in [0, N).
-        counted: ``[N]`` bool, tokens that are in the mean; None: all.
+        loss_mask: ``[N]`` bool, tokens that are in the mean; None: all.
 
     Returns:
         ``[N]``; 0 for a trajectory of which nothing is counted.
     """
-    ones = torch.ones_like(values) if counted is None else counted.to(values.dtype)
+    ones = torch.ones_like(values) if loss_mask is None else loss_mask.to(values.dtype)
     sums, counts = torch.zeros_like(values), torch.zeros_like(values)  # N slots: at least as many as trajectories
     sums = sums.index_add(0, trajectory_ids, values * ones)
     counts = counts.index_add(0, trajectory_ids, ones)
@@ -52,7 +52,7 @@ def sequence_ratio(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     trajectory_ids: torch.Tensor,
-    counted: torch.Tensor | None = None,
+    loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Length-normalised probability ratio of a whole response: GSPO (arXiv 2507.18071).
 
@@ -62,19 +62,19 @@ def sequence_ratio(
         logprobs: log π_θ, ``[N]``.
         old_logprobs: log π_old, ``[N]``; no gradient flows into it.
         trajectory_ids: i of each token, ``[N]``; all trained tokens of a response must be among the N.
-        counted: ``[N]`` bool, tokens of yᵢ; None: all.
+        loss_mask: ``[N]`` bool, tokens of yᵢ; None: all.
 
     Returns:
         sᵢ of the token's response, ``[N]``.
     """
-    return trajectory_mean(logprobs - old_logprobs.detach(), trajectory_ids, counted).exp()
+    return trajectory_mean(logprobs - old_logprobs.detach(), trajectory_ids, loss_mask).exp()
 
 
 def sequence_token_ratio(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     trajectory_ids: torch.Tensor,
-    counted: torch.Tensor | None = None,
+    loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same value with every token's own gradient: GSPO-token (arXiv 2507.18071).
 
@@ -87,12 +87,12 @@ def sequence_token_ratio(
         logprobs: log π_θ, ``[N]``.
         old_logprobs: log π_old, ``[N]``.
         trajectory_ids: i of each token, ``[N]``.
-        counted: ``[N]`` bool, tokens of yᵢ; None: all.
+        loss_mask: ``[N]`` bool, tokens of yᵢ; None: all.
 
     Returns:
         sᵢ,ₜ, ``[N]``.
     """
-    whole = sequence_ratio(logprobs.detach(), old_logprobs, trajectory_ids, counted)
+    whole = sequence_ratio(logprobs.detach(), old_logprobs, trajectory_ids, loss_mask)
     return whole * (logprobs - logprobs.detach()).exp()
 
 
@@ -101,7 +101,7 @@ def ratio_at_level(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     trajectory_ids: torch.Tensor | None = None,
-    counted: torch.Tensor | None = None,
+    loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The ratio by name.
 
@@ -110,7 +110,7 @@ def ratio_at_level(
         logprobs: log π_θ, ``[N]``.
         old_logprobs: log π_old, ``[N]``.
         trajectory_ids: ``[N]``; may be None at level ``token``.
-        counted: ``[N]`` bool; None: all.
+        loss_mask: ``[N]`` bool; None: all.
 
     Returns:
         r, ``[N]``.
@@ -125,7 +125,7 @@ def ratio_at_level(
     if trajectory_ids is None:
         raise ValueError(f"importance_level {level!r} needs trajectory_ids, got None")
     of_sequences = sequence_ratio if level == "sequence" else sequence_token_ratio
-    return of_sequences(logprobs, old_logprobs, trajectory_ids, counted)
+    return of_sequences(logprobs, old_logprobs, trajectory_ids, loss_mask)
 
 
 def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:
@@ -164,7 +164,7 @@ def truncated_importance_weight(
     engine_logprobs: torch.Tensor,
     cap: float,
     trajectory_ids: torch.Tensor | None = None,
-    counted: torch.Tensor | None = None,
+    loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Weight of a token that the engine sampled, in an expectation under the learner's policy of the same weights.
 
@@ -178,12 +178,12 @@ def truncated_importance_weight(
         engine_logprobs: log π_engine, ``[N]``, recorded when the token was sampled.
         cap: C, at least 1.
         trajectory_ids: ``[N]``: one weight for a whole response, where its ratio is one too; None: a weight for each token.
-        counted: ``[N]`` bool, tokens of the response; None: all.
+        loss_mask: ``[N]`` bool, tokens of the response; None: all.
 
     Returns:
         w, ``[N]``, in [0, C], a constant: it has no gradient.
     """
     excess = (learner_logprobs - engine_logprobs).detach()
     if trajectory_ids is not None:
-        excess = trajectory_mean(excess, trajectory_ids, counted)
+        excess = trajectory_mean(excess, trajectory_ids, loss_mask)
     return excess.exp().clamp_max(cap)

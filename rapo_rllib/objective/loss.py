@@ -121,11 +121,11 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
     """
     if settings.kl_coeff > 0 and inputs.reference_logprobs is None:
         raise ValueError(f"kl_coeff is {settings.kl_coeff}: the loss needs reference_logprobs, got None")
-    counted = inputs.weights != 0
-    tokens = _without_masked(inputs, counted)
-    ratio = ratio_at_level(settings.importance_level, tokens.logprobs, tokens.old_logprobs, tokens.trajectory_ids, counted)
+    loss_mask = inputs.weights != 0
+    tokens = _without_masked(inputs, loss_mask)
+    ratio = ratio_at_level(settings.importance_level, tokens.logprobs, tokens.old_logprobs, tokens.trajectory_ids, loss_mask)
     shaped = shaped_ratio(ratio, tokens.retrieved_share, settings.importance_shaping_weight)
-    truncation = _truncation(tokens, settings, counted)
+    truncation = _truncation(tokens, settings, loss_mask)
     clip_ratio = _ratio_before_clip(ratio, shaped, settings)
     objective = truncation * _bounded(clip_ratio, tokens.advantages, settings)
     if clip_ratio is not shaped:
@@ -137,7 +137,7 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
         objective, kl = _with_off_policy(tokens, settings, shaped=shaped, objective=objective, kl=kl)
     per_token = objective - settings.kl_coeff * kl if settings.kl_coeff else objective
     terms = TokenTerms(
-        counted=counted,
+        loss_mask=loss_mask,
         advantages=tokens.advantages,
         logprobs=tokens.logprobs,
         old_logprobs=tokens.old_logprobs,
@@ -152,17 +152,17 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
     return LossOutputs(-(tokens.weights * per_token).sum(), loss_metrics(terms, settings))
 
 
-def _without_masked(inputs: LossInputs, counted: torch.Tensor) -> LossInputs:
+def _without_masked(inputs: LossInputs, loss_mask: torch.Tensor) -> LossInputs:
     """The same with 0 for every number of a masked token: a weight of 0 alone would let NaN and infinity through."""
     given = inputs.given().items()
-    return replace(inputs, **{name: torch.where(counted, values, values.new_zeros(())) for name, values in given})
+    return replace(inputs, **{name: torch.where(loss_mask, values, values.new_zeros(())) for name, values in given})
 
 
-def _truncation(tokens: LossInputs, settings: ObjectiveSettings, counted: torch.Tensor) -> torch.Tensor:
+def _truncation(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torch.Tensor) -> torch.Tensor:
     if settings.importance_cap is None or tokens.rollout_logprobs is None:
         return torch.ones_like(tokens.old_logprobs)
     whole = None if settings.importance_level == "token" else tokens.trajectory_ids
-    return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, settings.importance_cap, whole, counted)
+    return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, settings.importance_cap, whole, loss_mask)
 
 
 def _ratio_before_clip(ratio: torch.Tensor, shaped: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:

@@ -78,7 +78,7 @@ class LossMetrics:
 class TokenTerms:
     """Terms that ``policy_loss`` computed of each token, ``[N]`` each; see ``LossInputs``."""
 
-    counted: torch.Tensor
+    loss_mask: torch.Tensor
     advantages: torch.Tensor
     logprobs: torch.Tensor
     old_logprobs: torch.Tensor
@@ -94,8 +94,8 @@ class TokenTerms:
 @torch.no_grad()
 def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
     """Sums and maxima over the tokens of one micro-batch."""
-    off_policy = terms.counted & terms.off_policy if terms.off_policy is not None else torch.zeros_like(terms.counted)
-    sampled = terms.counted & ~off_policy
+    off_policy = terms.loss_mask & terms.off_policy if terms.off_policy is not None else torch.zeros_like(terms.loss_mask)
+    sampled = terms.loss_mask & ~off_policy
 
     def total(values: torch.Tensor, where: torch.Tensor = sampled) -> torch.Tensor:
         return torch.where(where, values, 0).sum()
@@ -108,7 +108,7 @@ def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
     low, high, dual = _clipped(terms, settings)
     shares, num_trajectories = _shares(sampled, terms.trajectory_ids)
     return LossMetrics(
-        num_tokens=terms.counted.sum(),
+        num_tokens=terms.loss_mask.sum(),
         num_off_policy_tokens=off_policy.sum(),
         num_trajectories=num_trajectories,
         ratio_sum=total(terms.ratio),
@@ -138,10 +138,10 @@ def _clipped(terms: TokenTerms, settings: ObjectiveSettings) -> tuple[torch.Tens
 def _truncated(terms: TokenTerms, settings: ObjectiveSettings) -> torch.Tensor:
     """Tokens whose truncated weight is not the whole one."""
     if settings.importance_cap is None or terms.rollout_logprobs is None:
-        return torch.zeros_like(terms.counted)
+        return torch.zeros_like(terms.loss_mask)
     excess = terms.old_logprobs - terms.rollout_logprobs
     if settings.importance_level != "token" and terms.trajectory_ids is not None:
-        excess = trajectory_mean(excess, terms.trajectory_ids, terms.counted)
+        excess = trajectory_mean(excess, terms.trajectory_ids, terms.loss_mask)
     return excess > math.log(settings.importance_cap)
 
 

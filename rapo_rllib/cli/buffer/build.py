@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rapo_rllib.cli.buffer.options import buffer_app
+from rapo_rllib.cli.endings import INTERRUPTED, fail
 from rapo_rllib.cli.options import RunOptions, json_object, key_value
+from rapo_rllib.errors import RolloutError
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.build import AgentBuild, Keeping
@@ -57,7 +59,6 @@ def build(
     """Let an agent answer the training questions of JOB and store its best steps. Run it again to go on after a kill."""
     from rapo_rllib.agents.build import Keeping
     from rapo_rllib.agents.setup import AgentChoice
-    from rapo_rllib.errors import AgentError, EngineError, RetrievalError
 
     try:
         choice = AgentChoice(
@@ -78,12 +79,10 @@ def build(
         places = {name: value for name, value in (("uri", uri), ("collection", collection)) if value is not None}
         _build(config, choice, keeping, replace(config.buffer_settings, **places), out, max_questions)
     except KeyboardInterrupt:
-        typer.secho("Stopped. The same command, run again, goes on from there.", err=True, fg="red")
-        raise typer.Exit(130) from None
-    except (ValueError, AgentError, EngineError, RetrievalError) as error:
+        fail("Stopped. The same command, run again, goes on from there.", INTERRUPTED)
+    except (ValueError, RolloutError) as error:
         again = "" if isinstance(error, ValueError) else " The same command, run again, goes on from where it was."
-        typer.secho(f"{error}{again}", err=True, fg="red")
-        raise typer.Exit(1) from error
+        fail(f"{error}{again}")
 
 
 def _build(

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-import typer
-
-from rapo_rllib.cli.build_display import duration
+from rapo_rllib.cli.build_display import Display, duration
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.build import AgentBuild
     from rapo_rllib.agents.journal import Totals
 
-LINE_EVERY_S = 10.0
 
-
-class AgentDisplay:
-    """Shows a build while it is entered; call it with every new state."""
-
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._said = time.monotonic()
-        self._bar = Progress(BarColumn(), TextColumn("{task.description}")) if sys.stdout.isatty() else None
-        self._task = self._bar.add_task("starting", total=None) if self._bar else None
-
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
+class AgentDisplay(Display):
+    """Call it with every new state of a build."""
 
     def __call__(self, state: AgentBuild) -> None:
         """Show it, if it is time."""
-        now, total = time.monotonic(), (state.total - state.found) * state.samples
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=state.attempts, total=total, description=build_line(state))
-        elif now - self._said >= LINE_EVERY_S or state.totals.questions == state.total:
-            self._said = now
-            typer.echo(build_line(state))
+        attempts = (state.total - state.found) * state.samples
+        self.show(build_line(state), state.attempts, attempts, ended=state.totals.questions == state.total)
 
 
 def build_line(state: AgentBuild) -> str:

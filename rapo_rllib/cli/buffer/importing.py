@@ -21,9 +21,7 @@ from rapo_rllib.cli.buffer.options import (
 from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from rapo_rllib.buffer.importing import ImportPlan, ImportReport
-    from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.buffer.writing import Written
+    from rapo_rllib.buffer.importing import ImportReport
 
 
 @buffer_app.command("import")
@@ -52,30 +50,18 @@ def import_(
     weights = _weights(weight or [])
     where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
     with opened_as_stored(embedder, pooling, key_recipe, **where) as buffer:
-        from rapo_rllib.buffer.importing import ImportPlan, survey
+        from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
         from rapo_rllib.cli.buffer.question_files import evaluation_guard
+        from rapo_rllib.cli.build_display import resumable
 
         guard = evaluation_guard(evaluation)
         plan = ImportPlan(tuple(files), format, source, weights, max_traces, min_reward, guard)
         report = survey(plan)
-        written = _stored(buffer, plan, report)
+        with resumable("step traces") as display:
+            written = import_traces(buffer, plan, report, display)
         _show(report)
         done = f"{written.added:,} were added" + (f", {written.updated:,} were updated" if written.updated else "")
         typer.echo(f"{buffer.uri} ({collection}) holds {buffer.count():,} step traces; {done}.")
-
-
-def _stored(buffer: StepTraceBuffer, plan: ImportPlan, report: ImportReport) -> Written:
-    from rapo_rllib.buffer.importing import import_traces
-    from rapo_rllib.cli.build_display import BuildDisplay
-
-    display = BuildDisplay("step traces")
-    try:
-        with display:
-            return import_traces(buffer, plan, report, display)
-    except KeyboardInterrupt:
-        seen = display.latest.seen if display.latest else 0
-        typer.secho(f"Stopped after {seen:,} step traces. The same command, run again, goes on from there.", err=True, fg="red")
-        raise typer.Exit(130) from None
 
 
 def _show(report: ImportReport) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rapo_rllib.cli.endings import one_line_errors
+
 if TYPE_CHECKING:
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.settings import BufferSettings
@@ -81,15 +83,3 @@ def _open(settings: BufferSettings) -> Iterator[StepTraceBuffer]:
         yield buffer
     finally:
         buffer.close()
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """A mistake, or a service that is missing, is one line and exit status 1."""
-    from rapo_rllib.errors import RetrievalError
-
-    try:
-        yield
-    except (ValueError, RetrievalError) as error:
-        typer.secho(str(error), err=True, fg="red")
-        raise typer.Exit(1) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rapo_rllib.cli.endings import one_line_errors
 from rapo_rllib.cli.options import json_object, key_value
 
 if TYPE_CHECKING:
@@ -74,9 +75,8 @@ def evaluate(
     """Evaluate language models on benchmarks, without retrieval unless asked; or a checkpoint of any RLlib algorithm."""
     from rapo_rllib.cli.evaluate.choices import chosen_models
     from rapo_rllib.cli.evaluate.settings_source import SettingsSource
-    from rapo_rllib.errors import AgentError, EngineError, RetrievalError
 
-    try:
+    with one_line_errors(f"Stopped. The same command goes on with what is left; {output} has the rest."):
         if not _answers_questions(context, models):
             _episodes(models[0], output, algo, env, episodes, steps, set_ or [])
             return
@@ -94,12 +94,6 @@ def evaluate(
         _check_retrieval(choices, retrieval_prob)
         plan = replace(_plan(benchmarks, data or [], max_questions, tools, scorer), retrieval_prob=retrieval_prob)
         _evaluate(choices, plan, output, SettingsSource(job, tuple(set_ or ())))
-    except KeyboardInterrupt:
-        typer.secho(f"Stopped. The same command goes on with what is left; {output} has the rest.", err=True, fg="red")
-        raise typer.Exit(130) from None
-    except (ValueError, AgentError, EngineError, RetrievalError) as error:
-        typer.secho(str(error), err=True, fg="red")
-        raise typer.Exit(1) from error
 
 
 def _check_retrieval(choices: list[AgentChoice], retrieval_prob: float) -> None:
