@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rapo_rllib.buffer.store import StepTraceBuffer
 
@@ -17,33 +17,35 @@ if TYPE_CHECKING:
 SAMPLE = 4096  # keys; of a smaller buffer all of them
 BLOCK = 512  # keys of the sample that meet a page at a time
 
+Item = TypeVar("Item")
 
-class KeySample:
-    """Keys of a stream, each as likely as any other (reservoir sampling); the same ones every time."""
+
+class KeySample(Generic[Item]):
+    """Keys of a stream, each as likely as any other (reservoir sampling), and what they are of; the same ones every time."""
 
     def __init__(self, size: int = SAMPLE) -> None:
-        self.ids: list[str] = []
+        self.items: list[Item] = []
         self.vectors: list[np.ndarray] = []
         self._size, self._seen, self._rng = size, 0, random.Random(0)
 
-    def offer(self, ids: Sequence[str], vectors: np.ndarray) -> None:
-        """Look at a page: ids ``[N]`` and vectors ``[N, D]``."""
-        for trace_id, vector in zip(ids, vectors, strict=True):
+    def offer(self, items: Sequence[Item], vectors: np.ndarray) -> None:
+        """Look at a page: ``N`` ids, say, and vectors ``[N, D]``."""
+        for item, vector in zip(items, vectors, strict=True):
             self._seen += 1
-            place = len(self.ids) if len(self.ids) < self._size else self._rng.randrange(self._seen)
+            place = len(self.items) if len(self.items) < self._size else self._rng.randrange(self._seen)
             if place < self._size:
-                self.ids[place : place + 1] = [trace_id]
+                self.items[place : place + 1] = [item]
                 self.vectors[place : place + 1] = [vector.copy()]  # a view would keep its page
 
 
 def nearest_others(
-    buffer: StepTraceBuffer, sample: KeySample, questions: Sequence[str], on_rows: Callable[[int], None]
+    buffer: StepTraceBuffer, sample: KeySample[str], questions: Sequence[str], on_rows: Callable[[int], None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosine of every sampled key to the nearest other key, and of every question, as a query without history, to any.
 
     Args:
         buffer: all keys.
-        sample: ``S`` keys of it.
+        sample: ``S`` keys of it, by ids.
         questions: ``Q`` texts.
         on_rows: told the number of rows after every page.
 
@@ -53,7 +55,7 @@ def nearest_others(
     import numpy as np
 
     keys = np.stack(sample.vectors)
-    place_of = {trace_id: place for place, trace_id in enumerate(sample.ids)}
+    place_of = {trace_id: place for place, trace_id in enumerate(sample.items)}
     asked = buffer.embedder.encode([(question, "") for question in questions]) if questions else np.zeros((0, keys.shape[1]))
     to_keys, to_questions = np.full(len(keys), -1.0), np.full(len(asked), -1.0)
     for traces, vectors in buffer.reader.with_keys():

@@ -105,7 +105,7 @@ def statistics(
         buffer.check_embedder()
     total, done = buffer.count(), 0
     stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note("embedder") or {})
-    count, sample = _Count(), KeySample()
+    count, sample = _Count(), KeySample[str]()
 
     def tell(rows: int) -> None:
         nonlocal done

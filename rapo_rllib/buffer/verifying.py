@@ -6,14 +6,14 @@ Every row is read once, a page at a time; of the texts only 8-byte digests are k
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.build import NOTE as BUILT
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.neighbours import KeySample
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.unfinished import NOTE as IMPORT
 from rapo_rllib.buffer.unfinished import unfinished_imports
@@ -73,7 +73,7 @@ def verify(
     total, dim = buffer.count(), buffer.embedder.dim
     seen_ids: set[int] = set()
     seen_steps: set[int] = set()
-    sample = _Sample()
+    sample: KeySample[StepTrace] = KeySample(SAMPLE)
     for traces, vectors in buffer.reader.with_keys():
         for trace in traces:
             _check_row(trace, guard, findings)
@@ -82,7 +82,7 @@ def verify(
             verdict.duplicates += not _first(seen_steps, trace.question, trace.history, trace.text)
         for trace, reason in _bad_vectors(traces, vectors, dim):
             findings.add(reason, trace.id)
-        sample.offer(zip(traces, vectors, strict=True))
+        sample.offer(traces, vectors)
         verdict.rows += len(traces)
         if on_progress:
             on_progress(verdict.rows, max(total, verdict.rows))
@@ -98,21 +98,6 @@ class _Findings:
 
     def add(self, kind: str, example: str) -> None:
         self.by_kind.setdefault(kind, Finding(kind)).add(example)
-
-
-class _Sample:
-    """So many items of a stream, each as likely as any other (reservoir sampling); the same ones every time."""
-
-    def __init__(self) -> None:
-        self.items: list[tuple[StepTrace, np.ndarray]] = []
-        self._seen, self._rng = 0, random.Random(0)
-
-    def offer(self, items: Iterable[tuple[StepTrace, np.ndarray]]) -> None:
-        for item in items:
-            self._seen += 1
-            place = len(self.items) if len(self.items) < SAMPLE else self._rng.randrange(self._seen)
-            if place < SAMPLE:
-                self.items[place : place + 1] = [item]
 
 
 def _check_row(trace: StepTrace, guard: LeakGuard | None, findings: _Findings) -> None:
@@ -170,14 +155,14 @@ def _check_notes(buffer: StepTraceBuffer, rows: int, findings: _Findings) -> Non
         findings.add("the number of rows differs from what the collection says", f"{rows:,} and {count:,}")
 
 
-def _embed_again(buffer: StepTraceBuffer, sample: _Sample, verdict: Verdict, findings: _Findings) -> None:
+def _embed_again(buffer: StepTraceBuffer, sample: KeySample[StepTrace], verdict: Verdict, findings: _Findings) -> None:
     import numpy as np
 
-    if not sample.items or any(vector.shape != (buffer.embedder.dim,) for _, vector in sample.items):
+    if not sample.items or any(vector.shape != (buffer.embedder.dim,) for vector in sample.vectors):
         return
-    again = buffer.embedder.encode([(trace.question, trace.history) for trace, _ in sample.items])
-    cosines = (again * np.stack([vector for _, vector in sample.items])).sum(axis=1)
-    for (trace, _), cosine in zip(sample.items, cosines, strict=True):
+    again = buffer.embedder.encode([(trace.question, trace.history) for trace in sample.items])
+    cosines = (again * np.stack(sample.vectors)).sum(axis=1)
+    for trace, cosine in zip(sample.items, cosines, strict=True):
         if not cosine >= MIN_COSINE:
             findings.add("a key that is not the embedding of its history", f"{trace.id}: cosine {cosine:.3f}")
     verdict.embedded_again, verdict.worst_cosine = len(cosines), float(cosines.min())

@@ -68,12 +68,15 @@ def load_training_state(folder: str, parameters: NamedParameters, optimizer: tor
     """
     stored = dcp.FileSystemReader(folder).read_metadata()
     _check_names(folder, stored, parameters)
-    generators = _generators() if f"rng.{_rank()}.cpu" in stored.state_dict_metadata else {}
-    names = [key.removeprefix("progress.") for key in stored.state_dict_metadata if key.startswith("progress.")]
+    stored_keys = stored.state_dict_metadata
+    generators = _generators() if f"rng.{_rank()}.cpu" in stored_keys else {}
+    names = [key.removeprefix("progress.") for key in stored_keys if key.startswith("progress.")]
     state: dict[str, Any] = {
         "weights": _exact(parameters, optimizer),
         "optimizer": _empty_entries(stored, parameters),
-        "rng": {str(_rank()): {device: generators[device] for device in generators if _has(stored, f"rng.{_rank()}.{device}")}},
+        "rng": {
+            str(_rank()): {device: generators[device] for device in generators if f"rng.{_rank()}.{device}" in stored_keys}
+        },
         "progress": dict.fromkeys(names, 0),
     }
     with _alone_or_together() as no_dist:
@@ -101,10 +104,6 @@ def _alone_or_together() -> Iterator[bool]:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _has(stored: Metadata, key: str) -> bool:
-    return key in stored.state_dict_metadata
 
 
 def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:

@@ -145,7 +145,7 @@ class ForkedProcess:
             limits.max_output_bytes,
             started + limits.timeout_s + GRACE_S,
             self._lifeline.fileno(),
-            self._heard,
+            lambda: hear(self._lifeline),
         )
         if event == "deadline":  # what should have killed it does not work
             self._zygote.stop()
@@ -160,9 +160,6 @@ class ForkedProcess:
             self._lifeline.send(json.dumps(message).encode())
         except (BrokenPipeError, ConnectionResetError):
             return  # it ended; why is waiting to be read
-
-    def _heard(self) -> dict[str, Any]:
-        return hear(self._lifeline)
 
     def close(self) -> None:
         """Kill the child, if it still runs."""

@@ -63,14 +63,14 @@ def test_neighbours_are_those_of_the_whole_matrix(make_buffer, monkeypatch) -> N
     monkeypatch.setattr(neighbours, "BLOCK", 4)
     pages = list(buffer.reader.with_keys())
     ids, vectors = [trace.id for traces, _ in pages for trace in traces], np.concatenate([page for _, page in pages])
-    sample = KeySample(size=11)
+    sample = KeySample[str](size=11)
     for traces, page in pages:
         sample.offer([trace.id for trace in traces], page)
-    assert len(sample.ids) == 11
+    assert len(sample.items) == 11
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -1)
     found, asked = nearest_others(buffer, sample, ["What?"], lambda rows: None)
-    np.testing.assert_allclose(found, [similar[ids.index(key)].max() for key in sample.ids], atol=1e-5)
+    np.testing.assert_allclose(found, [similar[ids.index(key)].max() for key in sample.items], atol=1e-5)
     query = buffer.embedder.encode([("What?", "")])
     np.testing.assert_allclose(asked, (query @ vectors.T).max(axis=1), atol=1e-5)
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rapo_rllib.envs.base import LazyQuestions, check_split
 from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.envs.word_problems.problem import Operation, WordProblem, make_problem
+from rapo_rllib.envs.word_problems.problem import WordProblem, make_problem
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question
@@ -108,13 +108,9 @@ def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings, t
     """
     calls: Sequence[tuple[str, int]] = [(operation.code, operation.value) for operation in problem.operations]
     if style == "single":
-        calls = [(_without_outer_brackets(problem.operations[-1]), problem.answer)]
+        calls = [(problem.operations[-1].expression[1:-1], problem.answer)]  # without the outer brackets
     steps = [f"<{tag}>{code}</{tag}>{render_observation(str(value), settings)}" for code, value in calls]
     return (*steps, f"<{settings.answer_tag}>\\boxed{{{problem.answer}}}</{settings.answer_tag}>")
-
-
-def _without_outer_brackets(operation: Operation) -> str:
-    return operation.expression[1:-1]
 
 
 class WordProblems(ToolEnv):
