@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,7 +46,7 @@ class _OfLibrary(logging.LogRecord):
 
 def mark_others() -> None:
     """From now on, other libraries' log records below ERROR, and warnings, of this process begin with ``MARK``."""
-    make, show = logging.getLogRecordFactory(), warnings.showwarning
+    make = logging.getLogRecordFactory()
     if getattr(make, "marks", False):
         return
 
@@ -55,7 +56,22 @@ def mark_others() -> None:
             record.__class__ = _OfLibrary
         return record
 
-    def show_marked(
+    def take(message: Warning | str, category: type[Warning], filename: str, lineno: int) -> bool:
+        if not is_of_library(filename):
+            return False
+        sys.stderr.write(_marked(warnings.formatwarning(message, category, filename, lineno).rstrip()) + "\n")
+        return True
+
+    record_of.marks = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(record_of)
+    divert_warnings(take)
+
+
+def divert_warnings(take: Callable[[Warning | str, type[Warning], str, int], bool]) -> None:
+    """Show warnings from now on only where ``take``, told message, category, file and line, does not want them."""
+    show = warnings.showwarning
+
+    def show_others(
         message: Warning | str,
         category: type[Warning],
         filename: str,
@@ -63,14 +79,17 @@ def mark_others() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if file is not None or not is_of_library(filename):
+        if file is not None or not take(message, category, filename, lineno):
             show(message, category, filename, lineno, file, line)
-            return
-        sys.stderr.write(_marked(warnings.formatwarning(message, category, filename, lineno, line).rstrip()) + "\n")
 
-    record_of.marks = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(record_of)
-    warnings.showwarning = show_marked
+    warnings.showwarning = show_others
+
+
+def stream_handlers() -> list[logging.StreamHandler]:
+    """The log handlers of this process that write to a stream."""
+    known = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
+    found = {handler for logger in known if isinstance(logger, logging.Logger) for handler in logger.handlers}
+    return [handler for handler in found if isinstance(handler, logging.StreamHandler)]
 
 
 def _marked(text: str) -> str:

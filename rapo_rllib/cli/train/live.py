@@ -8,7 +8,6 @@ display is there both go through its console, and so do log handlers that have k
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.file_proxy import FileProxy
 from rich.live import Live
 
+from rapo_rllib.cli.other_lines import stream_handlers
 from rapo_rllib.cli.train.interrupt import STOPPING, Interruption, TrialStopper
 from rapo_rllib.cli.train.live_table import live_table
 from rapo_rllib.cli.train.progress import TrainingReporter
@@ -148,7 +148,9 @@ class _Proxy(FileProxy):
 def _through(console: Console) -> Iterator[None]:
     """Standard output and error, and the log handlers that hold them, write through ``console``; files are left alone."""
     proxies = {id(each): cast("TextIO", _Proxy(console, each)) for each in (sys.stdout, sys.stderr) if each.isatty()}
-    held = [(handler, handler.stream) for handler in _stream_handlers() if id(handler.stream) in proxies]
+    # Ray's and Python's own handlers that look up sys.stderr with every line have no stream to be changed.
+    known = [handler for handler in stream_handlers() if "stream" in vars(handler)]
+    held = [(handler, handler.stream) for handler in known if id(handler.stream) in proxies]
     for handler, stream in held:
         handler.setStream(proxies[id(stream)])
     out, err = proxies.get(id(sys.stdout), sys.stdout), proxies.get(id(sys.stderr), sys.stderr)
@@ -158,10 +160,3 @@ def _through(console: Console) -> Iterator[None]:
     finally:
         for handler, stream in held:
             handler.setStream(stream)
-
-
-def _stream_handlers() -> list[logging.StreamHandler]:
-    known = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    handlers = {handler for logger in known if isinstance(logger, logging.Logger) for handler in logger.handlers}
-    # Ray's and Python's own handlers that look up sys.stderr with every line have no stream to be changed.
-    return [handler for handler in handlers if isinstance(handler, logging.StreamHandler) and "stream" in vars(handler)]

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from rapo_rllib.cli.other_lines import MARK, OtherLines, is_of_library
+from rapo_rllib.cli.other_lines import MARK, OtherLines, divert_warnings, is_of_library, stream_handlers
 
 NAME = "log.txt"
 
@@ -96,18 +96,8 @@ def logged(log: LogFile) -> Iterator[LogFile]:
         elif lines := log.shown(data):
             emit({**data, "lines": lines})
 
-    def show_ours(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if file is not None or not log.warned(message, category, filename, lineno):
-            show(message, category, filename, lineno, file, line)
-
-    dispatcher.emit, warnings.showwarning = emit_shown, show_ours
+    dispatcher.emit = emit_shown
+    divert_warnings(log.warned)
     log.watch()
     try:
         yield log
@@ -125,11 +115,5 @@ def _dispatcher() -> Any:
 
 def _terminal_handlers() -> list[logging.Handler]:
     """Those that write to a stream, files excepted, and the one that Python uses where there is none."""
-    known = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    found = {handler for logger in known if isinstance(logger, logging.Logger) for handler in logger.handlers}
-    streams: list[logging.Handler] = [
-        handler
-        for handler in found
-        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
-    ]
+    streams: list[logging.Handler] = [each for each in stream_handlers() if not isinstance(each, logging.FileHandler)]
     return streams + ([logging.lastResort] if logging.lastResort else [])
