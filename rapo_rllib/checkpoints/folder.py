@@ -55,6 +55,13 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
     shutil.rmtree(_replaced(path), ignore_errors=True)
 
 
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file at once, so that a kill leaves the old content or the new."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(file)
+
+
 def finish_replacement(path: Path) -> None:
     """Bring back the checkpoint that was about to be replaced when its process was killed, if its place is empty."""
     if _replaced(path).exists() and not path.exists():

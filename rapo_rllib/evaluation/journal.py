@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
+
+from rapo_rllib.checkpoints.folder import replace_file
 
 MADE_OF, TRANSCRIPTS = "evaluation.json", "transcripts.jsonl"
 Key = tuple[str, str, str]  # model, benchmark, question id
@@ -48,7 +49,7 @@ class EvaluationJournal:
             self._take_in(content)
             kept = b"".join(_line(row) for rows in self.finished.values() for row in rows)
             if kept != content:
-                _replace(self._folder / TRANSCRIPTS, kept)
+                replace_file(self._folder / TRANSCRIPTS, kept)
                 file.close()
                 file = self._opened()
         except BaseException:
@@ -87,7 +88,7 @@ class EvaluationJournal:
         if not file.exists():
             if (self._folder / TRANSCRIPTS).stat().st_size:
                 raise ValueError(f"--output {self._folder}: holds transcripts of another evaluation: name another folder")
-            _replace(file, json.dumps(self._made_of, indent=1).encode() + b"\n")
+            replace_file(file, json.dumps(self._made_of, indent=1).encode() + b"\n")
             return
         before = json.loads(file.read_text(encoding="utf-8"))
         different = sorted(name for name in {*before, *self._made_of} if before.get(name) != self._made_of.get(name))
@@ -106,13 +107,6 @@ class EvaluationJournal:
         for key, rows in found.items():
             if len(rows) == self._samples and not any(row["agent_failed"] for row in rows):
                 self.finished[key] = rows
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write it whole or not at all."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

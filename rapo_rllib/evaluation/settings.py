@@ -8,12 +8,13 @@ One config is the source for all models of a comparison (``cli/evaluate/settings
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.agents.setup import AgentChoice, fingerprint_fields
 from rapo_rllib.config.question_source import is_tool_env
+from rapo_rllib.monitoring.metrics_flat import flattened
 
 if TYPE_CHECKING:
     from rapo_rllib.envs.benchmarks import Benchmark
@@ -74,13 +75,5 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     >>> differing({"seed": 0, "protocol": {"think_tag": "think"}}, {"seed": 0, "protocol": {"think_tag": "t"}})
     ['protocol.think_tag']
     """
-    ours, theirs = dict(_flat(first)), dict(_flat(second))
+    ours, theirs = flattened(first, "."), flattened(second, ".")
     return sorted(key for key in {*ours, *theirs} if key not in ours or key not in theirs or ours[key] != theirs[key])
-
-
-def _flat(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", value

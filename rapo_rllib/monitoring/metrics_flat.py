@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(values: Mapping[str, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one: ``{"a": {"b": 1}}`` becomes ``{"a/b": 1}``."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        flat |= flattened(value, f"{name}/") if isinstance(value, Mapping) and value else {name: value}
+        flat |= flattened(value, separator, f"{name}{separator}") if isinstance(value, Mapping) and value else {name: value}
     return flat

@@ -15,6 +15,8 @@ import typer
 from ray.tune import Callback
 from ray.tune.stopper import Stopper
 
+from rapo_rllib.monitoring.metrics_flat import flattened
+
 STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once."
 
 
@@ -109,7 +111,7 @@ class TrialStopper(Stopper):
         if key in self._warned:
             return
         self._warned.add(key)
-        near = difflib.get_close_matches(key, result_names(result), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(key, flattened(result), n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]}?" if near else ""
         typer.secho(f"Warning: stop criterion {key} is not among the results yet{hint}", err=True, fg="yellow")
 
@@ -146,11 +148,3 @@ def result_value(result: Mapping[str, Any], key: str) -> float | None:
         for part in key.split("/"):
             value = value.get(part) if isinstance(value, dict) else None
     return None if value is None or isinstance(value, dict) else float(value)
-
-
-def result_names(result: dict[str, Any], prefix: str = "") -> list[str]:
-    """The names of all numbers of a result, nested ones as ``a/b``."""
-    names = []
-    for key, value in result.items():
-        names += result_names(value, f"{prefix}{key}/") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return names

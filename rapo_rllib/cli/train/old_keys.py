@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rapo_rllib.monitoring.metrics_flat import flattened
+
 _NEW_NAMES = {
     "num_rollout_workers": "num_env_runners",
     "num_workers": "num_env_runners",
@@ -191,7 +193,7 @@ def translated_stop(stop: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
     """
     result: dict[str, float] = {}
     notes = []
-    for key, value in _flat(stop).items():
+    for key, value in flattened(stop).items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"stop.{key} = {value!r}: must be a number, reached when the result is at least that")
         result[translated_result(key)] = value
@@ -203,13 +205,3 @@ def translated_stop(stop: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
 def translated_result(name: str) -> str:
     """A result's name on the new stack."""
     return _RESULTS.get(name, name)
-
-
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}/"))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

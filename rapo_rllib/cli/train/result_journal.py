@@ -6,12 +6,13 @@ What is killed in between loses nothing: ``--resume`` adds to Tune's file what o
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
 from ray.tune.utils.util import SafeFallbackEncoder
+
+from rapo_rllib.checkpoints.folder import replace_file
 
 JOURNAL = "result_journal.jsonl"
 _RESULTS = "result.json"  # Tune's
@@ -37,14 +38,7 @@ def complete_results(folder: Path) -> None:
     if len(lines) > len(results):
         lines.sort(key=_moment)
     if (folder / _RESULTS).exists() or lines:
-        replace(folder / _RESULTS, b"".join(lines))
-
-
-def replace(file: Path, content: bytes) -> None:
-    """At once, so that a kill leaves the old content or the new."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
+        replace_file(folder / _RESULTS, b"".join(lines))
 
 
 def _whole_lines(file: Path) -> list[bytes]:

@@ -22,9 +22,9 @@ from ray import cloudpickle
 from ray.tune import Checkpoint, ResumeConfig
 from ray.tune.experiment import Trial
 
-from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, strangers, whole_checkpoints
+from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, replace_file, strangers, whole_checkpoints
 from rapo_rllib.cli.train.interrupt import reaches
-from rapo_rllib.cli.train.result_journal import complete_results, replace
+from rapo_rllib.cli.train.result_journal import complete_results
 
 # of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
 # about results that are not in a checkpoint
@@ -52,7 +52,7 @@ def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) 
             _go_on(trial, ends)
     note["trial_data"] = [trial.get_json_state() for trial in trials]
     note["runner_data"] = {key: value for key, value in note["runner_data"].items() if key not in _OF_ITS_PROCESS}
-    replace(notes[-1], json.dumps(note).encode())
+    replace_file(notes[-1], json.dumps(note).encode())
     _go_on_sampling(experiment_folder)
     return ResumeConfig()
 
@@ -137,4 +137,4 @@ def _go_on_sampling(experiment_folder: Path) -> None:
     states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
     if states:
         state = cloudpickle.loads(states[-1].read_bytes())
-        replace(states[-1], cloudpickle.dumps({**state, "_finished": False}))
+        replace_file(states[-1], cloudpickle.dumps({**state, "_finished": False}))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from rapo_rllib.cli.train.interrupt import result_names
 from rapo_rllib.cli.train.schedulers import MUTATIONS, ends, make_scheduler, mutated, mutations_of
+from rapo_rllib.monitoring.metrics_flat import flattened
 
 
 def check_scheduler(
@@ -89,7 +89,7 @@ class MetricCheck:
 
     def __call__(self, result: dict[str, Any]) -> None:
         """Called with every result, before the scheduler. Raises ``ValueError``."""
-        names = result_names(result)
+        names = flattened(result)
         evaluated = any(name.startswith(_EVALUATION) for name in names)
         if self._metric in names or (self._metric.startswith(_EVALUATION) and not evaluated):
             return
