@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rapo_rllib.env_runner.retrieval_effect import effect_metrics
+from rapo_rllib.env_runner.retrieval_effect import effect_metrics, mean
 from rapo_rllib.objective.advantages import has_signal
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
@@ -57,12 +57,12 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
     """
     trajectories = result.trajectories
     values = {
-        "accuracy": _mean(t.correct for t in trajectories),
-        "format_rate": _mean(t.format_ok for t in trajectories),
-        "eos_rate": _mean(t.turn_ended for t in trajectories),
-        "episode_return_mean": _mean(t.reward for t in trajectories),
-        "episode_len_mean": _mean(len(t.steps) for t in trajectories),
-        "entropy": _mean(_step_entropies(trajectories)),
+        "accuracy": mean(t.correct for t in trajectories),
+        "format_rate": mean(t.format_ok for t in trajectories),
+        "eos_rate": mean(t.turn_ended for t in trajectories),
+        "episode_return_mean": mean(t.reward for t in trajectories),
+        "episode_len_mean": mean(len(t.steps) for t in trajectories),
+        "entropy": mean(_step_entropies(trajectories)),
         "groups": float(len(result.groups)),
         "retrieval_prob": result.retrieval_prob,
         "groups_without_signal": float(sum(not has_signal(group.member_rewards) for group in result.groups)),
@@ -76,7 +76,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
         values[f"ends/{reason}"] = float(count)
     slowest = max((s.seconds for s in result.stats), default=0.0)
     values["rollout_s"] = slowest
-    values["idle_s"] = _mean(s.idle_s for s in result.stats)
+    values["idle_s"] = mean(s.idle_s for s in result.stats)
     values["tokens_per_s"] = result.num_policy_tokens / slowest if slowest else 0.0
     return values
 
@@ -93,7 +93,7 @@ def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Mean of every term, over the trajectories whose environment named terms; how often a scorer could not judge."""
     named = [t.reward_terms for t in trajectories if t.reward_terms]
     names = dict.fromkeys(name for terms in named for name in terms)
-    values = {f"reward/{name}": _mean(terms.get(name, 0.0) for terms in named) for name in names}
+    values = {f"reward/{name}": mean(terms.get(name, 0.0) for terms in named) for name in names}
     failures = Counter(t.score_failure for t in trajectories if t.score_failure)
     return values | {f"reward/failures/{reason}": float(count) for reason, count in failures.items()}
 
@@ -130,14 +130,14 @@ def _retrieval_metrics(
         "per_trajectory": len(retrievals) / max(len(trajectories), 1),
         "count": float(len(retrievals)),
         "hybrid_share": len(hybrid) / max(len(trajectories), 1),
-        "f_ret": _mean(t.retrieved_share for t in hybrid),
-        "z_ret": _mean(trajectory_retrieval_reward(t, objective) for t in hybrid),
-        "entropy_before": _mean(before for before, _ in pairs),
-        "entropy_after": _mean(after for _, after in pairs),
-        "similarity": _mean(r.similarity for r in found),
+        "f_ret": mean(t.retrieved_share for t in hybrid),
+        "z_ret": mean(trajectory_retrieval_reward(t, objective) for t in hybrid),
+        "entropy_before": mean(before for before, _ in pairs),
+        "entropy_after": mean(after for _, after in pairs),
+        "similarity": mean(r.similarity for r in found),
         "noisy": float(sum(r.noisy for r in retrievals)),
         "fallback": float(sum(r.source == FALLBACK for r in retrievals)),
-        "accuracy_hybrid": _mean(t.correct for t in hybrid),
+        "accuracy_hybrid": mean(t.correct for t in hybrid),
         "queries": float(sum(s.retrieval_queries for s in stats)),
         "failures": float(sum(s.retrieval_failures for s in stats)),
         "empty": float(sum(s.retrieval_empty for s in stats)),
@@ -160,8 +160,3 @@ def _tool_metrics(trajectories: Sequence[Trajectory], stats: Sequence[RolloutSta
 
 def _total(counters: Iterable[Counter[str]]) -> Counter[str]:
     return sum(counters, Counter())
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = [float(value) for value in values]
-    return sum(listed) / len(listed) if listed else 0.0

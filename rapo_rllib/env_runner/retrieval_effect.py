@@ -26,20 +26,20 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
     begun_right = [[t for t in those if t.steps and t.steps[0].right] for those in (retrieved, others)]
     return {
         "retrieved_count": float(len(retrieved)),
-        "accuracy_retrieved": _mean(t.correct for t in retrieved),
+        "accuracy_retrieved": mean(t.correct for t in retrieved),
         "others_count": float(len(others)),
-        "accuracy_others": _mean(t.correct for t in others),
+        "accuracy_others": mean(t.correct for t in others),
         "right_step_retrieved_count": float(len(begun_right[0])),
-        "accuracy_right_step_retrieved": _mean(t.correct for t in begun_right[0]),
+        "accuracy_right_step_retrieved": mean(t.correct for t in begun_right[0]),
         "right_step_others_count": float(len(begun_right[1])),
-        "accuracy_right_step_others": _mean(t.correct for t in begun_right[1]),
-        "own_question": _mean(r.own_question for _, r in shown),
-        "shows_answer": _mean(r.shows_answer for _, r in shown),
+        "accuracy_right_step_others": mean(t.correct for t in begun_right[1]),
+        "own_question": mean(r.own_question for _, r in shown),
+        "shows_answer": mean(r.shows_answer for _, r in shown),
         "answers_count": float(len(answers)),
-        "answers_copied": _mean(_copied(t, r) for t, r in answers),
+        "answers_copied": mean(_copied(t, r) for t, r in answers),
         "wrong_answers_count": float(len(wrong)),
-        "wrong_answers_copied": _mean(_copied(t, r) for t, r in wrong),
-        "z_on_policy": _mean(z for t in others if (z := unaided_retrieval_reward(t, objective)) is not None),
+        "wrong_answers_copied": mean(_copied(t, r) for t, r in wrong),
+        "z_on_policy": mean(z for t in others if (z := unaided_retrieval_reward(t, objective)) is not None),
     }
 
 
@@ -52,6 +52,7 @@ def _plain(answer: str) -> str:
     return " ".join(answer.casefold().split())
 
 
-def _mean(values: Iterable[float]) -> float:
+def mean(values: Iterable[float]) -> float:
+    """The mean; 0 of nothing."""
     listed = [float(value) for value in values]
     return sum(listed) / len(listed) if listed else 0.0

@@ -64,9 +64,7 @@ def _class(path: str, where: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ValueError(f"{where}.type = {path!r}: {error}") from error
-    except AttributeError as error:
+    except (ImportError, AttributeError) as error:
         raise ValueError(f"{where}.type = {path!r}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Callback)):
         raise ValueError(f"{where}.type = {path!r}: is no ray.tune.Callback")

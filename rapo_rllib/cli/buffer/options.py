@@ -19,15 +19,12 @@ buffer_app = typer.Typer(no_args_is_help=True, help="The Step-Trace Buffer: step
 
 Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
 Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
-EmbedderName = Annotated[
-    str, typer.Option(help="sentence-transformers folder, id, all-minilm-l6-v2, or http(s)://.../v1#model.")
-]
 TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds a server's token.")]
 DbName = Annotated[str, typer.Option(help="Database of a server.")]
 StoredEmbedder = Annotated[
     str | None, typer.Option("--embedder", help="The one that the buffer must have been made with (default: whichever it was).")
 ]
-DEFAULT_URI, DEFAULT_COLLECTION, DEFAULT_EMBEDDER = "./step_traces.db", "step_traces", "all-minilm-l6-v2"
+DEFAULT_URI, DEFAULT_COLLECTION = "./step_traces.db", "step_traces"
 
 
 @contextmanager

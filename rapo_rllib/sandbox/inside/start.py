@@ -141,15 +141,11 @@ def collapse(maps: int) -> None:
 
 
 def _preload(packages: list[str]) -> None:
-    set_variables()
+    # the only environment variables: libraries shall start no threads, which they could not, nor reserve memory for them
+    os.environ.clear()
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     for name in packages:
         importlib.import_module(name)
         exec(_WARM_UP.get(name, ""), {})
     runner.warm_up()
-
-
-def set_variables() -> None:
-    """The only environment variables: libraries shall start no threads, which they could not, nor reserve memory for them."""
-    os.environ.clear()
-    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
-    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
