@@ -1,4 +1,4 @@
-"""Count the training questions that have step traces in the buffer. Flow: ``buffer_setup.open_buffer`` -> here.
+"""Count the training questions that have step traces in the buffer. Flow: ``algorithm/off_policy.py`` -> here.
 
 Retrieval can show a step of the very question only where there is one; those of others rarely fit.
 """

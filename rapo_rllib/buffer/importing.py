@@ -1,6 +1,6 @@
 """Files of traces into a buffer; may be stopped or killed at any time, and goes on where it was.
 
-    files --trace_formats--> trajectories, steps --usable_traces--> step traces, once to check and count, once more to store
+    files --traces/formats.py--> trajectories, steps --usable_traces--> step traces, once to check and count, once more to store
 
 No file is ever held in memory.
 """

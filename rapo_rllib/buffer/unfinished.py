@@ -1,6 +1,6 @@
 """Note which imports were begun and not finished: until they are, some of their steps are missing.
 
-Flow: ``importing.py`` notes; ``verifying.py`` and ``algorithm/buffer.py`` tell. Imports of other files do not clear it.
+Flow: ``importing.py`` notes; ``verifying.py`` and ``algorithm/off_policy.py`` tell. Imports of other files do not clear it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.traces.rows import json_rows, reward_field, storable
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SEGMENT_TYPES = ("think", "call", "result", "answer")
@@ -93,16 +93,16 @@ def _rendered(kind: str, text: str, tool: str | None) -> str:
 
 
 def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
-    text = _text(row, "question", where)
+    text = text_field(row, "question", where)
     if not text.strip():
         raise ValueError(f"{where}: field 'question' is empty")
     accepted = _golds(row, where)
     question = Question(
-        id=_text(row, "id", where),
+        id=text_field(row, "id", where),
         text=text,
         answer=accepted[0],
         aliases=tuple(accepted[1:]),
-        source=_text(row, "source", where, ""),
+        source=text_field(row, "source", where, ""),
     )
     steps = _written_steps(row["steps"], where) if "steps" in row else _rendered_segments(row, where)
     return ExpertTrajectory(question, steps, reward_field(row, where, 1.0), question.source)
@@ -148,10 +148,3 @@ def _golds(row: dict[str, Any], where: str) -> list[str]:
     if not found:
         raise ValueError(f"{where}: field 'gold' is empty")
     return found
-
-
-def _text(row: dict[str, Any], field: str, where: str, default: str | None = None) -> str:
-    value = row.get(field, default)
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: field {field!r} must be a text, got {value!r}")
-    return value

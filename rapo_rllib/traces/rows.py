@@ -37,7 +37,7 @@ def text_field(row: dict[str, Any], field: str, where: str, default: str | None 
     """A text. Raises ``ValueError`` for anything else."""
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise ValueError(f"{where}: field {field!r} must be a text, got {str(value)[:80]!r}")
+        raise ValueError(f"{where}: field {field!r} must be a text, got {repr(value)[:80]}")
     return value
 
 
