@@ -85,7 +85,7 @@ def resumable(things: str) -> Iterator[BuildDisplay]:
             yield display
     except KeyboardInterrupt:
         seen = display.latest.seen if display.latest else 0
-        fail(f"Stopped after {seen:,} {things}. The same command, run again, goes on from there.", INTERRUPTED)
+        fail(f"Stopped after {seen:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
 
 
 @dataclass(frozen=True)

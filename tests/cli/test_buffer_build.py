@@ -132,7 +132,7 @@ def test_an_agent_that_dies_is_not_taken_for_one_that_failed(folder: Path) -> No
     solver = Solver(lambda number: Reply(status=400) if dead and number > 16 else None)
     with local_service(solver) as server:
         output = run(*arguments(server), status=1)
-        assert "the agent failed at 3 questions in a row" in output and "run again, goes on" in output
+        assert "the agent failed at 3 questions in a row" in output and "run again, continues" in output
         dead.clear()
         output = run(*arguments(server))
     assert f"questions: {COUNT} of {COUNT}" in output

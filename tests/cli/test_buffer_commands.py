@@ -83,7 +83,7 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(BuildDisplay, "__call__", interrupted)
         output = run("import", "a.jsonl", status=130)
-    assert "Stopped after 2 step traces. The same command, run again, goes on from there." in output
+    assert "Stopped after 2 step traces. The same command, run again, continues from there." in output
     assert "WRONG: an import that was not finished" in run("verify", status=1)
     assert "holds 4 step traces; 2 were added." in run("import", "a.jsonl")
     (folder / "a.jsonl").write_text((folder / "a.jsonl").read_text().replace('"gold"', '"reward": 0.5, "gold"'))

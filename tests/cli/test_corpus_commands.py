@@ -61,7 +61,7 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(BuildDisplay, "__call__", interrupted)
         output = run("build", "p.jsonl", status=130)
-    assert "Stopped after 16 passages. The same command, run again, goes on from there." in output
+    assert "Stopped after 16 passages. The same command, run again, continues from there." in output
     assert "Not complete: run `rllib corpus build` again." in run("stats")
     assert run("build", "p.jsonl").endswith("holds 20 passages; 4 were added.\n")
 

@@ -29,6 +29,6 @@ def test_after_an_exploit_the_clone_names_its_new_settings_and_the_donor_goes_on
     assert capsys.readouterr().out.splitlines() == [
         "[PPO_1] started; results go to results/1",
         "[PPO_2] started; results go to results/2",
-        "[PPO_1] goes on from a better trial's checkpoint with lr=0.5000",
-        "[PPO_2] goes on",
+        "[PPO_1] continues from a better trial's checkpoint with lr=0.5000",
+        "[PPO_2] continues",
     ]

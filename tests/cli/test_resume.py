@@ -86,7 +86,7 @@ def test_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run.left() == ["1", "2"]
     assert trial.storage.current_checkpoint_index == 3  # a new one goes where there never was one
     assert trial.status == "PENDING"
-    assert f"goes on from {run.checkpoint(3)}" in capsys.readouterr().out
+    assert f"continues from {run.checkpoint(3)}" in capsys.readouterr().out
 
 
 def test_results_that_were_not_noted_any_more_are_in_the_checkpoints(tmp_path: Path) -> None:

@@ -51,14 +51,14 @@ def test_ctrl_c_and_then_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     text = said.read_text()
     assert status == 0 and "Traceback" not in text, text
     assert "Stopping after the running iteration" in text
-    assert "Your training was interrupted. The same command with --resume goes on with it." in text
+    assert "Your training was interrupted. The same command with --resume continues it." in text
     (found,) = iterations(tmp_path, "pair").values()
     assert len(found) < END and len(checkpoints(tmp_path)) == 1
     assert not (tmp_path / "results" / "never").exists()
 
     (tmp_path / "job.yaml").write_text(pair)
     done = train_here(tmp_path, *COMMAND_LINE)
-    assert "goes on from" in done.stdout
+    assert "continues from" in done.stdout
     assert "Your training finished." in done.stdout, done.stdout + done.stderr
     # no iteration is there twice: the checkpoint was that of the last one
     assert iterations(tmp_path, "pair") == {trial: list(range(1, END + 1)) for trial in ("00000", "00001")}
@@ -71,7 +71,7 @@ def test_a_time_budget_and_then_the_end(tmp_path: Path) -> None:
 
     spent("time_budget_s: 1, config: {setup_s: 1.5}")  # is over while the trial is set up
     begun = train_toys(tmp_path, "job.yaml", resume=True)
-    assert "The time budget of spent is spent. The same command with --resume goes on with it." in begun.stdout, begun.stderr
+    assert "The time budget of spent is spent. The same command with --resume continues it." in begun.stdout, begun.stderr
     assert iterations(tmp_path, "spent") == {}
     spent("config: {}")
     done = train_toys(tmp_path, "job.yaml", resume=True)

@@ -43,7 +43,7 @@ def test_a_kill_between_a_step_and_its_checkpoint(tmp_path: Path, small_model: s
     assert killed.run_until(killed.hold(2))
     assert len(whole_checkpoints(killed.trial)) == 1
     done = train_here(killed.folder, *COMMAND_LINE)
-    assert done.returncode == 0 and "goes on from" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "continues from" in done.stdout, done.stdout + done.stderr
     summary = json.loads((killed.trial / "summary.json").read_text())
     assert summary["checkpoint"] == str(whole_checkpoints(killed.trial)[-1]) and f"\n  {summary['checkpoint']}\n" in done.stdout
     expected = nobody_kills(undisturbed.folder)

@@ -223,8 +223,8 @@ def test_after_it_each_goes_its_own_way(population: Population) -> None:
 @pytest.mark.parametrize("population", [by_tune], indirect=True)
 def test_the_terminal_and_the_report_tell_of_it(population: Population) -> None:
     said = (population.folder / "out.txt").read_text()
-    assert said.count("] goes on from a better trial's checkpoint with ") == 1
-    assert said.count("] goes on\n") == 1  # the donor
+    assert said.count("] continues from a better trial's checkpoint with ") == 1
+    assert said.count("] continues\n") == 1  # the donor
     assert "retrieval_prob=0.5000" in said
     done = rllib(population.folder, "report", "results/population")
     assert done.returncode == 0, done.stderr

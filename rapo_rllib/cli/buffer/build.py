@@ -79,7 +79,7 @@ def build(
         places = {name: value for name, value in (("uri", uri), ("collection", collection)) if value is not None}
         _build(config, choice, keeping, replace(config.buffer_settings, **places), out, max_questions)
     except KeyboardInterrupt:
-        fail("Stopped. The same command, run again, goes on from there.", INTERRUPTED)
+        fail("Stopped. The same command, run again, continues from there.", INTERRUPTED)
     except (ValueError, RolloutError) as error:
         again = "" if isinstance(error, ValueError) else " The same command, run again, goes on from where it was."
         fail(f"{error}{again}")

@@ -51,7 +51,7 @@ def evaluate(
         float, typer.Option(help="Chance of a retrieval after a completed step, from the step_trace_buffer (default: none).")
     ] = 0.0,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of results and transcripts; one that was cut short is gone on with.")
+        Path, typer.Option("--output", "-o", help="Folder of results and transcripts; an interrupted evaluation resumes there.")
     ] = Path("evaluation"),
     job: Annotated[
         Path | None,
@@ -76,7 +76,7 @@ def evaluate(
     from rapo_rllib.cli.evaluate.choices import chosen_models
     from rapo_rllib.cli.evaluate.settings_source import SettingsSource
 
-    with one_line_errors(f"Stopped. The same command goes on with what is left; {output} has the rest."):
+    with one_line_errors(f"Stopped. The same command continues with what is left; {output} has the rest."):
         if not _answers_questions(context, models):
             _episodes(models[0], output, algo, env, episodes, steps, set_ or [])
             return

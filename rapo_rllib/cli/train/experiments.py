@@ -205,7 +205,7 @@ def _apply(spec: ExperimentSpec, options: RunOptions) -> None:
     spec.storage_path = options.storage_path or spec.storage_path
     spec.restore = options.restore or spec.restore
     if options.resume and spec.restore:
-        raise ValueError(f"--resume goes on with a whole run, restore = {spec.restore!r} with one checkpoint: leave one out")
+        raise ValueError(f"--resume continues a whole run, restore = {spec.restore!r} one checkpoint: leave one out")
     if options.resume and "://" in (spec.storage_path or ""):
         raise ValueError(f"--resume: storage_path = {spec.storage_path!r} is not on this machine; use --restore CHECKPOINT")
     spec.num_samples = spec.num_samples if options.num_samples is None else options.num_samples

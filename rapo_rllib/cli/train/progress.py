@@ -33,9 +33,9 @@ class TrainingReporter(Callback):
             typer.echo(f"[{trial}] started; results go to {trial.path}")
         elif tag != before and _PERTURBED in tag:
             settings = tag.rpartition(_PERTURBED)[2].rstrip("]")
-            typer.echo(f"[{trial}] goes on from a better trial's checkpoint with {settings}")
+            typer.echo(f"[{trial}] continues from a better trial's checkpoint with {settings}")
         else:
-            typer.echo(f"[{trial}] goes on")
+            typer.echo(f"[{trial}] continues")
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         """An iteration ended."""

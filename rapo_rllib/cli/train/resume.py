@@ -91,7 +91,7 @@ def _go_on(trial: Any, ends: Sequence[Mapping[str, float]]) -> None:
         trial.run_metadata.last_result = newest.metrics
         trial.set_status(Trial.TERMINATED)
         return
-    begin = "has no complete checkpoint: it starts" if newest is None else f"goes on from {newest.checkpoint.path}"
+    begin = "has no complete checkpoint: it starts" if newest is None else f"continues from {newest.checkpoint.path}"
     typer.echo(f"[{trial}] {begin}")
     trial.set_status(Trial.PENDING)
 

@@ -172,7 +172,7 @@ def _train(
                 raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
             raise
     if stopper.interrupted and not interruption.requested:
-        typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume goes on with it.")
+        typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
     return trials, reporter
 
 

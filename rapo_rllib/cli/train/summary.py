@@ -50,7 +50,7 @@ def close_run(
     for trial in trials:
         _summarize(trial, warnings.get(trial.trial_id, ()))
     if interrupted:
-        hint = "The same command with --resume goes on with it." if described.startswith("file ") else ""
+        hint = "The same command with --resume continues it." if described.startswith("file ") else ""
         typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
     else:
         typer.echo("\nYour training finished.")
