@@ -81,7 +81,7 @@ def build(
     except KeyboardInterrupt:
         fail("Stopped. The same command, run again, continues from there.", INTERRUPTED)
     except (ValueError, RolloutError) as error:
-        again = "" if isinstance(error, ValueError) else " The same command, run again, goes on from where it was."
+        again = "" if isinstance(error, ValueError) else " The same command, run again, continues from where it was."
         fail(f"{error}{again}")
 
 
