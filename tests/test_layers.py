@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # From the ground up: a folder imports itself and those before it. A new folder belongs into this list.
 FOLDERS = (
-    *("errors.py", "types.py", "settings.py", "validation.py", "lazy.py"),
-    *("services", "objective", "protocol", "traces", "models", "embedding", "weights", "checkpoints"),
+    *("errors.py", "types.py", "validation.py", "lazy.py", "services", "settings"),
+    *("objective", "protocol", "traces", "models", "embedding", "weights", "checkpoints"),
     *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
     *("batching", "attention", "monitoring", "rollout", "learner"),
     *("config", "agents", "env_runner", "evaluation", "algorithm", "registration.py", "__init__.py"),

@@ -89,7 +89,6 @@ def test_sweeps_as_the_command_reads_them(
 
 
 def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rapo_rllib.config.question_source import expert_trajectories, questions
 
     monkeypatch.chdir(tmp_path)
     (path,) = (path for path in EXAMPLES if path.stem == "rapo_gsm8k")
@@ -101,13 +100,12 @@ def test_the_gsm8k_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypat
     config["step_trace_buffer"] = {"uri": "./traces.db"}
     job = made(config)
     job.preflight()
-    assert (len(questions(job, "train")), len(questions(job, "test"))) == (7473, 1319)
-    first = next(iter(expert_trajectories(job)))
+    assert (len(job.question_source.questions("train")), len(job.question_source.questions("test"))) == (7473, 1319)
+    first = next(iter(job.question_source.expert_trajectories()))
     assert "<python>print(48/2)</python>" in first.steps[0]
 
 
 def test_the_search_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rapo_rllib.config.question_source import questions
     from rapo_rllib.corpus.build import build_corpus
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
     from rapo_rllib.traces.recorded import read_trace_file
@@ -128,8 +126,8 @@ def test_the_search_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypa
     corpus.close()
     job = made(config)
     job.preflight()
-    assert (len(questions(job, "train")), len(questions(job, "test"))) == (1768, 500)
-    first = next(read_trace_file(job.buffer_settings.traces))
+    assert (len(job.question_source.questions("train")), len(job.question_source.questions("test"))) == (1768, 500)
+    first = next(read_trace_file(job.settings.buffer.traces))
     assert "<search>best kick boxer in the world" in first.steps[0]
 
 
@@ -139,4 +137,4 @@ def test_the_papers_settings() -> None:
     paper = RAPOConfig()
     for key in ("questions_per_step", "group_size", "num_hybrid", "retrieval_prob", "lr", "num_minibatches", "temperature"):
         assert getattr(config, key) == getattr(paper, key), key
-    assert config.objective_settings == paper.objective_settings
+    assert config.settings.objective == paper.settings.objective

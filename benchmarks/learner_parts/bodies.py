@@ -53,7 +53,7 @@ def ours(options: Options, file: Path, go: Go, report: Report) -> None:
     while True:
         go()
         started = time.perf_counter()
-        data = TrainingBatch.from_groups(groups, config.objective_settings)
+        data = TrainingBatch.from_groups(groups, config.settings.objective)
         results = learner.update(training_data=data)
         _synchronize()
         seconds = time.perf_counter() - started

@@ -19,14 +19,14 @@ from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions
 from rapo_rllib.agents.endpoint_agent import EndpointAgent
 from rapo_rllib.agents.vllm_agent import VLLMAgent
 from rapo_rllib.checkpoints.folder import MANIFEST, check_whole
-from rapo_rllib.config.question_source import env_maker, env_options
+from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ModelSettings, RolloutSettings
+from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
 BUNCHES = 4  # attempts of a bunch, in multiples of what the engine runs at a time: few wait for the last ones
 
@@ -67,11 +67,14 @@ class AgentChoice:
         return f"{folder.parent.name}/{folder.name}" if (folder / MANIFEST).is_file() else folder.name
 
 
-def make_agent_factory(config: Any, choice: AgentChoice, retriever: Retriever | None = None) -> Callable[[], OffPolicyAgent]:
+def make_agent_factory(
+    settings: Settings, source: QuestionSource, choice: AgentChoice, retriever: Retriever | None = None
+) -> Callable[[], OffPolicyAgent]:
     """Return a function that makes the agent ready to write; whatever can be wrong with its name is told before.
 
     Args:
-        config: a ``RAPOConfig``: environment, protocol, budgets, engine.
+        settings: of the job: protocol, budgets, engine.
+        source: its environments.
         choice: which.
         retriever: answers its histories, with the chance that ``choice`` has; not those of an endpoint.
 
@@ -79,43 +82,43 @@ def make_agent_factory(config: Any, choice: AgentChoice, retriever: Retriever | 
         ValueError: there is no such model, tokenizer or checkpoint. What is returned raises ``EngineError`` if the engine does
             not start.
     """
-    settings = replace(config.rollout_settings, group_size=choice.samples)
+    rollout = replace(settings.rollout, group_size=choice.samples)
     if choice.temperature is not None:
-        settings = replace(settings, temperature=choice.temperature)
+        rollout = replace(rollout, temperature=choice.temperature)
     if choice.is_endpoint:
-        return _endpoint_agent(config, choice, settings)
-    return _vllm_agent(config, choice, settings, retriever)
+        return _endpoint_agent(settings, source, choice, rollout)
+    return _vllm_agent(settings, source, choice, rollout, retriever)
 
 
-def fingerprint_fields(config: Any, choice: AgentChoice) -> dict[str, Any]:
+def fingerprint_fields(settings: Settings, source: QuestionSource, choice: AgentChoice) -> dict[str, Any]:
     """List what an agent's writing depends on: agent, samples, environment, protocol and budgets."""
-    env = config.env
-    settings = config.rollout_settings
+    env, rollout, seed = source.env, settings.rollout, settings.rllib.seed
     budgets = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")
     agent = ("name", "model", "api", "samples")
-    options = {key: value for key, value in env_options(config).items() if key != "protocol" or key in config.env_config}
+    given = settings.rllib.env_config or {}
+    options = {key: value for key, value in source.options.items() if key != "protocol" or key in given}
     found = {
         **{name: getattr(choice, name) for name in agent},
-        "seed": config.seed if choice.seed is None and not choice.is_endpoint else choice.seed,
-        "temperature": settings.temperature if choice.temperature is None else choice.temperature,
+        "seed": seed if choice.seed is None and not choice.is_endpoint else choice.seed,
+        "temperature": rollout.temperature if choice.temperature is None else choice.temperature,
         "env": f"{env.__module__}.{env.__qualname__}" if isinstance(env, type) else env,
         "env_config": options,
-        "protocol": asdict(config.protocol_settings),
-        **{name: getattr(settings, name) for name in budgets},
-        **(_of_endpoint(config, choice) if choice.is_endpoint else _of_engine(config, choice)),
+        "protocol": asdict(settings.protocol),
+        **{name: getattr(rollout, name) for name in budgets},
+        **(_of_endpoint(settings, choice) if choice.is_endpoint else _of_engine(settings, choice)),
     }
     as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))
     return as_json
 
 
-def _of_endpoint(config: Any, choice: AgentChoice) -> dict[str, Any]:
-    return {"extra": choice.extra, "tokenizer": choice.tokenizer, "budgets_in_tokens_of": config.model_settings.name_or_path}
+def _of_endpoint(settings: Settings, choice: AgentChoice) -> dict[str, Any]:
+    return {"extra": choice.extra, "tokenizer": choice.tokenizer, "budgets_in_tokens_of": settings.model.name_or_path}
 
 
-def _of_engine(config: Any, choice: AgentChoice) -> dict[str, Any]:
+def _of_engine(settings: Settings, choice: AgentChoice) -> dict[str, Any]:
     manifest = Path(choice.name).expanduser() / MANIFEST  # holds the sums of all files of the checkpoint
     checkpoint = hashlib.sha256(manifest.read_bytes()).hexdigest()[:16] if manifest.is_file() else None
-    engine = {name: getattr(config.engine_settings, name) for name in ("dtype", "extra")}
+    engine = {name: getattr(settings.engine, name) for name in ("dtype", "extra")}
     return {"engine": engine, "checkpoint": checkpoint}
 
 
@@ -141,34 +144,36 @@ def policy_folder(name: str, key: str = "--agent") -> str:
 
 
 def _vllm_agent(
-    config: Any, choice: AgentChoice, settings: RolloutSettings, retriever: Retriever | None
+    settings: Settings, source: QuestionSource, choice: AgentChoice, rollout: RolloutSettings, retriever: Retriever | None
 ) -> Callable[[], OffPolicyAgent]:
-    trusted = config.model_settings.trust_remote_code
+    trusted = settings.model.trust_remote_code
     model = ModelSettings(name_or_path=policy_folder(choice.name, choice.key), trust_remote_code=trusted)
     check_model(model.name_or_path, key=choice.key)
 
     def opened() -> OffPolicyAgent:
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
-        path, seed = resolve_model(model.name_or_path), config.seed if choice.seed is None else choice.seed
-        chat = ChatProtocol(load_tokenizer(model), config.protocol_settings, tool_tags(config))
-        engine_settings = replace(config.engine_settings, sleep=False)
-        longest = settings.max_prompt_tokens + settings.max_response_tokens
+        path, seed = resolve_model(model.name_or_path), settings.rllib.seed if choice.seed is None else choice.seed
+        chat = ChatProtocol(load_tokenizer(model), settings.protocol, tool_tags(source))
+        engine_settings = replace(settings.engine, sleep=False)
+        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
         at_once = max(1, BUNCHES * engine_settings.max_num_seqs // choice.samples)
-        uri, then = config.buffer_settings.uri, "run the same command again"
-        failures = RetrievalFailures(config.max_retrieval_failure_share, uri, then)
+        uri, then = settings.buffer.uri, "run the same command again"
+        failures = RetrievalFailures(settings.run.max_retrieval_failure_share, uri, then)
         counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
-        return VLLMAgent(engine, chat, env_maker(config), settings, at_once, seed, *counted)
+        return VLLMAgent(engine, chat, source.env_maker(), rollout, at_once, seed, *counted)
 
     return opened
 
 
-def _endpoint_agent(config: Any, choice: AgentChoice, settings: RolloutSettings) -> Callable[[], OffPolicyAgent]:
+def _endpoint_agent(
+    settings: Settings, source: QuestionSource, choice: AgentChoice, rollout: RolloutSettings
+) -> Callable[[], OffPolicyAgent]:
     asked = (choice.name, choice.model, choice.api, choice.key_variable, choice.timeout_s)
     named_by = "--agent, --agent-model" if choice.key == "--agent" else choice.key
     options = EndpointOptions(*asked, extra=choice.extra, named_by=named_by)
-    theirs = config.model_settings  # of the prompt; messages need none
+    theirs = settings.model  # of the prompt; messages need none
     if choice.api == "completions":
         if choice.tokenizer is None:
             raise ValueError(
@@ -179,18 +184,18 @@ def _endpoint_agent(config: Any, choice: AgentChoice, settings: RolloutSettings)
         check_model(choice.tokenizer, key="--agent-tokenizer")
 
     def opened() -> OffPolicyAgent:
-        tags, protocol = tool_tags(config), config.protocol_settings
-        ours = ChatProtocol(load_tokenizer(config.model_settings), protocol, tags)
+        tags, protocol = tool_tags(source), settings.protocol
+        ours = ChatProtocol(load_tokenizer(settings.model), protocol, tags)
         endpoint = AgentEndpoint(options, ChatProtocol(load_tokenizer(theirs), protocol, tags))
-        envs = EnvPool(env_maker(config), protocol.answer_tag)
-        return EndpointAgent(endpoint, ours, envs, settings, choice.concurrency, choice.seed)
+        envs = EnvPool(source.env_maker(), protocol.answer_tag)
+        return EndpointAgent(endpoint, ours, envs, rollout, choice.concurrency, choice.seed)
 
     return opened
 
 
-def tool_tags(config: Any) -> tuple[str, ...]:
+def tool_tags(source: QuestionSource) -> tuple[str, ...]:
     """The tags of the tools that the job's environment offers."""
-    env = env_maker(config)()
+    env = source.env_maker()()
     try:
         return tuple(getattr(env.unwrapped, "tool_tags", ()))
     finally:

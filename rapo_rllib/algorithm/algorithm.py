@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.annotations import override
@@ -33,7 +34,6 @@ from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.warm_start import started_from, warm_start
 from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
 from rapo_rllib.checkpoints.algorithm import SavesCheckpoints
-from rapo_rllib.config.question_source import questions
 from rapo_rllib.env_runner.batch import sample_batch
 from rapo_rllib.env_runner.dispatch import sample_questions
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
@@ -46,6 +46,7 @@ from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question
 from rapo_rllib.weights.canary import Canary, canary_sequences
 from rapo_rllib.weights.sync import SyncReport, WeightSync, sync_metrics
@@ -82,41 +83,50 @@ class RAPO(SavesCheckpoints, Algorithm):
         super().__init__(config, *args, **kwargs)
 
     @override(Algorithm)
-    def setup(self, config: Any) -> None:
+    def setup(self, config: RAPOConfig) -> None:  # type: ignore[override]
         """Check what is cheap to check, make the buffer, then start learners and engines."""
         self._trial_info = self._tunes_trial
         self.progress = Progress(self.trial_id)
         self.progress.phase("starting")
         self.run_summary = RunSummary()
         config.preflight()
-        train_questions = questions(config, "train")
-        self._cursor = QuestionCursor(train_questions, seed=config.seed or 0)
-        self.test_questions = list(questions(config, "test")) if config.evaluation_interval else []
-        self._retrieval_prob = Scheduler(fixed_value_or_schedule=config.retrieval_prob, framework="torch")
-        self._ahead = OneStepOffSampler(self._cursor) if config.one_step_off else None
+        settings, source = config.settings, config.question_source
+        train_questions = source.questions("train")
+        self._cursor = QuestionCursor(train_questions, seed=settings.rllib.seed or 0)
+        self.test_questions = list(source.questions("test")) if settings.rllib.evaluation_interval else []
+        chance: Any = settings.rollout.retrieval_prob
+        self._retrieval_prob = Scheduler(fixed_value_or_schedule=chance, framework="torch")
+        self._ahead = OneStepOffSampler(self._cursor) if settings.update.one_step_off else None
         self._weights_lock = threading.RLock()  # held while weights change or are read
         self._buffer: Any = None
-        self._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.buffer_settings.uri)
+        self._retrieval_failures = RetrievalFailures(settings.run.max_retrieval_failure_share, settings.buffer.uri)
         self._buffer_updater: Any = None
         self._idle_buffer: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
-        if config.uses_retrieval:
+        if settings.uses_retrieval:
             from rapo_rllib.algorithm.off_policy import open_buffer
 
             named = (self.progress, self.run_name, self.test_questions, train_questions)
-            self._buffer, self._buffer_updater = open_buffer(config, *named)
+            self._buffer, self._buffer_updater = open_buffer(settings, source, *named)
         self._warm_start = warm_start(config, self.progress)
         if self._warm_start is not None:
             config = self.config = started_from(config, self._warm_start)
-        self._off_policy_mixer = make_mixing(config, self.progress)
-        self.progress.say(f"starting {max(config.num_env_runners, 1)} engine(s) and {max(config.num_learners, 1)} learner(s)")
+        settings = config.settings
+        self._off_policy_mixer = make_mixing(settings, source, self.progress)
+        engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
+        self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
-        sequences = canary_sequences(load_tokenizer(config.model_settings))
-        exact = config.engine_settings.dtype == config.model_settings.dtype == "float32"
-        canary = Canary(sequences, config.canary_tolerance, exact)
-        self._weight_sync = WeightSync(canary, config.weight_transfer, config.restart_failed_env_runners)
+        sequences = canary_sequences(load_tokenizer(settings.model))
+        exact = settings.engine.dtype == settings.model.dtype == "float32"
+        canary = Canary(sequences, settings.update.canary_tolerance, exact)
+        self._weight_sync = WeightSync(canary, settings.update.weight_transfer, settings.rllib.restart_failed_env_runners)
         self.sync_engines()
+
+    @property
+    def settings(self) -> Settings:
+        """Of this job, frozen."""
+        return self.config.settings
 
     @property
     def run_name(self) -> RunName:
@@ -159,7 +169,7 @@ class RAPO(SavesCheckpoints, Algorithm):
         if self._ahead is not None:
             self._ahead.begin(sample)
         steps = result.num_env_steps
-        values = rollout_metrics(result, self.config.objective_settings)
+        values = rollout_metrics(result, self.settings.objective)
         if self._off_policy_mixer is not None:
             values |= self._off_policy_mixer.metrics(result.groups)
         episodes = len(result.trajectories)
@@ -170,9 +180,9 @@ class RAPO(SavesCheckpoints, Algorithm):
             f"({values['tokens_per_s']:.0f} tokens/s, reward {values['episode_return_mean']:.3f}, "
             f"{values['retrieval/count']:.0f} retrievals); updating"
         )
-        if self.config.transcripts:
+        if self.settings.run.transcripts:
             self._write_transcripts(result)
-        batch = TrainingBatch.from_groups(result.groups, self.config.objective_settings, self.config.num_minibatches)
+        batch = TrainingBatch.from_groups(result.groups, self.settings.objective, self.settings.update.num_minibatches)
         lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         self._all_engines("sleep")
         with self._timed("update"), self._weights_lock:
@@ -193,8 +203,8 @@ class RAPO(SavesCheckpoints, Algorithm):
 
     def _all_engines(self, method: str) -> None:
         """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
-        if self.config.engine_settings.sleep:
-            self.env_runner_group.foreach_env_runner(method, local_env_runner=self.config.num_env_runners == 0)
+        if self.settings.engine.sleep:
+            self.env_runner_group.foreach_env_runner(method, local_env_runner=self.settings.rllib.num_env_runners == 0)
 
     def _timed_sync(self) -> SyncReport:
         with self._timed("sync"):
@@ -217,13 +227,14 @@ class RAPO(SavesCheckpoints, Algorithm):
             folder, filesystem = self._trial_folder("not_finite")
             name = f"iteration_{self.iteration + 1:05d}"
             path = save_batch(folder, f"{name}.pt", batch, filesystem)
-            write_transcripts(folder, f"{name}.jsonl", result.groups, filesystem, self.config.objective_settings)
+            write_transcripts(folder, f"{name}.jsonl", result.groups, filesystem, self.settings.objective)
             raise NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.") from error
         self.metrics.aggregate(learned, key=LEARNER_RESULTS)
 
     def _write_transcripts(self, result: SampleResult) -> None:
         folder, filesystem = self._trial_folder("transcripts")
-        write_iteration(folder, self.iteration + 1, result.groups, filesystem, self.config)
+        keep = self.settings.run.transcripts_to_keep
+        write_iteration(folder, self.iteration + 1, result.groups, filesystem, self.settings.objective, keep)
 
     def _trial_folder(self, name: str) -> tuple[str, Any]:
         """A folder of the trial, and the file system it is on; Tune's working directory of a trial is not kept."""
@@ -234,14 +245,14 @@ class RAPO(SavesCheckpoints, Algorithm):
     def _sampling(self) -> Callable[[], SampleResult]:
         """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
         roll_out = partial(self._roll_out, retrieval_prob=float(self._retrieval_prob.get_current_value()))
-        return partial(sample_batch, roll_out, self._cursor, self.config)
+        return partial(sample_batch, roll_out, self._cursor, self.settings.update)
 
     def _roll_out(self, batch: list[Question], retrieval_prob: float) -> SampleResult:
         result = sample_questions(
             self.env_runner_group,
             batch,
             restore=lambda: self.bring_back_env_runners(self.env_runner_group),
-            timeout_s=self.config.sample_timeout_s,
+            timeout_s=self.settings.rllib.sample_timeout_s,
             retrieval_prob=retrieval_prob,
             buffer_view=None if self._buffer_updater is None else self._buffer_updater.view(),
         )
@@ -256,12 +267,12 @@ class RAPO(SavesCheckpoints, Algorithm):
         """One iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
         self._evaluation_s = 0.0
         self.metrics.delete(TIMERS, key_error=False)  # RLlib's are moving averages, repeated where nothing was timed
-        if self.config.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
+        if self.settings.run.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
             self.evaluate()
         before = self._evaluations
         results = super().step()
         self.run_summary.end_iteration(self.progress.seconds)
-        budget = self.config.time_budget_s
+        budget = self.settings.run.time_budget_s
         if budget is not None and self.run_summary.expected_end_s > budget:
             results["done"] = True
             if self.test_questions and self._evaluated_version != self._version:
@@ -280,7 +291,7 @@ class RAPO(SavesCheckpoints, Algorithm):
         """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
         before = self.progress.seconds
         self.progress.phase("evaluating")
-        self.progress.say(f"evaluating on {min(self.config.evaluation_duration, len(self.test_questions))} questions")
+        self.progress.say(f"evaluating on {min(self.settings.rllib.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before
         self._evaluation_s += self.run_summary.evaluation_s
@@ -292,7 +303,7 @@ class RAPO(SavesCheckpoints, Algorithm):
 
     @classmethod
     @override(Algorithm)
-    def _should_create_evaluation_env_runners(cls, eval_config: Any) -> bool:
+    def _should_create_evaluation_env_runners(cls, eval_config: AlgorithmConfig) -> bool:
         """Only when asked: evaluation runs on the training engines otherwise."""
         return bool(eval_config.evaluation_num_env_runners)
 

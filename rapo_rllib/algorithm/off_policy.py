@@ -1,20 +1,21 @@
 """The off-policy data that a config asks for, made on the first run: the Step-Trace Buffer, and trajectories mixed into groups.
 
-Flow: RAPOConfig -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
+Flow: settings -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
 from rapo_rllib.batching.replay import ReplayStore
-from rapo_rllib.config.question_source import expert_trajectories
+from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.settings import Settings
 from rapo_rllib.types import ExpertTrajectory, Question
 
 if TYPE_CHECKING:
@@ -26,16 +27,18 @@ logger = logging.getLogger(__name__)
 
 
 def open_buffer(
-    config: Any,
+    settings: Settings,
+    source: QuestionSource,
     progress: Progress,
     run: RunName,
     test_questions: Sequence[Question] = (),
     train_questions: Iterable[Question] = (),
 ) -> tuple[StepTraceBuffer, BufferUpdater]:
-    """The complete buffer of this config, built if it is not there yet, and its upkeep in this run; the caller closes both.
+    """The complete buffer of this job, built if it is not there yet, and its upkeep in this run; the caller closes both.
 
     Args:
-        config: a ``RAPOConfig``.
+        settings: of the job.
+        source: its expert.
         progress: told what is done.
         run: name of this run.
         test_questions: those of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
@@ -53,9 +56,8 @@ def open_buffer(
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.buffer.unfinished import unfinished_imports
 
-    settings = config.buffer_settings
-    buffer = StepTraceBuffer(settings)
-    progress.say(f"opening the Step-Trace Buffer at {settings.uri}")
+    buffer = StepTraceBuffer(settings.buffer)
+    progress.say(f"opening the Step-Trace Buffer at {settings.buffer.uri}")
     said = 0
 
     def on_progress(count: int) -> None:
@@ -65,7 +67,7 @@ def open_buffer(
             progress.say(f"embedded and stored {count} step traces")
 
     guard = LeakGuard(question.text for question in test_questions)
-    count = ensure_built(buffer, _traces(config), settings.max_traces, on_progress, guard)
+    count = ensure_built(buffer, _traces(settings.buffer.traces, source), settings.buffer.max_traces, on_progress, guard)
     if guard.refused:
         progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
     for files in unfinished_imports(buffer):
@@ -73,47 +75,47 @@ def open_buffer(
     buffer.prepare()
     covered = coverage(buffer, (question.text for question in train_questions))
     progress.say(f"the Step-Trace Buffer holds {count} step traces" + ("" if covered is None else f": {covered}"))
-    upkeep = BufferUpdater(buffer, run, config.objective_settings, config.protocol_settings, guard)
+    upkeep = BufferUpdater(buffer, run, settings.objective, settings.protocol, guard)
     upkeep.coverage = covered
     return buffer, upkeep
 
 
-def _traces(config: Any) -> Any:
-    source = config.buffer_settings.traces
-    if source is None:
+def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[ExpertTrajectory]] | None:
+    if named is None:
         return None
-    if source == "expert":
-        return lambda: expert_trajectories(config)
+    if named == "expert":
+        return source.expert_trajectories
 
     def from_file() -> Iterable[ExpertTrajectory]:
         from rapo_rllib.traces.recorded import read_trace_file
 
-        return read_trace_file(source)
+        return read_trace_file(named)
 
     return from_file
 
 
-def make_mixing(config: Any, progress: Progress) -> OffPolicyMixing | None:
+def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:
     """The mixing of ``off_policy_trajectories`` per group; None: groups hold rollouts only.
 
     Raises:
         ValueError: the environment's expert has nothing that could be mixed in.
     """
-    if not config.off_policy_trajectories:
+    mixing = settings.off_policy
+    if not mixing.off_policy_trajectories:
         return None
     source: OffPolicySource
-    if config.off_policy_source == "replay":
-        source = ReplayStore(config.replay_per_question, config.replay_capacity)
+    if mixing.off_policy_source == "replay":
+        source = ReplayStore(mixing.replay_per_question, mixing.replay_capacity)
     else:
-        source = _expert_source(config, progress)
-    return OffPolicyMixing(source, config.off_policy_trajectories, seed=config.seed or 0)
+        source = _expert_source(settings, asked, progress)
+    return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)
 
 
-def _expert_source(config: Any, progress: Progress) -> ExpertSource:
+def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
     progress.say("reading the expert's trajectories")
-    chat = ChatProtocol(load_tokenizer(config.model_settings), config.protocol_settings)
-    experts = expert_trajectories(config, "off_policy_source")
-    source = ExpertSource(experts, chat, config.max_response_tokens)
+    chat = ChatProtocol(load_tokenizer(settings.model), settings.protocol)
+    experts = asked.expert_trajectories("off_policy_source")
+    source = ExpertSource(experts, chat, settings.rollout.max_response_tokens)
     if not len(source):
         raise ValueError("off_policy_source = 'expert', but the environment's expert has no trajectory with a positive reward")
     progress.say(f"{len(source)} trajectories of the expert can join the groups of their questions")

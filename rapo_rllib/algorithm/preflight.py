@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rapo_rllib.config.question_source import env_maker, expert_trajectories, questions
 from rapo_rllib.models.loading import check_model_config, model_skeleton
 from rapo_rllib.models.lora import check_targets
+from rapo_rllib.settings import BufferSettings
+
+if TYPE_CHECKING:
+    from rapo_rllib.algorithm.config import RAPOConfig
+    from rapo_rllib.config.question_source import QuestionSource
 
 
-def check_parts(config: Any) -> None:
+def check_parts(config: RAPOConfig) -> None:
     """Model, environment, questions, Step-Trace Buffer and expert.
 
     Raises:
         ValueError: naming the key, its value and what to do.
     """
     _check_evaluation_config(config)
-    model = config.model_settings
+    settings, source = config.settings, config.question_source
+    model = settings.model
     check_model_config(model)
     if model.lora is not None:
         check_targets(model_skeleton(model), model.lora)
-    make_env = env_maker(config)
-    env = make_env()
-    env.close()
-    questions(config, "train")
-    if config.evaluation_interval or config.evaluate_before_training:
+    source.env_maker()().close()
+    source.questions("train")
+    if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
-    if config.uses_retrieval:
-        _check_buffer(config)
-    if config.warm_start is not None:
-        _check_warm_start(config)
-    if config.off_policy_trajectories and config.off_policy_source == "expert":
-        expert_trajectories(config, "off_policy_source")
+    if settings.uses_retrieval:
+        _check_buffer(settings.buffer)
+    if settings.warm_start is not None:
+        _check_warm_start(settings.warm_start.traces, source)
+    if settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert":
+        source.expert_trajectories("off_policy_source")
 
 
-def _check_warm_start(config: Any) -> None:
-    traces = config.warm_start_settings.traces
+def _check_warm_start(traces: str, source: QuestionSource) -> None:
     if traces == "expert":
-        expert_trajectories(config, "warm_start.traces")
+        source.expert_trajectories("warm_start.traces")
     elif not Path(traces).is_file():
         raise ValueError(
             f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "
@@ -46,7 +48,7 @@ def _check_warm_start(config: Any) -> None:
         )
 
 
-def _check_evaluation_config(config: Any) -> None:
+def _check_evaluation_config(config: RAPOConfig) -> None:
     """What is to differ in evaluation, which the engines that train do not read."""
     if not config.evaluation_config:
         return
@@ -58,10 +60,10 @@ def _check_evaluation_config(config: Any) -> None:
     config.get_evaluation_config_object().validate()
 
 
-def _check_evaluation(config: Any) -> None:
+def _check_evaluation(config: RAPOConfig) -> None:
     if not config.evaluation_interval:
         return
-    available = len(questions(config, "test"))
+    available = len(config.question_source.questions("test"))
     if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:
         raise ValueError(
             f"evaluation_duration = {config.evaluation_duration!r}: must be a number of held-out questions between 1 and "
@@ -69,12 +71,12 @@ def _check_evaluation(config: Any) -> None:
         )
 
 
-def _check_buffer(config: Any) -> None:
-    from rapo_rllib.buffer.choices import check_settings
+def _check_buffer(settings: BufferSettings) -> None:
+    from rapo_rllib.buffer.choices import URI_KEY
     from rapo_rllib.buffer.embedder import check_embedder
+    from rapo_rllib.milvus.connection import checked_uri
 
-    settings = config.buffer_settings
-    check_settings(settings)
+    checked_uri(settings.uri, URI_KEY)
     check_embedder(settings.embedder, settings.pooling, settings.embedder_tokenizer)
     if settings.traces not in (None, "expert") and not Path(settings.traces).is_file():
         raise ValueError(
@@ -85,7 +87,7 @@ def _check_buffer(config: Any) -> None:
         _check_milvus(settings)
 
 
-def _check_milvus(settings: Any) -> None:
+def _check_milvus(settings: BufferSettings) -> None:
     """A server must answer, and a buffer that nothing is named for must be there."""
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.errors import RetrievalError

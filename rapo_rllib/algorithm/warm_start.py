@@ -18,26 +18,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rapo_rllib.batching.imitation import imitation_batch
 from rapo_rllib.checkpoints.export import export_policy
-from rapo_rllib.config.question_source import env_maker, expert_trajectories
+from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_model
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
-from rapo_rllib.settings import WarmStartSettings
+from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.types import ExpertTrajectory, Trajectory
+
+if TYPE_CHECKING:
+    from rapo_rllib.algorithm.config import RAPOConfig
 
 FACTS = "warm_start.json"
 WARM_UP = 0.05  # share of the optimiser steps in which the learning rate rises
 SAY_S = 10.0  # between two lines of progress
-_OF_THE_UPDATE = ("grad_clip", "weight_decay", "adam_betas", "temperature", "max_tokens_per_micro_batch")
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class WarmStart:
     cached: bool  # it was there already
 
 
-def warm_start(config: Any, progress: Progress) -> WarmStart | None:
+def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
     """The model that the training starts from, made unless it is kept already; None without ``warm_start``.
 
     Args:
-        config: a ``RAPOConfig``.
+        config: of the job.
         progress: told what is done.
 
     Raises:
@@ -62,15 +64,15 @@ def warm_start(config: Any, progress: Progress) -> WarmStart | None:
     """
     from filelock import FileLock
 
-    settings = config.warm_start_settings
+    settings = config.settings.warm_start
     if settings is None:
         return None
     config = config.copy(copy_frozen=False)
     config._started_from = None  # a checkpoint's config has one
-    worked = worked_trajectories(config, settings)
+    worked = worked_trajectories(config.settings, config.question_source, settings)
     kept = Path(settings.folder).expanduser().absolute() if settings.folder else cache_folder() / "warm_start"
     kept.mkdir(parents=True, exist_ok=True)
-    folder = kept / _digest(config, settings, worked)
+    folder = kept / _digest(config.settings, settings, worked)
     with FileLock(f"{folder}.lock"):
         cached = folder.is_dir()
         if not cached:
@@ -87,7 +89,7 @@ def warm_start(config: Any, progress: Progress) -> WarmStart | None:
     return WarmStart(str(folder), facts, cached)
 
 
-def started_from(config: Any, start: WarmStart) -> Any:
+def started_from(config: RAPOConfig, start: WarmStart) -> RAPOConfig:
     """A copy of ``config`` whose learners, engines and reference model begin with the model of a warm start."""
     changed = config.copy(copy_frozen=False)
     changed._started_from = start.folder
@@ -95,59 +97,59 @@ def started_from(config: Any, start: WarmStart) -> Any:
     return changed
 
 
-def worked_trajectories(config: Any, settings: WarmStartSettings) -> list[Trajectory]:
+def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmStartSettings) -> list[Trajectory]:
     """What is imitated, in the order of the first epoch.
 
     Raises:
         ValueError: nothing is correct and fits into the budgets.
     """
-    env = env_maker(config)()
+    env, rollout = source.env_maker()(), job.rollout
     tool_tags = tuple(getattr(env.unwrapped, "tool_tags", ()))
     env.close()
-    chat = ChatProtocol(load_tokenizer(config.model_settings), config.protocol_settings, tool_tags)
+    chat = ChatProtocol(load_tokenizer(job.model), job.protocol, tool_tags)
     rng = random.Random(settings.seed)
-    experts = list(islice(_fitting(_experts(config, settings), chat, config), settings.num_trajectories))
+    experts = list(islice(_fitting(_experts(source, settings), chat, rollout), settings.num_trajectories))
     if not experts:
         raise ValueError(
             f"warm_start.traces = {settings.traces!r}: no trajectory is correct and fits into max_prompt_tokens = "
-            f"{config.max_prompt_tokens} and max_response_tokens = {config.max_response_tokens}"
+            f"{rollout.max_prompt_tokens} and max_response_tokens = {rollout.max_response_tokens}"
         )
     found = []
     for expert, prompt_ids in experts:
         others = [rng.choice(experts)[0] for _ in range(4)]
         shown = choose_shown(expert, others, rng, settings.shown_share, settings.fitting_share)
         worked = worked_tokens(expert, prompt_ids, chat, shown)
-        if len(worked.token_ids) > config.max_response_tokens:
+        if len(worked.token_ids) > rollout.max_response_tokens:
             worked = worked_tokens(expert, prompt_ids, chat, {})
         found.append(worked)
     rng.shuffle(found)
     return found
 
 
-def _experts(config: Any, settings: WarmStartSettings) -> Iterable[ExpertTrajectory]:
+def _experts(source: QuestionSource, settings: WarmStartSettings) -> Iterable[ExpertTrajectory]:
     if settings.traces == "expert":
-        return expert_trajectories(config, "warm_start.traces")
+        return source.expert_trajectories("warm_start.traces")
     from rapo_rllib.traces.recorded import read_trace_file
 
     return read_trace_file(settings.traces)
 
 
 def _fitting(
-    experts: Iterable[ExpertTrajectory], chat: ChatProtocol, config: Any
+    experts: Iterable[ExpertTrajectory], chat: ChatProtocol, rollout: RolloutSettings
 ) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
     """Those with a positive reward that fit into the budgets, with the tokens of their prompts."""
     for expert in experts:
         prompt_ids = chat.prompt_ids(expert.question.text)
-        fits = len(prompt_ids) <= config.max_prompt_tokens
-        if expert.reward > 0 and fits and len(worked_tokens(expert, [], chat, {}).token_ids) <= config.max_response_tokens:
+        fits = len(prompt_ids) <= rollout.max_prompt_tokens
+        if expert.reward > 0 and fits and len(worked_tokens(expert, [], chat, {}).token_ids) <= rollout.max_response_tokens:
             yield expert, prompt_ids
 
 
-def _digest(config: Any, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
+def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
     """Stands for all that decides which model comes out."""
     digest = hashlib.sha256()
     decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces")}
-    facts = [decides, asdict(config.model_settings), [getattr(config, key) for key in _OF_THE_UPDATE], _files(config)]
+    facts = [decides, asdict(job.model), _of_the_update(job), _files(job.model.name_or_path)]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for trajectory in worked:
         digest.update(
@@ -156,9 +158,15 @@ def _digest(config: Any, settings: WarmStartSettings, worked: Sequence[Trajector
     return digest.hexdigest()[:32]
 
 
-def _files(config: Any) -> list[tuple[str, int, int]]:
+def _of_the_update(job: Settings) -> list[Any]:
+    update = job.update
+    betas = list(update.adam_betas)
+    return [job.rllib.grad_clip, update.weight_decay, betas, job.rollout.temperature, update.max_tokens_per_micro_batch]
+
+
+def _files(name_or_path: str) -> list[tuple[str, int, int]]:
     """Of a model's folder: names, sizes and times of its files, so that another model at the same place is another."""
-    folder = Path(resolve_model(config.model_settings.name_or_path))
+    folder = Path(resolve_model(name_or_path))
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()] if folder.is_dir() else []
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
@@ -172,14 +180,15 @@ def learning_rate(step: int, num_steps: int, peak: float) -> float:
 
 
 def _imitate(
-    config: Any, settings: WarmStartSettings, worked: Sequence[Trajectory], folder: Path, progress: Progress
+    config: RAPOConfig, settings: WarmStartSettings, worked: Sequence[Trajectory], folder: Path, progress: Progress
 ) -> dict[str, Any]:
     """Train learners of their own, and write the model; returns the facts about it."""
     progress.say(f"warm start: imitating {len(worked)} trajectories")
     alone = config.copy(copy_frozen=False)
     alone.kl_coeff = 0.0  # a reference model would be loaded for nothing
     spaces = {DEFAULT_MODULE_ID: (AnyText(), AnyText())}
-    began, group, losses = time.monotonic(), None, []
+    group: Any = None
+    began, losses = time.monotonic(), []
     batches = list(_batches(worked, settings))
     try:
         group = alone.build_learner_group(spaces=spaces)
@@ -192,7 +201,7 @@ def _imitate(
             if time.monotonic() - said > SAY_S:
                 said, left = time.monotonic(), (time.monotonic() - began) / (step + 1) * (len(batches) - step - 1)
                 progress.say(f"warm start: step {step + 1} of {len(batches)}, {losses[-1]:.3f} nats a token, {left:.0f} s left")
-        export_policy(alone, group, folder, merged=True)
+        export_policy(alone.settings.model, group, folder, merged=True)
     finally:
         if group is not None:
             group.shutdown()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rapo_rllib.buffer.parts import pieces
 from rapo_rllib.settings import TraceFilter
@@ -22,28 +22,8 @@ from rapo_rllib.types import HistoryQuery
 if TYPE_CHECKING:
     import numpy as np
 
-QUESTIONS = ("any", "other", "same")
 EVERYTHING = TraceFilter()
 NOBODY: frozenset[str] = frozenset()
-
-
-def check_filter(chosen: TraceFilter) -> None:
-    """Refuse values that mean nothing. Raises ``ValueError`` naming the key."""
-    where = "step_trace_buffer.filter"
-    if chosen.sources is not None and (not chosen.sources or not all(isinstance(name, str) for name in chosen.sources)):
-        raise ValueError(f"{where}.sources must be a list of sources' names, got {chosen.sources!r}; leave it out for all")
-    if chosen.question not in QUESTIONS:
-        raise ValueError(f"{where}.question must be one of {QUESTIONS}, got {chosen.question!r}")
-    if chosen.min_reward is not None and not _is_number(chosen.min_reward):
-        raise ValueError(f"{where}.min_reward must be a number, got {chosen.min_reward!r}; leave it out for none")
-    if chosen.max_age is not None and (not _is_number(chosen.max_age) or chosen.max_age != int(max(chosen.max_age, 0))):
-        raise ValueError(f"{where}.max_age must be a whole number of weight versions, 0 or more, got {chosen.max_age!r}")
-    if not isinstance(chosen.hide_answers, bool):
-        raise ValueError(f"{where}.hide_answers must be true or false, got {chosen.hide_answers!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def milvus_expression(chosen: TraceFilter, query: HistoryQuery, without: Set[str] = NOBODY) -> str:

@@ -18,7 +18,6 @@ from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import StepTrace, Trajectory, TrajectoryGroup
 
-GROWTHS = ("none", "successful", "advantage")
 POLICY = "policy"  # source of such traces
 
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import URI_KEY, check_settings
+from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.filters import NOBODY
@@ -25,6 +25,7 @@ from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.stored import lasting_name
 from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
+from rapo_rllib.milvus.connection import checked_uri
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import index_kind
 from rapo_rllib.milvus.notes import Notes
@@ -47,7 +48,7 @@ class StepTraceBuffer:
     """
 
     def __init__(self, settings: BufferSettings) -> None:
-        check_settings(settings)
+        checked_uri(settings.uri, URI_KEY)
         self.settings = settings
         self.collection = settings.collection
         self.milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)

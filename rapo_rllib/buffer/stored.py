@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
@@ -29,7 +30,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
     if made_by is None:
         return settings
     facts = json.loads(made_by["fingerprint"])
-    recipes = {text: name for name, text in RECIPES.items()}
+    recipes: dict[str, Any] = {text: name for name, text in RECIPES.items()}
     return replace(
         settings,
         level=made_by.get("level", "step"),

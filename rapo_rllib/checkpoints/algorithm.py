@@ -169,7 +169,7 @@ class SavesCheckpoints:
             ValueError: there are no adapters.
             RuntimeError: no learner could write it.
         """
-        return export_policy(self.config, self.learner_group, folder, merged)
+        return export_policy(self.config.settings.model, self.learner_group, folder, merged)
 
     def get_state(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rapo_rllib.settings import ModelSettings
 
-def export_policy(config: Any, learner_group: Any, folder: str | Path, merged: bool) -> Path:
+
+def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, merged: bool) -> Path:
     """Let the learners write the policy; returns the folder.
 
     Args:
-        config: a ``RAPOConfig``.
+        model: that is trained.
         learner_group: RLlib's.
         folder: made if it is not there; with remote learners on storage that they share.
         merged: False: the adapters alone.
@@ -19,7 +21,7 @@ def export_policy(config: Any, learner_group: Any, folder: str | Path, merged: b
         ValueError: adapters were asked for, and there are none.
         RuntimeError: no learner could write it.
     """
-    if not merged and config.model_settings.lora is None:
+    if not merged and model.lora is None:
         raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
     target = Path(folder).absolute()
     target.mkdir(parents=True, exist_ok=True)

@@ -9,11 +9,11 @@ beneath the user's own, key by key, and are looked up when they are read, so tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from rapo_rllib.config.algorithm_presets import ALGORITHM_PRESETS
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings
+from rapo_rllib.settings import FLAT
+from rapo_rllib.settings.knobs import knobs
 
 NESTED = ("step_trace_buffer", "env_config")
 
@@ -63,14 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     **ALGORITHM_PRESETS,
 }
 
-# of keys that are in no settings of a lower layer, those that presets set
-UPDATE_DEFAULTS: dict[str, Any] = {
-    "dynamic_sampling": False,
-    "old_logprobs": "auto",
-    "off_policy_trajectories": 0,
-    "off_policy_source": "expert",
-}
-_DEFAULTS = {**asdict(ObjectiveSettings()), **asdict(RolloutSettings()), **UPDATE_DEFAULTS}
+_DEFAULTS = {name: declared.default for cls in FLAT for name, declared in knobs(cls).items()}
 
 
 def check_preset(name: Any) -> None:
@@ -79,8 +72,8 @@ def check_preset(name: Any) -> None:
         raise ValueError(f"preset = {name!r}: must be one of {', '.join(PRESETS)}, or null")
 
 
-def apply_preset(config: Any, name: Any) -> None:
-    """Give ``config`` the preset's values, in place of those of the preset that it has.
+def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """What a config with ``keys`` is to be set to for the preset ``name`` in place of the preset that it has.
 
     What a search is to choose (``tune.grid_search`` and the like) is kept as it is, and applied by :func:`with_preset` in each
     trial.
@@ -91,38 +84,35 @@ def apply_preset(config: Any, name: Any) -> None:
     searched = name is not None and not isinstance(name, str)
     if not searched:
         check_preset(name)
-    for key, value in _flat(config._applied_preset).items():
-        if getattr(config, key) == value:
-            setattr(config, key, _DEFAULTS[key])
-    config.preset, config._applied_preset = name, None if searched else name
-    for key, value in _flat(config._applied_preset).items():
-        setattr(config, key, value)
+    applied = None if searched else name
+    before = {key: _DEFAULTS[key] for key, value in _flat(keys["_applied_preset"]).items() if keys[key] == value}
+    return {**before, "preset": name, "_applied_preset": applied, **_flat(applied)}
 
 
-def with_preset(config: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the preset of a dictionary for ``update_from_dict``; returns what else is to be set.
+def with_preset(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A dictionary for ``update_from_dict`` of a config with ``keys``, its preset written out.
 
     A whole config as a dictionary, as Tune hands to a trial, has every key, and says by ``_applied_preset`` which preset is in
     its values. If that is not the preset asked for, values that a user has not changed must not override it: those are left out
     that equal what the config had without the user, so such a dictionary cannot set a preset's key back to its default.
     """
     rest = dict(given)
-    name = rest.pop("preset", config.preset)
+    name = rest.pop("preset", keys["preset"])
     made_with = rest.pop("_applied_preset", name)
-    apply_preset(config, name)
-    if made_with == name:
-        return rest
-    before = {key: _DEFAULTS[key] for key in _flat(name)} | _flat(made_with)
-    return {key: value for key, value in rest.items() if key not in before or value != before[key]}
+    if made_with != name:
+        before = {key: _DEFAULTS[key] for key in _flat(name)} | _flat(made_with)
+        rest = {key: value for key, value in rest.items() if key not in before or value != before[key]}
+    return {**preset_change(keys, name), **rest}
 
 
-def merge_over_preset(config: Any, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def merge_over_preset(preset: str | None, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """``values``, the user's mapping ``key`` (one of ``NESTED``), over that of the preset; mappings inside are merged too."""
-    return _merged(PRESETS.get(config._applied_preset, {}).get(key, {}), values)
+    return _merged(PRESETS.get(preset or "", {}).get(key, {}), values)
 
 
-def _flat(name: str | None) -> dict[str, Any]:
-    return {key: value for key, value in PRESETS.get(name or "", {}).items() if key not in NESTED}
+def _flat(name: Any) -> dict[str, Any]:
+    preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
+    return {key: value for key, value in preset.items() if key not in NESTED}
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -14,64 +15,12 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rapo_rllib.config.presets import merge_over_preset
+from rapo_rllib.config.settings import protocol_of
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DEFAULT_NUM_SEEDS = 10_000
-
-
-def env_maker(config: Any) -> Callable[[], gymnasium.Env]:
-    """A function that makes one environment of the config's ``env`` and ``env_config``.
-
-    Raises:
-        ValueError: ``env`` is missing or names nothing that is registered.
-    """
-    env, env_config = config.env, env_options(config)
-    if env is None:
-        raise ValueError("env is missing: name a text environment, for example env: rapo/word_problems")
-    if isinstance(env, type):
-        return lambda: env(env_config)
-    if _global_registry.contains(ENV_CREATOR, env):
-        creator = _global_registry.get(ENV_CREATOR, env)
-        return lambda: creator(EnvContext(env_config, worker_index=0))
-    if env not in gymnasium.registry:
-        ours = [name for name in gymnasium.registry if name.startswith("rapo/")]
-        raise ValueError(f"env = {env!r} is neither a gymnasium id nor registered with Tune; ours are {', '.join(ours)}")
-    if env.startswith("rapo/"):
-        return lambda: gymnasium.make(env, disable_env_checker=True, env_config=env_config)
-    return lambda: gymnasium.make(env, disable_env_checker=True, **env_config)
-
-
-def env_options(config: Any) -> dict[str, Any]:
-    """``env_config``; our own environments get preset, tool budget and text protocol, unless they set their own."""
-    options = dict(config.env_config)
-    if is_tool_env(config.env):
-        options = merge_over_preset(config, "env_config", options)
-        options.setdefault("max_tool_calls", config.max_tool_calls)
-        options.setdefault("protocol", config.protocol_settings)
-    return options
-
-
-def is_tool_env(env: Any) -> bool:
-    """Whether ``env`` names one of our tool environments, or a subclass of them."""
-    cls = _env_class(env)
-    return cls is not None and issubclass(cls, ToolEnv)
-
-
-def questions(config: Any, split: str) -> Sequence[Question]:
-    """All questions of a split, ``train`` or ``test``.
-
-    Raises:
-        ValueError: there are none.
-    """
-    cls = _env_class(config.env)
-    if cls is not None and hasattr(cls, "questions"):
-        found: Sequence[Question] = cls.questions(env_options(config), split)
-        if not len(found):
-            raise ValueError(f"env {config.env!r} has no {split} questions: check env_config")
-        return found
-    return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
 
 
 _WITHOUT_EXPERT = {
@@ -81,21 +30,78 @@ _WITHOUT_EXPERT = {
 }
 
 
-def expert_trajectories(config: Any, key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
-    """What the environment's own expert writes.
+@dataclass(frozen=True)
+class QuestionSource:
+    """Where questions, environments to ask them in, and an expert's trajectories come from."""
 
-    Args:
-        config: a ``RAPOConfig``.
-        key: what asks for it with the value ``expert``, to be named in errors.
+    env: Any  # a gymnasium id, a name that is registered with Tune, or a class
+    options: Mapping[str, Any]  # its ``env_config``, with preset, tool budget and protocol where it is one of ours
 
-    Raises:
-        ValueError: the environment has no expert.
-    """
-    cls = _env_class(config.env)
-    if cls is None or not hasattr(cls, "expert_trajectories"):
-        raise ValueError(f"{key} = 'expert', but env {config.env!r} has no expert: {_WITHOUT_EXPERT[key]}")
-    found: Iterable[ExpertTrajectory] = cls.expert_trajectories(env_options(config))
-    return found
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> QuestionSource:
+        """That of a config with the attributes ``keys``; an environment's own options are left as they are."""
+        env, options = keys["env"], dict(keys["env_config"])
+        if is_tool_env(env):
+            options = merge_over_preset(keys["_applied_preset"], "env_config", options)
+            options.setdefault("max_tool_calls", keys["max_tool_calls"])
+            options.setdefault("protocol", protocol_of(keys))
+        return cls(env, options)
+
+    def env_maker(self) -> Callable[[], gymnasium.Env]:
+        """A function that makes one environment.
+
+        Raises:
+            ValueError: ``env`` is missing or names nothing that is registered.
+        """
+        env, options = self.env, dict(self.options)
+        if env is None:
+            raise ValueError("env is missing: name a text environment, for example env: rapo/word_problems")
+        if isinstance(env, type):
+            return lambda: env(options)
+        if _global_registry.contains(ENV_CREATOR, env):
+            creator = _global_registry.get(ENV_CREATOR, env)
+            return lambda: creator(EnvContext(options, worker_index=0))
+        if env not in gymnasium.registry:
+            ours = [name for name in gymnasium.registry if name.startswith("rapo/")]
+            raise ValueError(f"env = {env!r} is neither a gymnasium id nor registered with Tune; ours are {', '.join(ours)}")
+        if env.startswith("rapo/"):
+            return lambda: gymnasium.make(env, disable_env_checker=True, env_config=options)
+        return lambda: gymnasium.make(env, disable_env_checker=True, **options)
+
+    def questions(self, split: str) -> Sequence[Question]:
+        """All questions of a split, ``train`` or ``test``.
+
+        Raises:
+            ValueError: there are none.
+        """
+        cls = _env_class(self.env)
+        if cls is not None and hasattr(cls, "questions"):
+            found: Sequence[Question] = cls.questions(dict(self.options), split)
+            if not len(found):
+                raise ValueError(f"env {self.env!r} has no {split} questions: check env_config")
+            return found
+        return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
+
+    def expert_trajectories(self, key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
+        """What the environment's own expert writes.
+
+        Args:
+            key: what asks for it with the value ``expert``, to be named in errors.
+
+        Raises:
+            ValueError: the environment has no expert.
+        """
+        cls = _env_class(self.env)
+        if cls is None or not hasattr(cls, "expert_trajectories"):
+            raise ValueError(f"{key} = 'expert', but env {self.env!r} has no expert: {_WITHOUT_EXPERT[key]}")
+        found: Iterable[ExpertTrajectory] = cls.expert_trajectories(dict(self.options))
+        return found
+
+
+def is_tool_env(env: Any) -> bool:
+    """Whether ``env`` names one of our tool environments, or a subclass of them."""
+    cls = _env_class(env)
+    return cls is not None and issubclass(cls, ToolEnv)
 
 
 def _env_class(env: Any) -> type | None:

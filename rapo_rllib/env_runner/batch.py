@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.objective.advantages import has_signal
+from rapo_rllib.settings import UpdateSettings
 from rapo_rllib.types import Question
 
 RollOut = Callable[[list[Question]], SampleResult]
 
 
-def sample_batch(roll_out: RollOut, cursor: QuestionCursor, config: Any) -> SampleResult:
+def sample_batch(roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSettings) -> SampleResult:
     """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
 
     Where no group of any round has signal, the first round is returned, for its metrics. What is not trained on is in
     ``left_out``: it used the buffer, and the policy may learn from its good steps.
     """
-    wanted = config.questions_per_step
+    wanted = settings.questions_per_step
     first = roll_out(cursor.take(wanted))
-    if not config.dynamic_sampling:
+    if not settings.dynamic_sampling:
         return first
     kept, rolled_out = _with_signal(first), list(first.groups)
-    for _ in range(config.max_sampling_rounds - 1):
+    for _ in range(settings.max_sampling_rounds - 1):
         if len(kept.groups) >= wanted:
             break
         more = roll_out(cursor.take(wanted - len(kept.groups)))

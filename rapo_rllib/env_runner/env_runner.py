@@ -24,13 +24,13 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.buffer.layered import BufferView
-from rapo_rllib.config.question_source import env_maker
 from rapo_rllib.env_runner.callbacks import call_episode_callbacks
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.rollout.unaided import add_unaided
+from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question
 from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, this_node
@@ -44,7 +44,7 @@ COMPONENT_RL_MODULE = "rl_module"
 class RAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of trajectories with the policy it was last given."""
 
-    config: Any
+    config: Any  # a RAPOConfig, which stands above
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
@@ -55,19 +55,25 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self.engine = self._make_engine()
         self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
-        self._callbacks = [cls() for cls in _callback_classes(self.config)]
+        self._callbacks = [cls() for cls in _callback_classes(self.settings.rllib.callbacks_class)]
+
+    @property
+    def settings(self) -> Settings:
+        """Of this job, frozen."""
+        settings: Settings = self.config.settings
+        return settings
 
     def _make_engine(self) -> Any:
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
-        settings = self.config.rollout_settings
+        model, rollout, transfer = self.settings.model, self.settings.rollout, self.settings.update.weight_transfer
         return VLLMEngine(
-            resolve_model(self.config.model_settings.name_or_path),
-            self.config.engine_settings,
-            max_model_len=settings.max_prompt_tokens + settings.max_response_tokens,
+            resolve_model(model.name_or_path),
+            self.settings.engine,
+            max_model_len=rollout.max_prompt_tokens + rollout.max_response_tokens,
             seed=self._seed or 0,
-            weight_transfer=self.config.weight_transfer if self.config.weight_transfer in VLLM_TRANSFERS else None,
-            trained=self.config.model_settings,
+            weight_transfer=transfer if transfer in VLLM_TRANSFERS else None,
+            trained=model,
         )
 
     def _make_loop(self) -> Any:
@@ -75,31 +81,30 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         from rapo_rllib.rollout.env_calls import EnvPool, check_copies
         from rapo_rllib.rollout.loop import RolloutLoop
 
-        make_env = env_maker(self.config)
+        settings, make_env = self.settings, self.config.question_source.env_maker()
         probe = make_env()
         tool_tags = getattr(probe.unwrapped, "tool_tags", ())
-        if self.config.branching is not None:
+        if settings.rollout.branching is not None:
             check_copies(probe)
         probe.close()
-        protocol = self.config.protocol_settings
-        chat = ChatProtocol(load_tokenizer(self.config.model_settings), protocol, tool_tags)
-        envs = EnvPool(make_env, protocol.answer_tag)
-        return RolloutLoop(self.engine, chat, envs, self.config.rollout_settings, self._make_retriever(), seed=self.config.seed)
+        chat = ChatProtocol(load_tokenizer(settings.model), settings.protocol, tool_tags)
+        envs = EnvPool(make_env, settings.protocol.answer_tag)
+        return RolloutLoop(self.engine, chat, envs, settings.rollout, self._make_retriever(), seed=settings.rllib.seed)
 
     def _make_retriever(self) -> Any:
-        if not self.config.uses_retrieval or self.config.in_evaluation:
+        if not self.settings.uses_retrieval or self.config.in_evaluation:
             return None
         from rapo_rllib.buffer.layered import LayeredBuffer
         from rapo_rllib.buffer.store import StepTraceBuffer
         from rapo_rllib.env_runner.retrieval import make_retriever
 
-        buffer = StepTraceBuffer(self.config.buffer_settings)
+        buffer = StepTraceBuffer(self.settings.buffer)
         try:
             buffer.prepare()
         except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
             logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
         self._layers = LayeredBuffer(buffer)
-        return make_retriever(self.config, self._layers)
+        return make_retriever(self.settings, self._layers)
 
     @property
     def policy_version(self) -> int:
@@ -167,7 +172,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self._layers.set_view(buffer_view)
             self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
         groups = self.loop.run(questions, retrieval_prob=retrieval_prob, greedy=not explore, group_size=group_size)
-        add_unaided(groups, self.config.objective_settings.shown_steps, self.loop.chat)
+        add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
         call_episode_callbacks(self, self._callbacks, groups)
         return SampleResult(groups, [self.loop.stats], [self.get_metrics()])
 
@@ -224,6 +229,5 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self._layers.close()
 
 
-def _callback_classes(config: Any) -> list[type]:
-    given = config.callbacks_class
+def _callback_classes(given: Any) -> list[type]:
     return list(given) if isinstance(given, (list, tuple)) else [given]

@@ -1,24 +1,25 @@
-"""Make the retriever that a config describes."""
+"""Make the retriever that a job's settings describe."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rapo_rllib.rollout.retriever import Retriever, TraceSource
+    from rapo_rllib.settings import Settings
 
 
-def make_retriever(config: Any, source: TraceSource) -> Retriever:
-    """Make what answers histories from ``source``, as ``config`` has it."""
+def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
+    """Make what answers histories from ``source``, as ``settings`` have it."""
     from rapo_rllib.rollout.retriever import Retriever
 
-    settings = config.buffer_settings
+    buffer = settings.buffer
     return Retriever(
         source,
-        selection=settings.selection,
-        top_k=settings.top_k,
-        fallback_text=settings.fallback_text,
-        usage_weight=settings.usage_weight,
-        noise=config.retrieval_noise,
-        seed=config.seed or 0,
+        selection=buffer.selection,
+        top_k=buffer.top_k,
+        fallback_text=buffer.fallback_text,
+        usage_weight=buffer.usage_weight,
+        noise=settings.rollout.retrieval_noise,
+        seed=settings.rllib.seed or 0,
     )

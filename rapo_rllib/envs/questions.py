@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
@@ -18,10 +18,12 @@ from rapo_rllib.envs.benchmarks import benchmark_questions, split_name
 from rapo_rllib.envs.calculator_traces import annotated_trajectories
 from rapo_rllib.envs.dataset_files import is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
-from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
+from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.settings.knobs import knob
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
+from rapo_rllib.validation import require
 
 logger = logging.getLogger(__name__)
 
@@ -32,38 +34,35 @@ ANNOTATIONS = "annotations"
 class QuestionsOptions(ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
 
-    scorer: Any = "auto"  # by the question's source, or any that the other environments know
+    scorer: Any = knob("auto", "by the question's source, or any that the other environments know")
     # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
-    dataset: str = ""  # .jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)
-    dataset_config: str | None = None  # of a Hugging Face data set, for example "main"
-    test_dataset: str | tuple[str, ...] | None = None  # where the test questions are, or a list; None: `dataset` (if no file)
-    train_split: str = "train"  # of a Hugging Face data set or a folder
-    test_split: str = "test"  # of the same
-    question_field: str | None = None  # dotted; None: known formats
-    answer_field: str | None = None  # the same of the accepted answer
-    limit_train: int | None = None  # only the first so many questions
-    limit_test: int | None = None  # the same of the test questions, of each data set
-    skip_bad_rows: bool = False  # leave rows without question or answer out, with a warning, instead of refusing the file
-    traces: str | None = None  # .jsonl[.gz] file of recorded trajectories, or "annotations": GSM8K's own, in its answers
+    dataset: str = knob(
+        "", ".jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)"
+    )
+    dataset_config: str | None = knob(None, "of a Hugging Face data set, for example 'main'")
+    test_dataset: str | tuple[str, ...] | None = knob(
+        None, "where the test questions are, or a list; None: `dataset` (if no file)"
+    )
+    train_split: str = knob("train", "of a Hugging Face data set or a folder")
+    test_split: str = knob("test", "of the same")
+    question_field: str | None = knob(None, "dotted; None: known formats")
+    answer_field: str | None = knob(None, "the same of the accepted answer")
+    limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
+    limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
+    skip_bad_rows: bool = knob(False, "leave rows without question or answer out, with a warning, instead of refusing the file")
+    traces: str | None = knob(None, ".jsonl[.gz] file of recorded trajectories, or 'annotations': GSM8K's own, in its answers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        texts = [f.name for f in fields(QuestionsOptions) if f.type in ("str", "str | None")]
-        for name in texts:
-            value = getattr(self, name)
-            require(value is None or isinstance(value, str), name, value, "must be a text")
         self._check_test_dataset()
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
-        require(isinstance(self.skip_bad_rows, bool), "skip_bad_rows", self.skip_bad_rows, "must be true or false")
-        for name in ("limit_train", "limit_test"):
-            value = getattr(self, name)
-            require(value is None or is_int(value, 1), name, value, "must be a whole number, 1 or more, or null")
 
     def _check_test_dataset(self) -> None:
         value = self.test_dataset
         names = value if isinstance(value, tuple) else () if value is None else (value,)
-        given = all(isinstance(name, str) and name for name in names) and value != ()
-        require(given, "test_dataset", value, "must be a text or a list of texts, for example [gsm8k, math500]")
+        require(
+            all(names) and value != (), "test_dataset", value, "must be a text or a list of texts, for example [gsm8k, math500]"
+        )
         called = [_short_name(name) for name in names]
         twice = next((name for name in called if called.count(name) > 1), None)
         rule = f"two are called {twice!r}: rename one, or name a copy of a known benchmark as NAME=PATH"

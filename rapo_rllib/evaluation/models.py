@@ -29,7 +29,7 @@ from rapo_rllib.evaluation.settings import benchmark_tools, evaluation_config
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.settings import ProtocolSettings, Settings
 from rapo_rllib.types import Question
 
 
@@ -114,13 +114,17 @@ def evaluate_model(
             if (asked.benchmark.name, q.id) not in run.rows
         }
         config = evaluation_config(base, tools, plan.scorer)
-        tool_tags(config)  # what is wrong with a tool is told before a model is loaded
+        source = config.question_source
+        tool_tags(source)  # what is wrong with a tool is told before a model is loaded
         if not left:
             continue
-        with _retriever(config, plan) as retriever, closing(make_agent_factory(config, run.choice, retriever)()) as agent:
+        with (
+            _retriever(config.settings, plan) as retriever,
+            closing(make_agent_factory(config.settings, source, run.choice, retriever)()) as agent,
+        ):
             for answered in agent.answers([question for _, question in left.values()], on_attempt):
                 benchmark, _ = left[answered.question.id]
-                rows = transcript_rows(run.label, benchmark, answered, base.protocol_settings)
+                rows = transcript_rows(run.label, benchmark, answered, base.settings.protocol)
                 run.rows[benchmark.name, answered.question.id] = rows
                 silent.setdefault(benchmark.name, []).extend(answered.attempts)
                 on_rows(rows)
@@ -129,13 +133,13 @@ def evaluate_model(
 
 
 @contextmanager
-def _retriever(config: Any, plan: EvaluationPlan) -> Iterator[Retriever | None]:
-    """Answers the histories of an evaluation with retrieval, from the config's buffer."""
+def _retriever(settings: Settings, plan: EvaluationPlan) -> Iterator[Retriever | None]:
+    """Answers the histories of an evaluation with retrieval, from the job's buffer."""
     if not plan.retrieval_prob:
         yield None
         return
-    with closing(opened_buffer(config, (question for asked in plan.asked for question in asked.questions))) as buffer:
-        yield retriever_of(config, buffer)
+    with closing(opened_buffer(settings.buffer, (question for asked in plan.asked for question in asked.questions))) as buffer:
+        yield retriever_of(settings, buffer)
 
 
 def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, Any]:

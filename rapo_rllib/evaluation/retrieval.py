@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.env_runner.retrieval import make_retriever
 from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import BufferSettings, Settings
 from rapo_rllib.types import Question
 
 
@@ -19,14 +19,14 @@ def check_retrieval_prob(value: float) -> None:
         raise ValueError(f"--retrieval-prob {value:g}: must be between 0 and 1")
 
 
-def opened_buffer(config: Any, questions: Iterable[Question]) -> StepTraceBuffer:
-    """The buffer of ``config``, ready to be asked; the caller closes it.
+def opened_buffer(settings: BufferSettings, questions: Iterable[Question]) -> StepTraceBuffer:
+    """The buffer, ready to be asked; the caller closes it.
 
     Raises:
         ValueError: there is none, or it holds step traces of the questions.
         RetrievalError: Milvus does not answer.
     """
-    buffer = StepTraceBuffer(config.buffer_settings)
+    buffer = StepTraceBuffer(settings)
     try:
         if not buffer.exists():
             raise ValueError(
@@ -41,8 +41,8 @@ def opened_buffer(config: Any, questions: Iterable[Question]) -> StepTraceBuffer
     return buffer
 
 
-def retriever_of(config: Any, buffer: StepTraceBuffer) -> Retriever:
-    """Asks ``buffer`` as the env runners of ``config`` do."""
-    retriever = make_retriever(config, buffer)
+def retriever_of(settings: Settings, buffer: StepTraceBuffer) -> Retriever:
+    """Asks ``buffer`` as the env runners of a job with ``settings`` do."""
+    retriever = make_retriever(settings, buffer)
     retriever.source_weights = buffer.source_weights()
     return retriever

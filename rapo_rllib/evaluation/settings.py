@@ -57,12 +57,13 @@ def benchmark_tools(base: Any, plan: EvaluationPlan, benchmark: Benchmark) -> li
 
 def resolved_settings(base: Any, choice: AgentChoice, plan: EvaluationPlan) -> dict[str, Any]:
     """All of them with their values, as JSON has them."""
-    found = fingerprint_fields(evaluation_config(base, [], plan.scorer), choice)
+    config = evaluation_config(base, [], plan.scorer)
+    found = fingerprint_fields(config.settings, config.question_source, choice)
     for key in ("dataset", "tools"):
         del found["env_config"][key]
     found["tools"] = {asked.benchmark.name: benchmark_tools(base, plan, asked.benchmark) for asked in plan.asked}
     if plan.retrieval_prob:
-        buffer = asdict(base.buffer_settings)
+        buffer = asdict(base.settings.buffer)
         found["step_trace_buffer"] = {key: value for key, value in buffer.items() if key not in _NOT_OF_ANSWERS}
         found |= {key: getattr(base, key) for key in _OF_RETRIEVAL}
     as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))

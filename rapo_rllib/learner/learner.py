@@ -43,6 +43,7 @@ from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, Sc
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.settings import Settings
 from rapo_rllib.weights.dtensor import full_tensor
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
@@ -51,26 +52,26 @@ METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added t
 class RAPOTorchLearner(TorchLearner):
     """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``."""
 
-    config: Any  # a RAPOConfig: RLlib's own type lacks its attributes
+    config: Any  # a RAPOConfig, which stands above; its settings are read once, by build()
     _device: Any  # set by build()
     _module: Any  # a MultiRLModule, set by build()
 
     @override(TorchLearner)
     def build(self) -> None:
         """Load the model and make its optimiser."""
-        sharded = self.distributed and self.config.learner_parallelism == "fsdp"  # one learner has nothing to shard
+        self.settings: Settings = self.config.settings
+        sharded = self.distributed and self.settings.update.learner_parallelism == "fsdp"  # one learner has nothing to shard
         self._lockstep = Lockstep() if sharded else None
         super().build()
         self._skipped_in_a_row = 0
-        config, device = self.config, torch.device(self._device)
-        scoring = ScoringSettings(
-            config.model_settings, config.max_tokens_per_micro_batch, config.old_policy, config.objective_settings.kl_coeff
-        )
+        settings, device = self.settings, torch.device(self._device)
+        length, kl_coeff = settings.update.max_tokens_per_micro_batch, settings.objective.kl_coeff
+        scoring = ScoringSettings(settings.model, length, settings.old_policy, kl_coeff)
         self.rows = RowScorer(self.policy, scoring, device, self._ranks, self._lockstep)
-        workers = config.engine_settings.tensor_parallel_size
+        workers = settings.engine.tensor_parallel_size
         self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        self.training_state = TrainingState(self.policy, config.model_settings, optimizer, self.rows.reference_fingerprint)
+        self.training_state = TrainingState(self.policy, settings.model, optimizer, self.rows.reference_fingerprint)
 
     @property
     def policy(self) -> CausalLMRLModule:
@@ -99,12 +100,12 @@ class RAPOTorchLearner(TorchLearner):
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
         parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
+        update = self.settings.update
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
-        with_masters = rounded and self.config.model_settings.master_weights is not None and self._lockstep is None
+        with_masters = rounded and self.settings.model.master_weights is not None and self._lockstep is None
         optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
-        optimizer = optimizer_class(
-            parameters, betas=tuple(self.config.adam_betas), weight_decay=self.config.weight_decay, fused=True
-        )
+        first, second = update.adam_betas
+        optimizer = optimizer_class(parameters, betas=(first, second), weight_decay=update.weight_decay, fused=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr)
 
     @staticmethod
@@ -146,7 +147,7 @@ class RAPOTorchLearner(TorchLearner):
         metrics, start = UpdateMetrics(), time.perf_counter()
         with _torch_threads(self._num_threads()):
             minibatches = self.rows.scored(training_data.minibatches)
-            for _ in range(self.config.num_epochs):
+            for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
                     self._optimizer_step(minibatch, metrics)
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
@@ -161,9 +162,8 @@ class RAPOTorchLearner(TorchLearner):
 
     def _num_threads(self) -> int | None:
         """``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
-        if self.config.learner_num_threads is None and self.config.num_learners == 0:
-            return len(os.sched_getaffinity(0))
-        return self.config.learner_num_threads
+        asked = self.settings.update.learner_num_threads
+        return len(os.sched_getaffinity(0)) if asked is None and self.settings.rllib.num_learners == 0 else asked
 
     def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
         """One optimiser step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
@@ -203,8 +203,9 @@ class RAPOTorchLearner(TorchLearner):
         return loss, float(full_tensor(torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])))
 
     def _step(self, norm: float) -> None:
-        if self.config.grad_clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._trained, self.config.grad_clip, torch.tensor(norm))
+        most = self.settings.rllib.grad_clip
+        if most is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._trained, most, torch.tensor(norm))
         self.get_optimizer(DEFAULT_MODULE_ID).step()
 
     @property
@@ -248,7 +249,7 @@ class RAPOTorchLearner(TorchLearner):
             trajectory_ids=row.trajectory_ids,
             off_policy=row.off_policy,
         )
-        losses = policy_loss(inputs, self.config.objective_settings)
+        losses = policy_loss(inputs, self.settings.objective)
         batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
         return losses.loss
 
@@ -256,10 +257,11 @@ class RAPOTorchLearner(TorchLearner):
         """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
         self._skipped_in_a_row += 1
         metrics.add_skipped_step()
-        if self._skipped_in_a_row >= self.config.max_consecutive_nan:
+        most = self.settings.update.max_consecutive_nan
+        if self._skipped_in_a_row >= most:
             raise NotFiniteError(
                 f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}), "
-                f"max_consecutive_nan is {self.config.max_consecutive_nan}. Weights are those of the last finite step. "
+                f"max_consecutive_nan is {most}. Weights are those of the last finite step. "
                 "Lower `lr` or set `grad_clip`; if it is the first step, look for broken rewards or logprobs."
             )
 

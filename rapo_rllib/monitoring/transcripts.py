@@ -83,8 +83,15 @@ def write_transcripts(
     filesystem.move(f"{path}.partial", path)
 
 
-def write_iteration(folder: str, iteration: int, groups: Sequence[TrajectoryGroup], filesystem: Any, config: Any) -> None:
-    """Write the transcripts of an iteration, and keep those of the newest ones, as many as the config says.
+def write_iteration(
+    folder: str,
+    iteration: int,
+    groups: Sequence[TrajectoryGroup],
+    filesystem: Any,
+    settings: ObjectiveSettings,
+    keep: int | None,
+) -> None:
+    """Write the transcripts of an iteration, and keep those of the newest ones, as many as are to be kept.
 
     Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
 
@@ -93,11 +100,12 @@ def write_iteration(folder: str, iteration: int, groups: Sequence[TrajectoryGrou
         iteration: its number, from 1.
         groups: what was sampled.
         filesystem: as of :func:`write_transcripts`.
-        config: a ``RAPOConfig``.
+        settings: of the objective.
+        keep: so many iterations; None: all.
     """
-    write_transcripts(folder, f"iteration_{iteration:05d}.jsonl", groups, filesystem, config.objective_settings)
-    if config.transcripts_to_keep is not None:
-        delete_transcripts(folder, iteration - config.transcripts_to_keep, filesystem)
+    write_transcripts(folder, f"iteration_{iteration:05d}.jsonl", groups, filesystem, settings)
+    if keep is not None:
+        delete_transcripts(folder, iteration - keep, filesystem)
 
 
 def delete_transcripts(folder: str, last: int, filesystem: Any = None) -> None:

@@ -6,7 +6,10 @@ they were cut does not change the loss.
 
 from __future__ import annotations
 
-LOSS_AGGREGATIONS = ("trajectory", "token", "constant")
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.settings.knobs import choices
+
+LOSS_AGGREGATIONS = choices(ObjectiveSettings, "loss_aggregation")
 
 
 def aggregation_weight(

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-STEP_REDUCTIONS = ("mean", "sum")
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.settings.knobs import choices
+
+STEP_REDUCTIONS = choices(ObjectiveSettings, "step_entropy_reduction")
 
 
 def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import torch
 
-IMPORTANCE_LEVELS = ("token", "sequence", "sequence_token")
-SHAPING_ORDERS = ("before_clip", "after_clip")
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.settings.knobs import choices
+
+IMPORTANCE_LEVELS = choices(ObjectiveSettings, "importance_level")
 
 
 def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:

@@ -23,11 +23,11 @@ from itertools import pairwise
 
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.settings.knobs import choices
 from rapo_rllib.types import Retrieval, Trajectory
 
-RETRIEVAL_QUALITIES = ("fall", "rise", "none", "oracle")
-RETRIEVAL_BASELINES = ("none", "on_policy")
-RETRIEVAL_TIMINGS = ("high_entropy", "low_entropy", "none")
+RETRIEVAL_QUALITIES = choices(ObjectiveSettings, "retrieval_quality")
+RETRIEVAL_TIMINGS = choices(ObjectiveSettings, "retrieval_timing")
 PAPER = ObjectiveSettings()
 
 
@@ -190,7 +190,6 @@ def group_retrieval_rewards(trajectories: Sequence[Trajectory], settings: Object
         One per trajectory, nats.
     """
     rewards = [trajectory_retrieval_reward(trajectory, settings) for trajectory in trajectories]
-    _check_kind("retrieval_baseline", settings.retrieval_baseline, RETRIEVAL_BASELINES)
     if settings.retrieval_baseline == "none":
         return rewards
     unaided = [unaided_retrieval_reward(t, settings) for t in trajectories if not t.retrievals and not t.off_policy]

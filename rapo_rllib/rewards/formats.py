@@ -13,7 +13,7 @@ from rapo_rllib.rewards.score import Episode
 
 
 def well_formed(episode: Episode, check: str, tool_tags: Iterable[str], *, require_boxed: bool) -> bool:
-    """Whether the episode passes ``check``, one of ``terms.FORMATS``."""
+    """Whether the episode passes ``check``, ``format_check`` of the reward."""
     if check == "final_step":
         return format_ok(episode.steps[-1].text, episode.settings, require_boxed=require_boxed)
     text, settings = episode.text, episode.settings

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.rewards.once import Once
@@ -17,41 +17,38 @@ from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, accepted_ans
 from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
 from rapo_rllib.services.credentials import check_address, check_no_secret, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
+from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.types import Question
-from rapo_rllib.validation import is_int, is_number
 
 _WHERE = "env_config.scorer.options."
 
 
 @dataclass(frozen=True)
-class JudgeOptions:
+class JudgeOptions(Knobs):
     """Keys of ``env_config.scorer.options`` of a judge."""
 
-    base_url: str = ""  # with its version, for example http://127.0.0.1:8000/v1
-    model: str = ""  # as the endpoint calls it
-    api_key_env: str | None = None  # environment variable that holds the key; None: none is sent
-    prompt: str = DEFAULT_PROMPT  # with {answer}, and {question}, {accepted} and {fence} as needed
-    temperature: float = 0.0  # of the judge's sampling; 0: greedy
-    max_tokens: int = 512  # of the reply, thoughts included
-    timeout_s: float = 30.0  # of one try
-    attempts: int = 3  # tries of one request, while the endpoint is busy or does not answer
-    max_concurrent: int = 8  # requests at a time in one process
-    on_failure: str = "error"  # error: the trajectory ends with an error; wrong; or the name of a scorer that takes over
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request
+    where: ClassVar[str] = _WHERE
+
+    base_url: str = knob("", "with its version, for example http://127.0.0.1:8000/v1")
+    model: str = knob("", "as the endpoint calls it")
+    api_key_env: str | None = knob(None, "environment variable that holds the key; None: none is sent")
+    prompt: str = knob(DEFAULT_PROMPT, "with {answer}, and {question}, {accepted} and {fence} as needed")
+    temperature: float = knob(0.0, "of the judge's sampling; 0: greedy", at_least=0)
+    max_tokens: int = knob(512, "of the reply, thoughts included", at_least=1)
+    timeout_s: float = knob(30.0, "of one try", above=0)
+    attempts: int = knob(3, "tries of one request, while the endpoint is busy or does not answer", at_least=1)
+    max_concurrent: int = knob(8, "requests at a time in one process", at_least=1)
+    on_failure: str = knob("error", "error: the trajectory ends with an error; wrong; or the name of a scorer that takes over")
+    extra: Mapping[str, Any] = knob(dict, "further fields of the request")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("base_url", "model"):
-            value = getattr(self, key)
-            _require(isinstance(value, str) and bool(value), key, value, "must be given")
+            _require(bool(getattr(self, key)), key, getattr(self, key), "must be given")
         check_address(self.base_url, f"{_WHERE}base_url", "put a key into the environment variable that api_key_env names")
         _require(self.base_url.startswith(("http://", "https://")), "base_url", self.base_url, "must begin with http(s)://")
-        _require(isinstance(self.prompt, str) and "{answer}" in self.prompt, "prompt", self.prompt, "must contain {answer}")
-        _require(is_number(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be 0 or more")
-        _require(is_number(self.timeout_s) and self.timeout_s > 0, "timeout_s", self.timeout_s, "must be a positive number")
-        for key in ("max_tokens", "attempts", "max_concurrent"):
-            _require(is_int(getattr(self, key), 1), key, getattr(self, key), "must be a whole number, 1 or more")
+        _require("{answer}" in self.prompt, "prompt", self.prompt, "must contain {answer}")
         check_no_secret(self.extra, f"{_WHERE}extra", "put it into the environment variable that api_key_env names")
-        _require(isinstance(self.extra, Mapping), "extra", self.extra, "must be a mapping")
         if self.api_key_env is not None:
             check_variable(self.api_key_env, f"{_WHERE}api_key_env")
             known = bool(secret_of(self.api_key_env))

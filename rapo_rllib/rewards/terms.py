@@ -1,45 +1,39 @@
 """Terms of the outcome reward, which are added up. algorithm.md sections 9, 10.
 
-Score, format, tool calls -> ``reward_terms`` -> ``info["reward_terms"]``, whose sum is the reward
+Score, format, tool calls -> `reward_terms` -> `info["reward_terms"]`, whose sum is the reward
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from rapo_rllib.rewards.score import Score
-from rapo_rllib.validation import is_number, require
+from rapo_rllib.settings.knobs import Knobs, knob
 
-FORMATS = ("final_step", "whole_text")
-BONUS_CASES = ("correct", "partial")
 TERMS = ("correct", "format", "bad_format", "all_tools", "tool_error")
 
 
 @dataclass(frozen=True)
-class RewardOptions:
+class RewardOptions(Knobs):
     """Keys of ``env_config.reward``: what each term weighs, and when it counts."""
 
-    preset: str | None = None  # values for what is not given here: see ``presets.py``
-    correct: float = 1.0  # times the scorer's score, in [0, 1]
-    format: float = 0.0  # added for a good format
-    bad_format: float = 0.0  # added for a bad one, or when there is no answer
-    all_tools: float = 0.0  # added when the answer is right and every tool was called
-    all_tools_for: str = "correct"  # which answers that is for: correct ones, or partial: with a score above 0
-    tool_error: float = 0.0  # added for every tool call that failed
-    strict_format: bool = False  # an answer in bad format earns nothing but bad_format (and tool_error)
-    require_eos: bool = False  # a good format also ends the turn: EOS follows the answer
-    format_check: str = "final_step"  # what is checked: the final_step, or the whole_text (see ``formats.py``)
+    where: ClassVar[str] = "env_config.reward."
 
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.type == "float":
-                require(is_number(value), f"reward.{f.name}", value, "must be a number")
-        for key in ("strict_format", "require_eos"):
-            require(isinstance(getattr(self, key), bool), f"reward.{key}", getattr(self, key), "must be true or false")
-        for key, known in (("all_tools_for", BONUS_CASES), ("format_check", FORMATS)):
-            value = getattr(self, key)
-            require(value in known, f"reward.{key}", value, f"must be one of {', '.join(known)}")
+    preset: str | None = knob(None, "values for what is not given here: see `presets.py`")
+    correct: float = knob(1.0, "times the scorer's score, in [0, 1]")
+    format: float = knob(0.0, "added for a good format")
+    bad_format: float = knob(0.0, "added for a bad one, or when there is no answer")
+    all_tools: float = knob(0.0, "added when the answer is right and every tool was called")
+    all_tools_for: Literal["correct", "partial"] = knob(
+        "correct", "which answers that is for: correct ones, or partial: with a score above 0"
+    )
+    tool_error: float = knob(0.0, "added for every tool call that failed")
+    strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
+    require_eos: bool = knob(False, "a good format also ends the turn: EOS follows the answer")
+    format_check: Literal["final_step", "whole_text"] = knob(
+        "final_step", "what is checked: the final_step, or the whole_text (see `formats.py`)"
+    )
 
 
 def reward_terms(
@@ -48,7 +42,7 @@ def reward_terms(
     """The terms of one episode.
 
     Args:
-        score: of its answer. Named terms of a score take the place of the one term ``correct``.
+        score: of its answer. Named terms of a score take the place of the one term `correct`.
         options: weights.
         format_ok: whether its format is good; never without an answer.
         all_tools: whether every tool was called, and there are tools.

@@ -16,8 +16,6 @@ from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.expert_tokens import append_expert_step, split_observation
 from rapo_rllib.types import EXPERT, FALLBACK, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
 
-SHOWN_STEPS = ("context", "removed", "imitated", "own")
-
 
 def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: ChatProtocol) -> None:
     """Give every trajectory that retrieved its unaided form, where it has one.

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rapo_rllib.services.credentials import check_address, check_variable
+from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.web_search.observation import LEAST_CHARS
 from rapo_rllib.web_search.provider import Provider, Request
 from rapo_rllib.web_search.providers import PROVIDERS
@@ -20,37 +21,45 @@ _KEY = re.compile(r"[!-~]+")
 
 
 @dataclass(eq=False)
-class SearchOptions:
+class SearchOptions(Knobs):
     """The options, checked. The key is in the environment only: nothing here holds it.
 
     Raises:
         ValueError: naming option, value and fix.
     """
 
-    provider: str = ""  # searxng, tavily, brave or serper
-    top_k: int = 5  # results shown
-    max_chars: int = 3000  # of the whole observation
-    base_url: str | None = None  # of a SearXNG instance; of others: instead of the public address
-    api_key_env: str | None = None  # name of the environment variable that holds the key; None: the provider's usual one
-    cache: str | None = "~/.cache/rapo_rllib/web_search"  # a folder on a local disk; None: no cache
-    cache_days: float = 30.0  # answers that are older are asked for again
-    rate_per_s: float | str | None = (
-        "auto"  # requests, of all processes that share the cache; auto: the provider's; None: no limit
+    where: ClassVar[str] = f"{_WHERE} "
+
+    provider: str = knob("", "searxng, tavily, brave or serper")
+    top_k: int = knob(5, "results shown", at_least=1)
+    max_chars: int = knob(3000, "of the whole observation", at_least=1)
+    base_url: str | None = knob(None, "of a SearXNG instance; of others: instead of the public address")
+    api_key_env: Any = knob(
+        None,
+        "name of the environment variable that holds the key; None: the provider's usual one",
+        rule="a text or null",  # a secret that was put here by mistake is not shown
     )
-    timeout_s: float = 10.0  # of one request
-    attempts: int = 3  # requests of one search, while a failure may pass
-    patience_s: float = 60.0  # waiting for its turn included, no request of a search begins later
-    include_answer: bool = False  # show the provider's direct answer above the results
-    params: Mapping[str, Any] | None = None  # further parameters of the provider, for example {country: DE}
+    cache: str | None = knob("~/.cache/rapo_rllib/web_search", "a folder on a local disk; None: no cache")
+    cache_days: float = knob(30.0, "answers that are older are asked for again", above=0)
+    rate_per_s: float | Literal["auto"] | None = knob(
+        "auto", "requests a second, of all processes that share the cache; auto: the provider's; None: no limit", above=0
+    )
+    timeout_s: float = knob(10.0, "of one request", above=0)
+    attempts: int = knob(3, "requests of one search, while a failure may pass", at_least=1)
+    patience_s: float = knob(60.0, "waiting for its turn included, no request of a search begins later", above=0)
+    include_answer: bool = knob(False, "show the provider's direct answer above the results")
+    params: Mapping[str, Any] | None = knob(None, "further parameters of the provider, for example {country: DE}")
 
     def __post_init__(self) -> None:
         if self.provider not in PROVIDERS:
             raise ValueError(f"{_WHERE} provider = {self.provider!r}: use one of {', '.join(PROVIDERS)}")
-        self._check_numbers()
+        super().__post_init__()
+        if self.cache == "":
+            raise ValueError(f"{_WHERE} cache = '': must be a folder, or null for no cache")
+        if self.max_chars < LEAST_CHARS * self.top_k:
+            raise ValueError(f"{_WHERE} max_chars = {self.max_chars!r}: top_k = {self.top_k} results need {LEAST_CHARS} each")
         self._check_provider(PROVIDERS[self.provider])
         self._check_params(PROVIDERS[self.provider])
-        if self.cache is not None and (not isinstance(self.cache, str) or not self.cache):
-            raise ValueError(f"{_WHERE} cache = {self.cache!r}: must be a folder, or null for no cache")
         self.key()
 
     @property
@@ -96,23 +105,6 @@ class SearchOptions:
         if plain.body is not None:
             return Request(plain.method, plain.path, plain.params, {**extra, **plain.body})
         return Request(plain.method, plain.path, {**extra, **plain.params})
-
-    def _check_numbers(self) -> None:
-        for name in ("top_k", "max_chars", "attempts"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{_WHERE} {name} = {value!r}: must be a whole number from 1")
-        for name in ("cache_days", "timeout_s", "patience_s", "rate_per_s"):
-            value = getattr(self, name)
-            if name == "rate_per_s" and value in (None, "auto"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-                hint = ", auto, or null for no limit" if name == "rate_per_s" else ""
-                raise ValueError(f"{_WHERE} {name} = {value!r}: must be a positive number{hint}")
-        if self.max_chars < LEAST_CHARS * self.top_k:
-            raise ValueError(f"{_WHERE} max_chars = {self.max_chars!r}: top_k = {self.top_k} results need {LEAST_CHARS} each")
-        if not isinstance(self.include_answer, bool):
-            raise ValueError(f"{_WHERE} include_answer = {self.include_answer!r}: must be true or false")
 
     def _check_provider(self, provider: Provider) -> None:
         if self.top_k > provider.most_hits:

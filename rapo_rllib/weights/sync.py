@@ -21,7 +21,6 @@ from rapo_rllib.weights.engine_restarts import all_engines_back, any_engine_back
 from rapo_rllib.weights.publisher import Publication, this_node
 
 VLLM_TRANSFERS = ("nccl", "ipc")  # vLLM's own, from GPU to GPU
-TRANSFERS = ("auto", "object_store", *VLLM_TRANSFERS)
 
 _MAX_LOADS = 3  # of one version by one engine, which is restarted in between
 
@@ -79,7 +78,7 @@ class WeightSync:
 
     Args:
         canary: its verdict ends the training.
-        transfer: one of ``TRANSFERS``; ``auto`` is shared memory on the learner's machine and the object store elsewhere.
+        transfer: ``weight_transfer``; ``auto`` is shared memory on the learner's machine and the object store elsewhere.
         restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
         timeout_s: how long to wait for engines that are restarted.
     """

@@ -9,7 +9,6 @@ from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin
-from rapo_rllib.config.question_source import expert_trajectories, questions
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.monitoring.progress import Progress
 
@@ -28,7 +27,8 @@ class Lines(Progress):
 def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int, str]:
     """Number of step traces, and what was said."""
     progress = Lines()
-    buffer, upkeep = open_buffer(config, progress, RunName("run"), test_questions, train_questions)
+    job = (config.settings, config.question_source)
+    buffer, upkeep = open_buffer(*job, progress, RunName("run"), test_questions, train_questions)
     covered = upkeep.coverage
     assert upkeep.take([], 0).get("coverage") == (None if covered is None else covered.covered / covered.total)
     count = buffer.count()
@@ -41,18 +41,18 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
 def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {"uri": str(tmp_path / "t.db"), "max_traces": 12, "timeout_s": 60.0}
     config = RAPOConfig().environment("rapo/word_problems").training(step_trace_buffer=settings)
-    first = next(iter(expert_trajectories(config))).question
+    first = next(iter(config.question_source.expert_trajectories())).question
     count, said = opened(config, [first])
     assert count == 12
     assert "left out 1 trajectories that answer questions of the evaluation" in said
-    buffer = StepTraceBuffer(config.buffer_settings)
+    buffer = StepTraceBuffer(config.settings.buffer)
     begin(buffer, [tmp_path / "half.jsonl"])
     buffer.close()
     assert "not finished" not in caplog.text
     count, said = opened(config, SeedQuestions(3))  # no texts: nothing is known, nothing is said
     assert (count, "left out" in said) == (12, False)
     assert f"the import of {tmp_path / 'half.jsonl'} was not finished; run it again" in caplog.text
-    known = questions(config, "train")[:20]
+    known = config.question_source.questions("train")[:20]
     with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer verify"):
         opened(config, known)
 
@@ -63,6 +63,6 @@ def test_how_many_training_questions_have_step_traces_is_said(tmp_path: Path) ->
     config = RAPOConfig().environment("rapo/word_problems", env_config=task).training(step_trace_buffer=settings)
     assert (
         "the Step-Trace Buffer holds 12 step traces: step traces for 4 of 1,200 training questions"
-        in (opened(config, [], questions(config, "train"))[1])
+        in (opened(config, [], config.question_source.questions("train"))[1])
     )
     assert "training questions" not in opened(config, [], SeedQuestions(3))[1]

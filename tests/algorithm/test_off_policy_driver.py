@@ -14,7 +14,6 @@ from rapo_rllib import RAPO, RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing
 from rapo_rllib.algorithm.preflight import check_parts
 from rapo_rllib.batching.off_policy import OffPolicyMixing
-from rapo_rllib.config.question_source import questions
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.monitoring.progress import Progress
@@ -39,9 +38,9 @@ def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct:
     config.validate()
     rapo = RAPO.__new__(RAPO)
     rapo.config, rapo.metrics, rapo.env_runner_group = config, MetricsLogger(root=True), None
-    rapo._cursor = QuestionCursor(questions(config, "train"), seed=0)
-    rapo._off_policy_mixer, rapo._buffer_updater = make_mixing(config, Progress("test")), None
-    rapo._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.buffer_settings.uri)
+    rapo._cursor = QuestionCursor(config.question_source.questions("train"), seed=0)
+    rapo._off_policy_mixer, rapo._buffer_updater = make_mixing(config.settings, config.question_source, Progress("test")), None
+    rapo._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.settings.buffer.uri)
 
     class Constant:
         def get_current_value(self) -> float:
@@ -88,7 +87,7 @@ def test_replay_is_in_the_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     config = make_config(folder, preset="replay")
     rapo = make_algorithm(config, monkeypatch, correct=True)
     rapo._off_policy_mixer.source.remember(rapo._sampling()().groups)
-    restored = make_mixing(config, Progress("test"))
+    restored = make_mixing(config.settings, config.question_source, Progress("test"))
     assert isinstance(restored, OffPolicyMixing)
     restored.source.set_state(rapo._off_policy_mixer.source.get_state())
     assert restored.source.metrics() == rapo._off_policy_mixer.source.metrics() == {"stored": 8.0, "questions": 4.0}
@@ -103,8 +102,8 @@ def test_an_environment_without_expert_is_refused_before_anything_starts(folder:
     check_parts(config)
     config.env = NoExpert
     with pytest.raises(ValueError, match=r"off_policy_source = 'expert', but env .*NoExpert.* has no expert: name 'replay'"):
-        make_mixing(config, Progress("test"))
+        make_mixing(config.settings, config.question_source, Progress("test"))
     untrained = make_config(folder, preset="luffy")
     untrained.env, untrained.env_config = "rapo/questions", {"dataset": "x.jsonl"}
     with pytest.raises(ValueError, match=r"env_config\.traces = None"):
-        make_mixing(untrained, Progress("test"))
+        make_mixing(untrained.settings, untrained.question_source, Progress("test"))

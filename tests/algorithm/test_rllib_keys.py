@@ -116,7 +116,7 @@ def test_a_key_that_nothing_reads_is_refused_with_what_to_use(key: str) -> None:
         ("training", {"adam_betas": [0.9]}, r"adam_betas = \[0.9\]: must be two numbers between 0 and 1"),
         ("training", {"adam_betas": [0.9, 1.0]}, "adam_betas = 1.0: must be between 0 and"),
         ("training", {"learner_num_threads": 0}, "learner_num_threads = 0: must be a whole number at least 1"),
-        ("training", {"one_step_off": "yes"}, "one_step_off = 'yes': must be one of True, False"),
+        ("training", {"one_step_off": "yes"}, "one_step_off = 'yes': must be true or false"),
         ("training", {"buffer_growth": "all"}, "buffer_growth = 'all': must be one of 'none', 'successful', 'advantage'"),
         ("training", {"engine": {"max_num_seqs": 0}}, "engine.max_num_seqs = 0: must be a whole number at least 1"),
         ("training", {"engine": {"max_num_seqs": 8.5}}, "engine.max_num_seqs = 8.5: must be a whole number"),

@@ -144,7 +144,7 @@ def test_nothing_that_fits(tmp_path: Path, small_model: str) -> None:
     config = job(tmp_path, small_model)
     config.max_response_tokens = 10
     with pytest.raises(ValueError, match=r"warm_start\.traces = 'expert': no trajectory is correct and fits into max_prompt"):
-        worked_trajectories(config, config.warm_start_settings)
+        worked_trajectories(config.settings, config.question_source, config.settings.warm_start)
 
 
 def test_a_loss_that_is_not_finite_leaves_nothing_behind(tmp_path: Path, small_model: str) -> None:

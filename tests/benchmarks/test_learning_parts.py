@@ -154,12 +154,12 @@ def policy(tmp_path_factory):
 def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
     config = ChainRun(arm, 0, 3, 1e-4, str(policy), str(tmp_path)).config()
     config.validate()
-    assert config.uses_retrieval == (arm not in ("grpo", "arpo", "luffy"))
-    assert config.buffer_settings.filter.hide_answers == (arm == "rapo_hidden")
-    assert config.buffer_settings.filter.question == ("other" if arm == "rapo_other" else "any")
-    assert config.buffer_settings.uri == str(tmp_path / "buffer-3-0.db")
+    assert config.settings.uses_retrieval == (arm not in ("grpo", "arpo", "luffy"))
+    assert config.settings.buffer.filter.hide_answers == (arm == "rapo_hidden")
+    assert config.settings.buffer.filter.question == ("other" if arm == "rapo_other" else "any")
+    assert config.settings.buffer.uri == str(tmp_path / "buffer-3-0.db")
     noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
-    assert config.rollout_settings.retrieval_noise == noise.get(arm, 0.0)
+    assert config.settings.rollout.retrieval_noise == noise.get(arm, 0.0)
 
 
 def test_diversity_counts_what_the_policy_wrote(tmp_path):

@@ -62,9 +62,9 @@ def test_a_warm_start_reads_the_traces_and_no_run_asks_what_is_imitated(tmp_path
 def test_every_arm_is_a_valid_job(arm: str, tmp_path: Path, small_model: str) -> None:
     config = WordRun(arm, 2, 1e-5, small_model, str(tmp_path)).config()
     config.validate()
-    assert config.uses_retrieval == (arm not in ("grpo", "luffy"))
+    assert config.settings.uses_retrieval == (arm not in ("grpo", "luffy"))
     assert config.env_config["seed"] == 2 and config.env_config["tools"] == ["calculator"]
-    assert config.model_settings.name_or_path == small_model and config.buffer_settings.max_traces is None
+    assert config.settings.model.name_or_path == small_model and config.settings.buffer.max_traces is None
 
 
 def test_habits_and_gates(tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,5 +80,5 @@ def test_habits_and_gates(tmp_path: Path, small_model: str, monkeypatch: pytest.
 
 
 def test_the_prompt_explains_the_tool_and_what_is_shown() -> None:
-    prompt = base_config().protocol_settings.system_prompt or ""
+    prompt = base_config().settings.protocol.system_prompt or ""
     assert "<calculator>" in prompt and "<retrieve>" in prompt and "\\boxed{" in prompt

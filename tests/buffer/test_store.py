@@ -63,16 +63,16 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"uri": "steps"}, r"step_trace_buffer\.uri: 'steps' is neither"),
         ({"uri": "ftp://host/x.db"}, r"step_trace_buffer\.uri: 'ftp://host/x\.db' is neither"),
         ({"uri": "http://"}, r"step_trace_buffer\.uri"),
-        ({"selection": "best"}, r"step_trace_buffer\.selection must be one of .* got 'best'"),
-        ({"pooling": "max"}, r"step_trace_buffer\.pooling must be one of .* got 'max'"),
-        ({"key_recipe": "all"}, r"step_trace_buffer\.key_recipe must be one of .*last_characters.* got 'all'"),
-        ({"index": "ivf"}, r"step_trace_buffer\.index must be one of .*hnsw.* got 'ivf'"),
-        ({"level": "token"}, r"step_trace_buffer\.level must be one of .* got 'token'"),
-        ({"fallback_text": None}, r"step_trace_buffer\.fallback_text must be a text, got None"),
-        ({"top_k": 0}, r"step_trace_buffer\.top_k must be at least 1, got 0"),
-        ({"max_traces": 0}, r"step_trace_buffer\.max_traces must be at least 1, or null for all, got 0"),
-        ({"timeout_s": 0.0}, r"step_trace_buffer\.timeout_s must be positive"),
-        ({"collection": "a b"}, r"step_trace_buffer\.collection .* got 'a b'"),
+        ({"selection": "best"}, r"step_trace_buffer\.selection = 'best': must be one of 'nearest', 'best_reward'"),
+        ({"pooling": "max"}, r"step_trace_buffer\.pooling = 'max': must be one of 'mean', 'last_token'"),
+        ({"key_recipe": "all"}, r"step_trace_buffer\.key_recipe = 'all': must be one of .*'last_characters'"),
+        ({"index": "ivf"}, r"step_trace_buffer\.index = 'ivf': must be one of .*'hnsw'"),
+        ({"level": "token"}, r"step_trace_buffer\.level = 'token': must be one of 'step', 'trajectory'"),
+        ({"fallback_text": None}, r"step_trace_buffer\.fallback_text = None: must be a text"),
+        ({"top_k": 0}, r"step_trace_buffer\.top_k = 0: must be a whole number at least 1"),
+        ({"max_traces": 0}, r"step_trace_buffer\.max_traces = 0: must be a whole number at least 1 or null"),
+        ({"timeout_s": 0.0}, r"step_trace_buffer\.timeout_s = 0\.0: must be a number above 0"),
+        ({"collection": "a b"}, r"step_trace_buffer\.collection = 'a b': must be letters, digits and underscores"),
     ],
 )
 def test_wrong_settings_are_named(settings, message):
@@ -112,8 +112,6 @@ def test_select():
     assert select(hits(0.0, -1.0), "best_reward") is None
     assert select([], "nearest") is None
     assert select([], "best_reward") is None
-    with pytest.raises(ValueError, match=r"step_trace_buffer\.selection must be one of"):
-        select(found, "random")
 
 
 class Killed(BaseException):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.buffer.choices import check_settings, ranked, ranking_score
+from rapo_rllib.buffer.choices import ranked, ranking_score
 from rapo_rllib.buffer.usage import TraceUsage, UsageRecord
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import RetrievedTrace, StepTrace
@@ -72,9 +72,9 @@ def test_score() -> None:
         ({"usage_weight": 0.5}, "top_k = 1"),
         ({"max_grown": 0}, "max_grown"),
         ({"grown_half_life": 0.0}, "grown_half_life"),
-        ({"growth": "always"}, "buffer_growth"),
+        ({"growth": "always"}, "step_trace_buffer.growth"),
     ],
 )
 def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        check_settings(BufferSettings(uri=str(tmp_path / "steps.db"), **wrong))
+        BufferSettings(uri=str(tmp_path / "steps.db"), **wrong)

@@ -13,12 +13,11 @@ from ray.tune.search.variant_generator import generate_variants
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
-from rapo_rllib.config.presets import NESTED, PRESETS, UPDATE_DEFAULTS
-from rapo_rllib.config.question_source import env_maker
+from rapo_rllib.config.presets import NESTED, PRESETS
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.rewards import RewardOptions
-from rapo_rllib.settings import BufferSettings, ObjectiveSettings, RolloutSettings
+from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery
 
 ABLATIONS = {
@@ -60,17 +59,17 @@ def make(config: RAPOConfig | None = None, **training: Any) -> RAPOConfig:
 
 
 def reward_options(config: RAPOConfig) -> Any:
-    env = env_maker(config)()
+    env = config.question_source.env_maker()()
     options = env.unwrapped.options
     env.close()
     return options
 
 
 def changed(config: RAPOConfig) -> dict[str, Any]:
-    """What differs from the defaults in the flat settings of the layers, and in the keys of an update."""
-    pairs = ((config.objective_settings, ObjectiveSettings()), (config.rollout_settings, RolloutSettings()))
-    settings = {k: v for now, default in pairs for k, v in asdict(now).items() if v != asdict(default)[k]}
-    return settings | {k: getattr(config, k) for k, v in UPDATE_DEFAULTS.items() if getattr(config, k) != v}
+    """What differs from the defaults in the flat settings of the layers."""
+    now = config.settings
+    parts = (now.objective, now.rollout, now.update, now.off_policy)
+    return {k: v for part in parts for k, v in asdict(part).items() if v != asdict(type(part)())[k]}
 
 
 def test_the_released_code_in_every_layer() -> None:
@@ -86,11 +85,11 @@ def test_the_released_code_in_every_layer() -> None:
         "retrieval_budget": "prompt_and_response",
         "rollout_schedule": "lockstep",
     }
-    objective = config.objective_settings
+    objective = config.settings.objective
     assert (objective.clip_low, objective.clip_high) == (0.2, 0.28)
     assert (objective.advantage_epsilon, objective.normalize_std) == (1e-6, True)
     assert (objective.retrieval_advantage_weight, objective.importance_shaping_weight) == (0.2, 0.05)
-    buffer = asdict(config.buffer_settings)
+    buffer = asdict(config.settings.buffer)
     assert "think for yourself" in buffer.pop("fallback_text").lower()
     assert {k: v for k, v in buffer.items() if v != asdict(BufferSettings())[k]} == {
         "collection": "step_traces_released",
@@ -114,7 +113,7 @@ def test_the_released_code_in_every_layer() -> None:
 
 def test_the_released_constants_replace_others() -> None:
     config = make(clip_low=0.1, importance_shaping_weight=0.5).training(preset="released_code")
-    assert (config.objective_settings.clip_low, config.objective_settings.importance_shaping_weight) == (0.2, 0.05)
+    assert (config.settings.objective.clip_low, config.settings.objective.importance_shaping_weight) == (0.2, 0.05)
 
 
 @pytest.mark.parametrize("name", [*ABLATIONS, *ALGORITHMS])
@@ -130,9 +129,9 @@ def test_a_preset_changes_its_keys_and_nothing_else(name: str) -> None:
 def test_retrieval_joins_any_algorithm(name: str) -> None:
     config = make(preset=name, num_hybrid=8)
     config.validate()
-    objective = config.objective_settings
+    objective = config.settings.objective
     assert (objective.retrieval_advantage_weight, objective.importance_shaping_weight) == (0.2, 0.05)
-    assert config.uses_retrieval and not make(preset=name).uses_retrieval
+    assert config.settings.uses_retrieval and not make(preset=name).settings.uses_retrieval
 
 
 def test_all_presets_are_tested_and_set_only_keys_that_exist() -> None:
@@ -144,7 +143,7 @@ def test_all_presets_are_tested_and_set_only_keys_that_exist() -> None:
 
 def test_whole_trajectories_have_a_buffer_of_their_own() -> None:
     config = make(preset="trajectory_retrieval", step_trace_buffer={"uri": "a.db"})
-    assert config.buffer_settings == BufferSettings(uri="a.db", collection="whole_trajectories", level="trajectory")
+    assert config.settings.buffer == BufferSettings(uri="a.db", collection="whole_trajectories", level="trajectory")
 
 
 @pytest.mark.parametrize("order", ["preset first", "preset last", "one call", "dictionary"])
@@ -161,7 +160,7 @@ def test_nested_keys_lie_over_the_presets_in_any_order(order: str) -> None:
         config = RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine, preset="released_code")
     else:
         config = RAPOConfig().update_from_dict({"step_trace_buffer": mine, "env_config": env_config, "preset": "released_code"})
-    buffer, options = make(config).buffer_settings, reward_options(config)
+    buffer, options = make(config).settings.buffer, reward_options(config)
     assert (buffer.uri, buffer.top_k, buffer.selection, buffer.index) == ("mine.db", 5, "best_reward", "hnsw")
     assert (options.steps, options.scorer) == ((1, 1), "qa")
     assert (options.reward.bad_format, options.reward.all_tools, options.reward.strict_format) == (-0.5, 0.1, True)
@@ -173,13 +172,13 @@ def test_flat_keys_beside_a_preset_override_it_even_by_the_default() -> None:
         make().update_from_dict({"num_hybrid": 8, "preset": "released_code"}),
         make(RAPOConfig.released_code(), num_hybrid=8),
     ):
-        assert (config.rollout_settings.num_hybrid, config.objective_settings.dual_clip) == (8, 3.0)
+        assert (config.settings.rollout.num_hybrid, config.settings.objective.dual_clip) == (8, 3.0)
 
 
 def test_another_preset_takes_the_place_of_the_first() -> None:
     config = make(preset="released_code").training(preset="without_rr", group_size=4, num_hybrid=2)
     assert changed(config) == {"retrieval_advantage_weight": 0.0, "group_size": 4, "num_hybrid": 2}
-    assert config.buffer_settings == BufferSettings()
+    assert config.settings.buffer == BufferSettings()
     assert changed(config.training(preset=None)) == {"group_size": 4, "num_hybrid": 2}
 
 
@@ -187,10 +186,10 @@ def test_a_dictionary_of_the_config_makes_the_same_config() -> None:
     config = make(RAPOConfig.released_code(), num_hybrid=8, step_trace_buffer={"top_k": 2})
     again = RAPOConfig().update_from_dict(config.to_dict())
     again.validate()
-    assert (again.preset, changed(again), again.buffer_settings) == (config.preset, changed(config), config.buffer_settings)
-    assert again.rollout_settings.num_hybrid == 8
+    assert (again.preset, changed(again), again.settings.buffer) == (config.preset, changed(config), config.settings.buffer)
+    assert again.settings.rollout.num_hybrid == 8
     plain = RAPOConfig.released_code().update_from_dict(make().to_dict())
-    assert (plain.preset, changed(plain), plain.buffer_settings) == (None, {}, BufferSettings())
+    assert (plain.preset, changed(plain), plain.settings.buffer) == (None, {}, BufferSettings())
 
 
 def variants(space: dict[str, Any]) -> dict[str, RAPOConfig]:
@@ -218,7 +217,7 @@ def test_a_search_over_presets_in_a_whole_config() -> None:
     assert changed(found["without_rr"]) == {"retrieval_advantage_weight": 0.0, "group_size": 8, "dual_clip": 5.0}
     released = changed(found["released_code"])
     assert (released["num_hybrid"], released["group_size"], released["dual_clip"]) == (7, 8, 5.0)
-    assert found["released_code"].buffer_settings.index == "hnsw"
+    assert found["released_code"].settings.buffer.index == "hnsw"
 
 
 def test_a_preset_over_a_config_that_has_another() -> None:
@@ -231,7 +230,7 @@ def test_trials_of_a_search_share_a_path_and_retrieve_as_their_preset_says(tmp_p
     answers = {}
     for name in (None, "random_retrieval", "trajectory_retrieval", "released_code"):
         config = make(preset=name, step_trace_buffer={"uri": str(tmp_path / "t.db"), "max_traces": 40, "timeout_s": 60.0})
-        buffer, upkeep = open_buffer(config, Progress("test"), RunName("run"))
+        buffer, upkeep = open_buffer(config.settings, config.question_source, Progress("test"), RunName("run"))
         runner = object.__new__(RAPOEnvRunner)  # without an engine
         runner.config = config
         retriever = runner._make_retriever()

@@ -94,7 +94,7 @@ def test_the_translation_says_the_same(job: dict[str, Any]) -> None:
     }
     assert {ours: getattr(config, ours) for ours in same} == {ours: trl[theirs] for ours, theirs in same.items()}
     assert (config.loss_aggregation, config.num_hybrid) == ("trajectory", 0)
-    assert config.model_settings.name_or_path == trl["model"]
-    assert config.engine_settings.gpu_memory_utilization == trl["vllm_gpu_memory_utilization"]
+    assert config.settings.model.name_or_path == trl["model"]
+    assert config.settings.engine.gpu_memory_utilization == trl["vllm_gpu_memory_utilization"]
     assert job["stop"]["training_iteration"] == trl["max_steps"]
     assert job["checkpoint_config"]["checkpoint_frequency"] == trl["save_steps"]

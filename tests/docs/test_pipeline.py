@@ -13,7 +13,6 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
-from rapo_rllib.config.question_source import expert_trajectories, questions
 from rapo_rllib.env_runner.callbacks import episode_view
 from rapo_rllib.types import Step, Trajectory
 
@@ -27,7 +26,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_preflight(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pipeline.config.copy(copy_frozen=False).preflight()
-    train, test = questions(pipeline.config, "train"), questions(pipeline.config, "test")
+    train, test = pipeline.config.question_source.questions("train"), pipeline.config.question_source.questions("test")
     assert (len(train), len(test)) == (2000, 100)
     assert {question.id for question in train}.isdisjoint(question.id for question in test)
 
@@ -62,7 +61,7 @@ def play(env: Any, steps: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
 
 def test_the_expert_earns_the_reward_and_dawdling_costs(pipeline: ModuleType) -> None:
     env = pipeline.Units(pipeline.config.env_config)
-    expert = next(iter(expert_trajectories(pipeline.config)))
+    expert = next(iter(pipeline.config.question_source.expert_trajectories()))
     call, answer = expert.steps[0].split("\n<result>")[0], expert.steps[1]
     env.reset(options={"question": expert.question})
     reward, info = play(env, (call, answer))
@@ -74,7 +73,7 @@ def test_the_expert_earns_the_reward_and_dawdling_costs(pipeline: ModuleType) ->
 
 
 def test_the_callback_counts_calls(pipeline: ModuleType) -> None:
-    question = questions(pipeline.config, "train")[0]
+    question = pipeline.config.question_source.questions("train")[0]
     steps = [Step(0, 1, "<convert>1 m in cm</convert>", tool="convert"), Step(1, 2, "<answer>100</answer>")]
     trajectory = Trajectory(question.id, [0], steps=steps, end="answer")
     logger = MetricsLogger(root=True)

@@ -14,7 +14,6 @@ import pytest
 from faults import FaultyEngineRunner, FaultyLetters
 from jobs import at, small_config
 
-from rapo_rllib.config.question_source import questions
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.errors import EngineError, WeightSyncError
 
@@ -54,7 +53,7 @@ def runners(algorithm: Any) -> list[tuple[int, int]]:
 
 def trained(algorithm: Any) -> dict[str, Any]:
     """One iteration, of the questions whose turn it was, each once, by the weights that were current."""
-    cursor = QuestionCursor(questions(algorithm.config, "train"))
+    cursor = QuestionCursor(algorithm.config.question_source.questions("train"))
     cursor.set_state(algorithm._cursor.get_state())
     wanted = cursor.take(4)
     result: dict[str, Any] = algorithm.train()

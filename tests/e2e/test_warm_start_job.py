@@ -18,7 +18,7 @@ def test_a_warm_started_job(tmp_path: Path, small_model: str, ray_session: None)
     job = short_job(tmp_path, model={"name_or_path": small_model}, warm_start=warm)
     algorithm = built_here(job, evaluation_interval=None, evaluate_before_training=False)
     try:
-        folder = Path(algorithm.config.model_settings.name_or_path)
+        folder = Path(algorithm.config.settings.model.name_or_path)
         assert folder.parent == tmp_path / "kept"
         begun = load_file(folder / "model.safetensors")
         policy = algorithm.get_module().language_model.state_dict()

@@ -14,7 +14,7 @@ from rapo_rllib.env_runner.batch import sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 
@@ -92,8 +92,8 @@ def test_what_crashed_is_no_signal_to_anybody(rewards: list[float], crashed: int
     """Dynamic sampling, the metric of a rollout and the learner agree, with off-policy members too."""
     members = [Trajectory("q", (), reward=reward, token_ids=[1], kinds=[0], logprobs=[-1.0], end="eos") for reward in rewards]
     group = TrajectoryGroup(Question("q", ""), [*[CRASHED] * crashed, *members])
-    config = RAPOConfig().training(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
-    kept = sample_batch(lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), config)
+    settings = UpdateSettings(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
+    kept = sample_batch(lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), settings)
     assert kept.groups_dropped == (not signal)
     assert rollout_metrics(SampleResult([group]))["groups_without_signal"] == (not signal)
     trained, statistics = sample_groups([group], ObjectiveSettings())

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -154,19 +153,17 @@ def test_reward_terms_are_logged_one_by_one() -> None:
 
 def test_the_newest_transcripts_are_kept_and_nobody_elses_files_go(tmp_path: Path) -> None:
     folder = tmp_path / "transcripts"
-    config = SimpleNamespace(transcripts_to_keep=2, objective_settings=PAPER)
     others = ("iteration_1.jsonl", "iteration_00001.jsonl.bak", "my_iteration_00001.jsonl", "iteration_00001.json")
     folder.mkdir()
     for name in (*others, "iteration_00000.jsonl.partial"):  # the last: of a process that was killed
         (folder / name).write_text("mine")
     (folder / "iteration_00000.jsonl").mkdir()
 
-    def numbers(iteration: int) -> list[int]:
-        write_iteration(str(folder), iteration, sample().groups, None, config)
+    def numbers(iteration: int, keep: int | None = 2) -> list[int]:
+        write_iteration(str(folder), iteration, sample().groups, None, PAPER, keep)
         return sorted(int(file.name[10:15]) for file in folder.iterdir() if file.name not in others and file.is_file())
 
     kept = [numbers(iteration) for iteration in (1, 2, 3, 4, 5, 4)]  # the last: resumed from the checkpoint of iteration 3
     assert kept == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]
     assert {*others, "iteration_00000.jsonl"} <= {file.name for file in folder.iterdir()}
-    config.transcripts_to_keep = None
-    assert numbers(9) == [4, 5, 9]
+    assert numbers(9, keep=None) == [4, 5, 9]

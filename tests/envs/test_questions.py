@@ -163,7 +163,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ({"dataset": "a.jsonl", "test_dataset": []}, r"env_config.test_dataset = \(\): must be a text or a list of texts"),
         (
             {"dataset": "a.jsonl", "test_dataset": ["b.jsonl", 3]},
-            r"env_config.test_dataset = \('b.jsonl', 3\): must be a text or",
+            r"env_config.test_dataset = \['b.jsonl', 3\]: must be a text or",
         ),
         ({"dataset": "a.jsonl", "test_dataset": ["b/t.csv", "c/t.csv"]}, "two are called 't': rename one, or name a copy"),
         ({"dataset": "a.jsonl", "test_dataset": ["gsm8k", "gsm8k=a.csv"]}, "two are called 'gsm8k'"),

@@ -22,16 +22,16 @@ def test_a_buffer_without_the_questions_answers(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"--retrieval-prob: there is no collection 'step_traces' at .*steps\.db; name a buffer"
     ):
-        opened_buffer(config, asked)
+        opened_buffer(config.settings.buffer, asked)
     buffer = StepTraceBuffer(BufferSettings(uri=uri))
     buffer.create()
     buffer.insert([StepTrace("t", APPLES, "", "<python>3 + 5</python>", 1.0, source="solver")])
     buffer.close()
     with pytest.raises(ValueError, match="holds 1 step traces of 1 evaluation questions"):
-        opened_buffer(config, [*asked, Question("a", APPLES.upper(), "8")])
-    opened = opened_buffer(config, asked)
+        opened_buffer(config.settings.buffer, [*asked, Question("a", APPLES.upper(), "8")])
+    opened = opened_buffer(config.settings.buffer, asked)
     try:
-        (found,) = retriever_of(config, opened)([HistoryQuery(question=asked[0].text, history="", question_id="q")])
+        (found,) = retriever_of(config.settings, opened)([HistoryQuery(question=asked[0].text, history="", question_id="q")])
     finally:
         opened.close()
     assert found is not None

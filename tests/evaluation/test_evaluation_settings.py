@@ -62,7 +62,7 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
         )
         assert settings["env_config"] == {"max_tool_calls": 7, "reward": {"format": 0.5, "correct": 2}, "scorer": "auto"}
         assert settings["protocol"]["think_tag"] == "t"
-    assert [config.model_settings.trust_remote_code for config in configs] == [False, True, False, True]
+    assert [config.settings.model.trust_remote_code for config in configs] == [False, True, False, True]
     said = capsys.readouterr().err
     assert (
         "b: is asked with the settings of the first checkpoint; those of its own run differ in env_config.max_tool_calls, "

@@ -115,14 +115,14 @@ def test_every_way_through_the_model_sees_the_adapters(kind: str) -> None:
 
 def test_the_reference_is_the_same_model_without_adapters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = build(folder, kl_coeff=0.1, lr=1e-2)
-    base = load_causal_lm(learner.config.model_settings).eval()
+    base = load_causal_lm(learner.config.settings.model).eval()
     monkeypatch.setattr("rapo_rllib.learner.scoring.load_causal_lm", lambda settings: pytest.fail("a second model was loaded"))
     learner.update(training_data=batch(kl_coeff=0.1))
     move(learner.policy.adapters)
     row = learner.rows.scored(batch(kl_coeff=0.1).minibatches)[0].rows[0]
     use_attention(base, learner.policy.attention)
     with torch.no_grad():
-        expected, _ = score_row(base, row.row, learner.config.model_settings, 1.0, learner.policy.attention)
+        expected, _ = score_row(base, row.row, learner.config.settings.model, 1.0, learner.policy.attention)
         policy = learner.policy.forward_train({"row": row.row})["logprobs"]
     assert torch.equal(row.reference_logprobs, expected)
     assert (policy - expected).abs().mean() > 0.01  # and afterwards the adapters are on again
@@ -164,7 +164,7 @@ def test_engines_get_adapters_unrounded_and_are_expected_to_merge_them(folder: P
     assert same(unpack_weights(sent), own) and same(dict(learner.weights.publish_local().tensors), own)
     assert learner.weights.publish_local().num_bytes == sum(4 * tensor.numel() for tensor in own.values())
     # what an engine makes of them: the base from disk, merged, rounded
-    model = load_causal_lm(learner.config.model_settings)
+    model = load_causal_lm(learner.config.settings.model)
     base = {name: value.clone() for name, value in model.state_dict().items()}
     weights = dict(merged_weights(base.items(), own, LORA.scaling, torch.float32, torch.device("cpu")))
     model.load_state_dict({name: value.bfloat16() for name, value in weights.items()})
@@ -200,7 +200,7 @@ def test_both_exports_load_again_and_the_live_model_stays(folder: Path, tmp_path
     learner.weights.export(str(tmp_path / "adapters"), merged=False)
     assert same(before, model.state_dict()) and torch.equal(model(IDS).logits, logits)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=dtype)
-    base = load_causal_lm(learner.config.model_settings)
+    base = load_causal_lm(learner.config.settings.model)
     far = float((base(IDS).logits - logits).abs().mean())
     adapted = PeftModel.from_pretrained(base, tmp_path / "adapters")
     tolerance = 1e-5 if dtype == "float32" else 0.05

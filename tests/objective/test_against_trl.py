@@ -24,6 +24,7 @@ from rapo_rllib.objective.loss_metrics import LossMetrics
 from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
+ENGINE_IS_LOWER = 1.6  # nats, in the logprob of every token
 LENGTH = 40  # of the response budget; the longest response is shorter
 FLOAT64 = ModelSettings(dtype="float64", autocast_dtype=None)
 PLAIN = {"importance_shaping_weight": 0.0, "importance_cap": None, "max_response_tokens": LENGTH}
@@ -46,8 +47,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dual_clip": ({"dual_clip": 1.4}, {"loss_type": "grpo", "epsilon_high": 0.28, "delta": 1.4}),
     "kl": ({"kl_coeff": 0.3}, {"loss_type": "grpo", "epsilon_high": 0.28, "beta": 0.3}),
     "truncated_importance_sampling": (
-        {"importance_cap": 0.27},  # π_old / π_engine is between 0.2 and 0.37 here
-        {"loss_type": "grpo", "epsilon_high": 0.28, "importance_cap": 0.27},
+        {"importance_cap": 1.35},  # π_old / π_engine is between 1.0 and 1.8 here
+        {"loss_type": "grpo", "epsilon_high": 0.28, "importance_cap": 1.35},
     ),
 }
 
@@ -132,7 +133,7 @@ def padded(groups: list[SampleGroup], cap: float | None) -> dict[str, torch.Tens
         "num_items_in_batch": mask.sum(),
     }
     if cap is not None:
-        batch["importance_sampling_ratio"] = (old - rollout).exp().clamp(max=cap)
+        batch["importance_sampling_ratio"] = (old - rollout + ENGINE_IS_LOWER).exp().clamp(max=cap)
     return batch
 
 
@@ -147,7 +148,7 @@ def ours(model: torch.nn.Module, groups: list[SampleGroup], settings: ObjectiveS
             advantages=row.advantages,
             retrieved_share=row.retrieved_share,
             weights=row.weights,
-            rollout_logprobs=row.rollout_logprobs.double(),
+            rollout_logprobs=row.rollout_logprobs.double() - ENGINE_IS_LOWER,
             reference_logprobs=reference_logprobs(row.target_ids),
             trajectory_ids=row.trajectory_ids,
             off_policy=row.off_policy,

@@ -161,8 +161,8 @@ def test_entropy_below_zero_by_rounding_is_timed_as_zero() -> None:
 
 @pytest.mark.parametrize("key", ["retrieval_quality", "retrieval_timing"])
 def test_unknown_ablations_are_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=f"{key} must be one of .*, none.*; got 'fast'"):
-        trajectory_retrieval_reward(trajectory([2.0], "R", [1.0]), ObjectiveSettings(**{key: "fast"}))
+    with pytest.raises(ValueError, match=f"{key} = 'fast': must be one of .*, 'none'"):
+        ObjectiveSettings(**{key: "fast"})
 
 
 def test_step_entropies_as_the_settings_have_them() -> None:
@@ -220,5 +220,3 @@ def test_what_falls_without_a_retrieval_is_taken_off() -> None:
     expert = trajectory([2.0], [1.0])
     expert.origin = EXPERT
     assert group_retrieval_rewards([helped, expert], less) == pytest.approx([paper, 0])
-    with pytest.raises(ValueError, match="retrieval_baseline must be one of none, on_policy"):
-        group_retrieval_rewards(group, ObjectiveSettings(retrieval_baseline="mean"))

@@ -82,10 +82,9 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_starts(scorer: Any
     with pytest.raises(ValueError, match=message):
         ToolEnv({"scorer": scorer})
     config = RAPOConfig().environment("rapo/word_problems", env_config={"scorer": scorer})
-    from rapo_rllib.config.question_source import env_maker
 
     with pytest.raises(ValueError, match=message):
-        env_maker(config)()
+        config.question_source.env_maker()()
 
 
 @pytest.mark.parametrize(

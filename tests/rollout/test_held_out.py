@@ -15,7 +15,6 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.config.question_source import env_maker, questions
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -34,9 +33,9 @@ class ScriptedRunner(RAPOEnvRunner):
         return ScriptedEngine(answer)
 
     def _make_loop(self) -> RolloutLoop:
-        protocol = self.config.protocol_settings
-        envs = EnvPool(env_maker(self.config), protocol.answer_tag)
-        return RolloutLoop(self.engine, ChatProtocol(ByteTokenizer(), protocol, ()), envs, self.config.rollout_settings, None)
+        protocol = self.config.settings.protocol
+        envs = EnvPool(self.config.question_source.env_maker(), protocol.answer_tag)
+        return RolloutLoop(self.engine, ChatProtocol(ByteTokenizer(), protocol, ()), envs, self.config.settings.rollout, None)
 
 
 def evaluated(folder: Path, test_sets: dict[str, list[int]], duration: int) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def evaluated(folder: Path, test_sets: dict[str, list[int]], duration: int) -> d
     runner = ScriptedRunner(config=config)
     algorithm = SimpleNamespace(
         config=config,
-        test_questions=list(questions(config, "test")),
+        test_questions=list(config.question_source.questions("test")),
         metrics=MetricsLogger(root=True),
         callbacks=[RLlibCallback()],
         eval_env_runner_group=None,

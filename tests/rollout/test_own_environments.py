@@ -16,7 +16,6 @@ from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.train.checks import _named_env
-from rapo_rllib.config.question_source import env_maker, expert_trajectories, questions
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -83,9 +82,9 @@ def test_the_game(hunt: Any) -> None:
 
 def test_the_expert_wins_every_training_hunt(hunt: Any) -> None:
     config = RAPOConfig().environment(hunt.TreasureHunt)
-    train, test = (questions(config, split) for split in ("train", "test"))
+    train, test = (config.question_source.questions(split) for split in ("train", "test"))
     assert not {q.seed for q in train} & {q.seed for q in test}
-    trajectories = list(expert_trajectories(config))
+    trajectories = list(config.question_source.expert_trajectories())
     assert len(trajectories) == len(train)
     game = hunt.TreasureHunt()
     for question, trajectory in list(zip(train, trajectories, strict=True))[:200]:
@@ -103,11 +102,11 @@ def roll_out(config: RAPOConfig, script: Callable[[str], str]) -> TrajectoryGrou
     loop = RolloutLoop(
         ScriptedEngine(script),
         ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt="")),
-        EnvPool(env_maker(config), "answer"),
+        EnvPool(config.question_source.env_maker(), "answer"),
         RolloutSettings(group_size=2, num_hybrid=0, max_response_tokens=4000, max_prompt_tokens=2000),
         None,
     )
-    (group,) = loop.run([questions(config, "train")[0]])
+    (group,) = loop.run([config.question_source.questions("train")[0]])
     loop.close()
     return group
 

@@ -30,8 +30,8 @@ class LoadedState(RLlibCallback):
             "lr": optimizer.param_groups[0]["lr"],
             "retrieval_prob": float(algorithm._retrieval_prob.get_current_value()),
             # advantages are computed by the driver, importance weights by the learner
-            "retrieval_advantage_weight": algorithm.config.objective_settings.retrieval_advantage_weight,
-            "importance_shaping_weight": learner.config.objective_settings.importance_shaping_weight,
+            "retrieval_advantage_weight": algorithm.config.settings.objective.retrieval_advantage_weight,
+            "importance_shaping_weight": learner.config.settings.objective.importance_shaping_weight,
         }
         Path(f"loaded_{algorithm.trial_id}.json").write_text(json.dumps(found, default=str))
 

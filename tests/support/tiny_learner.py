@@ -7,56 +7,46 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from tiny_models import VOCABULARY
 
+from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.rl_module import CausalLMRLModule
-from rapo_rllib.settings import EngineSettings, ModelSettings, ObjectiveSettings
+from rapo_rllib.settings import LoraSettings
 from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 MODEL_KEYS = ("dtype", "autocast_dtype", "master_weights", "gradient_checkpointing", "attention", "logits_chunk_size", "lora")
 
 
-class TinyConfig(AlgorithmConfig):
-    """What the learner reads, and nothing of the rollout."""
+class TinyConfig(RAPOConfig):
+    """What the learner reads, of a tiny model in a folder."""
 
     def __init__(self, folder: Path, num_learners: int = 0, **settings: Any) -> None:
         super().__init__()
         model = {key: settings.pop(key) for key in MODEL_KEYS if key in settings}
+        if isinstance(model.get("lora"), LoraSettings):
+            model["lora"] = asdict(model["lora"])
         learner_class = settings.pop("learner_class", RAPOTorchLearner)
-        own = {key: settings.pop(key) for key in list(settings) if key in ObjectiveSettings.__dataclass_fields__}
-        self.objective_settings = ObjectiveSettings(**own)
-        self.engine_settings = EngineSettings()
-        self.model_settings = ModelSettings(name_or_path=str(folder), **{"autocast_dtype": None, **model})
-        self.num_epochs = 1
-        self.max_tokens_per_micro_batch = 60
-        self.weight_decay = 0.0
-        self.adam_betas = (0.9, 0.999)
-        self.learner_num_threads = 1
-        self.old_logprobs = "rollout"
-        self.temperature = 1.0
-        self.max_consecutive_nan = 3
-        self.lr = 1e-3
-        self.learner_parallelism = "ddp"
-        self.grad_clip = None
+        self.training(
+            model={"name_or_path": str(folder), "autocast_dtype": None, **model},
+            max_tokens_per_micro_batch=60,
+            weight_decay=0.0,
+            learner_num_threads=1,
+            old_logprobs="rollout",
+            max_consecutive_nan=3,
+            lr=1e-3,
+            grad_clip=None,
+        )
         for key, value in settings.items():
             assert hasattr(self, key), key
             setattr(self, key, value)
-        self.observation_space = self.action_space = gym.spaces.Text(1)
         self.learners(num_learners=num_learners, learner_class=learner_class)
         self.rl_module(rl_module_spec=self.get_default_rl_module_spec())
-        self.add_default_connectors_to_learner_pipeline = False
-
-    @property
-    def old_policy(self) -> str:
-        return self.old_logprobs
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        config = {**asdict(self.model_settings), "engine_dtype": "bfloat16", "temperature": self.temperature}
+        config = {**asdict(self.settings.model), "engine_dtype": "bfloat16", "temperature": self.temperature}
         space = self.observation_space
         return RLModuleSpec(CausalLMRLModule, observation_space=space, action_space=space, model_config=config)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,8 @@ from rapo_rllib.errors import RolloutError
 if TYPE_CHECKING:
     from rapo_rllib.agents.build import AgentBuild, Keeping
     from rapo_rllib.agents.setup import AgentChoice
+    from rapo_rllib.algorithm.config import RAPOConfig
+    from rapo_rllib.config.question_source import QuestionSource
     from rapo_rllib.settings import BufferSettings
     from rapo_rllib.types import Question
 
@@ -76,8 +78,9 @@ def build(
         )
         keeping = Keeping(source or choice.short_name, keep, min_reward)
         config = job_config(job, set_ or [])
-        places = {name: value for name, value in (("uri", uri), ("collection", collection)) if value is not None}
-        _build(config, choice, keeping, replace(config.buffer_settings, **places), out, max_questions)
+        buffer = config.settings.buffer
+        place = replace(buffer, uri=uri or buffer.uri, collection=collection or buffer.collection)
+        _build(config, choice, keeping, place, out, max_questions)
     except KeyboardInterrupt:
         fail("Stopped. The same command, run again, continues from there.", INTERRUPTED)
     except (ValueError, RolloutError) as error:
@@ -86,7 +89,12 @@ def build(
 
 
 def _build(
-    config: Any, choice: AgentChoice, keeping: Keeping, place: BufferSettings, out: Path | None, max_questions: int | None
+    config: RAPOConfig,
+    choice: AgentChoice,
+    keeping: Keeping,
+    place: BufferSettings,
+    out: Path | None,
+    max_questions: int | None,
 ) -> None:
     from rapo_rllib.agents.build import build_from_agent
     from rapo_rllib.agents.journal import Journal
@@ -94,12 +102,12 @@ def _build(
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.cli.buffer.build_progress import AgentDisplay
 
-    open_agent = make_agent_factory(config, choice)
-    asked = _asked(config, max_questions)
+    open_agent = make_agent_factory(config.settings, config.question_source, choice)
+    asked = _asked(config.question_source, bool(config.evaluation_interval), max_questions)
     buffer = StepTraceBuffer(place)
     stem = out or _stem(place, keeping.source)
     made_of = {
-        **fingerprint_fields(config, choice),
+        **fingerprint_fields(config.settings, config.question_source, choice),
         "source": keeping.source,
         "keep": keeping.keep,
         "min_reward": keeping.min_reward,
@@ -113,13 +121,12 @@ def _build(
         buffer.close()
 
 
-def _asked(config: Any, max_questions: int | None) -> list[Question]:
+def _asked(source: QuestionSource, evaluates: bool, max_questions: int | None) -> list[Question]:
     """The training questions, each once; those that the job evaluates on are left out."""
     from rapo_rllib.buffer.leak_guard import LeakGuard
-    from rapo_rllib.config.question_source import questions
 
-    found = {question.id: question for question in questions(config, "train")[:max_questions]}
-    guard = LeakGuard(question.text for question in (questions(config, "test") if config.evaluation_interval else ()))
+    found = {question.id: question for question in source.questions("train")[:max_questions]}
+    guard = LeakGuard(question.text for question in (source.questions("test") if evaluates else ()))
     asked = [question for question in found.values() if not guard.leaks(question.text)]
     if len(asked) < len(found):
         typer.echo(f"left out {len(found) - len(asked):,} training questions that are also asked in the evaluation")
@@ -136,7 +143,7 @@ def _conclude(state: AgentBuild, count: int, place: BufferSettings, traces_path:
     typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
 
 
-def job_config(job: Path, overrides: list[str]) -> Any:
+def job_config(job: Path, overrides: list[str]) -> RAPOConfig:
     """The config of the one variant of the one experiment in ``job``."""
     from rapo_rllib.cli.train.run import prepare
 

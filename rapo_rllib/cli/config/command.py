@@ -13,7 +13,7 @@ config_app = typer.Typer(no_args_is_help=True, help="The keys of a job's config.
 def keys(
     words: Annotated[list[str] | None, typer.Argument(help="Show only keys with all of these in name or meaning.")] = None,
 ) -> None:
-    """Show keys with their types, defaults and meanings."""
+    """Show keys with what they must be, defaults and meanings."""
     from rapo_rllib.cli.config.reference import config_sections
 
     wanted = [word.lower() for word in words or []]
@@ -23,7 +23,7 @@ def keys(
             if all(word in f"{key.name} {key.meaning}".lower() for word in wanted):
                 found += 1
                 typer.secho(key.name, bold=True, nl=False)
-                typer.echo(f"{': ' + key.type if key.type else ''} = {key.default}\n    {key.meaning}")
+                typer.echo(f": {key.must_be} (default: {key.default})\n    {key.meaning}")
     if not found:
         typer.secho(f"No key has {' and '.join(map(repr, wanted))} in its name or meaning.", err=True, fg="red")
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from rapo_rllib.cli.options import json_object, key_value
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.setup import AgentChoice
+    from rapo_rllib.algorithm.config import RAPOConfig
     from rapo_rllib.cli.evaluate.settings_source import SettingsSource
     from rapo_rllib.evaluation.journal import EvaluationJournal
     from rapo_rllib.evaluation.models import EvaluationPlan, ModelRun
@@ -216,7 +217,7 @@ def _evaluate(choices: list[AgentChoice], plan: EvaluationPlan, output: Path, so
     typer.echo(f"The numbers are in {file}, the transcripts in {output / TRANSCRIPTS}.")
 
 
-def _ask(config: Any, run: ModelRun, plan: EvaluationPlan, journal: EvaluationJournal) -> None:
+def _ask(config: RAPOConfig, run: ModelRun, plan: EvaluationPlan, journal: EvaluationJournal) -> None:
     """Let a model answer what it has not answered yet."""
     from rapo_rllib.cli.build_display import counted
     from rapo_rllib.evaluation.models import evaluate_model

@@ -11,7 +11,8 @@ from typing import Any
 
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.scheduler_checks import check_scheduler
-from rapo_rllib.config.checks import known_keys, settings_from
+from rapo_rllib.config.checks import known_keys
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.validation import refuse_unknown_keys
 
 
@@ -32,7 +33,7 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
         for key in ("checkpoint_frequency", "num_to_keep"):
             if not isinstance(value := spec.checkpoint_config.get(key), int | None):
                 raise ValueError(f"checkpoint_config.{key} = {value!r}: must be a whole number")
-        settings_from(CheckpointConfig, spec.checkpoint_config, "checkpoint_config")
+        build(CheckpointConfig, spec.checkpoint_config, "checkpoint_config.")
         if spec.restore is not None and not (Path(spec.restore).expanduser() / "rllib_checkpoint.json").is_file():
             raise ValueError(f"restore = {str(spec.restore)!r}: no checkpoint folder of RLlib on this machine")
         for name, low in (("num_samples", 1), ("time_budget_s", 1), ("max_failures", -1)):

@@ -103,7 +103,7 @@ def _from_yaml(path: Path) -> list[ExperimentSpec]:
 
 
 def _spec(name: str, body: Any) -> ExperimentSpec:
-    from rapo_rllib.config.checks import refuse_unknown_keys
+    from rapo_rllib.validation import refuse_unknown_keys
 
     if not isinstance(body, dict):
         raise ValueError("must be a mapping with run, env, stop, config")

@@ -10,18 +10,20 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rapo_rllib.envs.base import LazyQuestions, check_split
-from rapo_rllib.envs.options import ToolEnvOptions, is_int, read_options, require
+from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.problem import WordProblem, make_problem
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import ExpertTrajectory, Question
+from rapo_rllib.validation import require
 
 MAX_STEPS = 3
-EXPERT_STYLES = ("steps", "single")
+_STEPS = f"[fewest, most] in 1..{MAX_STEPS}"
 _TEST_SHARE = 5  # every fifth instance belongs to the test split
 _ATTEMPTS = 1000
 _NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
@@ -31,30 +33,22 @@ _NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
 class WordProblemsOptions(ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/word_problems``, beside those of every tool environment."""
 
-    steps: tuple[int, ...] = (1, 3)  # fewest and most arithmetic operations of a solution
-    max_number: int = 20  # of the numbers in a story; results reach ten times as far
-    distractor_prob: float = 0.0  # chance of an irrelevant fact with a number of its own
-    num_train: int = 10_000  # training questions
-    num_test: int = 500  # test questions
-    seed: int = 0  # other numbers, other problems; no problem is in both splits of any seed
-    expert_style: str = "steps"  # steps: one call per operation, of the calculator if tools has it; single: one python call
+    steps: tuple[int, ...] = knob(
+        (1, 3), "fewest and most arithmetic operations of a solution", at_least=1, at_most=MAX_STEPS, rule=_STEPS
+    )
+    max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
+    distractor_prob: float = knob(0.0, "chance of an irrelevant fact with a number of its own", at_least=0, at_most=1)
+    num_train: int = knob(10_000, "training questions", at_least=1)
+    num_test: int = knob(500, "test questions", at_least=1)
+    seed: int = knob(0, "other numbers, other problems; no problem is in both splits of any seed", at_least=0)
+    expert_style: Literal["steps", "single"] = knob(
+        "steps", "steps: one call per operation, of the calculator if tools has it; single: one python call"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pair = isinstance(self.steps, tuple) and len(self.steps) == 2 and all(is_int(n, 1) for n in self.steps)
-        require(
-            pair and self.steps[0] <= self.steps[1] <= MAX_STEPS,
-            "steps",
-            self.steps,
-            f"must be [fewest, most] in 1..{MAX_STEPS}",
-        )
-        require(is_int(self.max_number, 5), "max_number", self.max_number, "must be a whole number, 5 or more")
-        number = isinstance(self.distractor_prob, (int, float)) and 0 <= self.distractor_prob <= 1
-        require(number, "distractor_prob", self.distractor_prob, "must be a number between 0 and 1")
-        require(is_int(self.num_train, 1), "num_train", self.num_train, "must be a whole number, 1 or more")
-        require(is_int(self.num_test, 1), "num_test", self.num_test, "must be a whole number, 1 or more")
-        require(is_int(self.seed, 0), "seed", self.seed, "must be a whole number, 0 or more")
-        require(self.expert_style in EXPERT_STYLES, "expert_style", self.expert_style, f"must be one of {EXPERT_STYLES}")
+        pair = len(self.steps) == 2 and self.steps[0] <= self.steps[1]
+        require(pair, "steps", list(self.steps), f"must be {_STEPS}")
         one_call = self.expert_style == "single" and self.expert_tool == "calculator"
         require(not one_call, "expert_style", self.expert_style, "must be steps: the calculator does one operation a call")
 

@@ -1,0 +1,87 @@
+"""Keys of the Step-Trace Buffer: where it lives, and how it is read. algorithm.md section 4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rapo_rllib.services.credentials import TOKEN_VARIABLE
+from rapo_rllib.settings.knobs import Knobs, knob, shown
+
+
+def _check_sources(name: str, value: Any) -> None:
+    named = isinstance(value, tuple) and bool(value) and all(isinstance(source, str) for source in value)
+    if value is not None and not named:
+        raise ValueError(f"{name} = {shown(value)}: must be a list of sources' names; leave it out for all")
+
+
+def _check_collection(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.isidentifier():
+        raise ValueError(f"{name} = {value!r}: must be letters, digits and underscores")
+
+
+@dataclass(frozen=True)
+class TraceFilter(Knobs):
+    """Which step traces may be retrieved; all, unless something is said."""
+
+    where: ClassVar[str] = "step_trace_buffer.filter."
+
+    sources: tuple[str, ...] | None = knob(
+        None, "only those of these agents; `policy` is the policy itself; None: all", check=_check_sources
+    )
+    min_reward: float | None = knob(None, "of the trajectory that a trace was cut from")
+    question: Literal["any", "other", "same"] = knob(
+        "any", "`any`; `other`: none of the question that asks; `same`: only those"
+    )
+    max_age: int | None = knob(
+        None, "weight versions since the policy wrote it; what off-policy agents wrote does not age", at_least=0
+    )
+    hide_answers: bool = knob(False, "none that shows an accepted answer of the question that asks: its number, or its words")
+
+
+@dataclass(frozen=True)
+class BufferSettings(Knobs):
+    """Where the Step-Trace Buffer lives, and how it is read. algorithm.md section 4."""
+
+    where: ClassVar[str] = "step_trace_buffer."
+
+    uri: str = knob("./step_traces.db", "a Milvus Lite path ending in .db, or http(s)://host:port")
+    token_env: str = knob(TOKEN_VARIABLE, "environment variable with a server's token, on every machine; not set: none is sent")
+    db_name: str = knob("", "database of a server; empty: its default one")
+    collection: str = knob("step_traces", "its name in Milvus", check=_check_collection)
+    embedder: str = knob(
+        "all-minilm-l6-v2", "sentence-transformers id, path, packaged short name; or http(s)://host:port/v1#model"
+    )
+    embedder_tokenizer: str | None = knob(None, "of an endpoint: id or path of what keys are cut with; None: MiniLM's")
+    embedder_timeout_s: float = knob(30.0, "of an endpoint: one try of one request", above=0)
+    traces: str | None = knob(
+        "expert", "built from on first use: `expert` (the environment's), a .jsonl[.gz] file, None: must exist"
+    )
+    max_traces: int | None = knob(None, "stop building after so many step traces; None: all", at_least=1)
+    top_k: int = knob(1, "nearest keys to look at", at_least=1)
+    selection: Literal["nearest", "best_reward"] = knob("nearest", "`nearest`, or `best_reward` among the top_k")
+    fallback_text: str = knob("", "shown where nothing suitable was found; empty: nothing is")
+    pooling: Literal["mean", "last_token"] = knob(
+        "mean", "what a text's vector is made of: `mean` of its tokens, or `last_token` (released code)"
+    )
+    key_recipe: Literal["question_and_recent", "last_characters"] = knob(
+        "question_and_recent", "what is embedded: see keys.py; `last_characters` as in the released code"
+    )
+    index: Literal["auto", "exact", "hnsw"] = knob("auto", "`auto`: exact while small; `exact`; `hnsw` (released code)")
+    level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
+    filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
+    usage_weight: float = knob(
+        0.0, "of a trace's mean retrieval reward so far, beside its similarity, among the top_k", at_least=0
+    )
+    growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
+    max_grown: int = knob(10_000, "step traces of the policy's own; above, those of the lowest score leave", at_least=1)
+    grown_half_life: float = knob(100.0, "weight versions after which such a trace's score has halved", above=0)
+    timeout_s: float = knob(10.0, "of one request to Milvus", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.usage_weight > 0 and self.top_k == 1:
+            raise ValueError(
+                f"step_trace_buffer.usage_weight = {self.usage_weight} with top_k = 1: with one candidate there is nothing to "
+                "rank; set top_k to 8, say"
+            )

@@ -1,0 +1,184 @@
+"""Keys of the update and of the run, those of RLlib's that matter here, and all settings of a job together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rapo_rllib.settings.buffer import BufferSettings
+from rapo_rllib.settings.knobs import Knobs, knob, shown
+from rapo_rllib.settings.model import EngineSettings, ModelSettings, WarmStartSettings
+from rapo_rllib.settings.objective import ObjectiveSettings
+from rapo_rllib.settings.rollout import ProtocolSettings, RolloutSettings
+from rapo_rllib.settings.schedule import check_schedule
+
+
+def _check_betas(name: str, value: Any) -> None:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"{name} = {shown(value)}: must be two numbers between 0 and 1, as [0.9, 0.999]")
+    for beta in value:
+        if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 1:
+            raise ValueError(f"{name} = {beta!r}: must be between 0 and 1, itself left out")
+
+
+@dataclass(frozen=True)
+class UpdateSettings(Knobs):
+    """One training step: what it asks, how the learner goes through it, and how weights reach the engines."""
+
+    questions_per_step: int = knob(32, "questions of one training step (paper: 32)", at_least=1)
+    dynamic_sampling: bool = knob(False, "drop groups with equal rewards and sample others in their place (DAPO)")
+    max_sampling_rounds: int = knob(4, "at most so many rounds of sampling per training step", at_least=1)
+    num_minibatches: int = knob(2, "optimiser steps per epoch, by whole groups (paper: 2)", at_least=1)
+    max_tokens_per_micro_batch: int = knob(8192, "tokens of one forward and backward pass", at_least=1)
+    old_logprobs: Literal["auto", "rollout", "learner"] = knob(
+        "auto",
+        "`π_old` is the engine's (`rollout`) or the `learner`'s; `auto`: the learner's where that costs nothing, with one "
+        "minibatch and without `one_step_off`",
+    )
+    weight_decay: float = knob(0.01, "of AdamW", at_least=0)
+    adam_betas: tuple[float, ...] = knob((0.9, 0.999), "of AdamW", check=_check_betas, rule="two numbers between 0 and 1")
+    max_consecutive_nan: int = knob(
+        5, "stop after so many optimiser steps in a row whose loss or gradient was not finite", at_least=1
+    )
+    learner_num_threads: int | None = knob(None, "CPU threads of a learner; None: all cores if it is local", at_least=1)
+    learner_parallelism: Literal["ddp", "fsdp"] = knob(
+        "ddp", "what several learners hold: all weights each (`ddp`), or shards of them (`fsdp`: FSDP2)"
+    )
+    weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = knob(
+        "auto",
+        "how weights reach engines in other processes: `auto` (shared memory on the learner's machine, Ray's object store to "
+        "others), `object_store`; or vLLM's own from GPU to GPU: `nccl`, or `ipc` where a learner and an engine share each GPU",
+    )
+    one_step_off: bool = knob(False, "the next rollout runs while the learner updates, with weights one update older")
+    canary_tolerance: float | None = knob(
+        None,
+        "nats by which engine and learner may differ in the mean log-probability of fixed sequences, which is checked after "
+        "each update; None: 0.01 where both compute in float32, else 0.1",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(Knobs):
+    """Trajectories of others that train beside the policy's own. algorithm.md section 11."""
+
+    off_policy_trajectories: int = knob(
+        0, "trajectories of others that join each group before its advantages, on top of `G`", at_least=0
+    )
+    off_policy_source: Literal["expert", "replay"] = knob(
+        "expert", "whose: the environment's `expert` (LUFFY), or the policy's own earlier successes (`replay`)"
+    )
+    replay_per_question: int = knob(4, "newest successes that are kept of a question", at_least=1)
+    replay_capacity: int = knob(16384, "trajectories that are kept in all", at_least=1)
+
+
+@dataclass(frozen=True)
+class RunSettings(Knobs):
+    """What a run keeps, evaluates and ends by."""
+
+    preset: Any = knob(
+        None,
+        "one name for several keys, which those given beside it override: an algorithm (`grpo`, `dapo`, ...; "
+        "`config/algorithm_presets.py`), `released_code` or an ablation of the paper (`config/presets.py`)",
+        rule="a preset's name or null",
+    )
+    buffer_growth: Literal["none", "successful", "advantage"] = knob(
+        "none",
+        "which of the policy's own steps enter the buffer: `none`, those of `successful` trajectories, or of those with a "
+        "positive `advantage`; see docs/buffer.md",
+    )
+    max_retrieval_failure_share: float = knob(
+        0.5, "the run stops when a larger share of all its retrievals has failed", at_least=0, at_most=1
+    )
+    export_with_checkpoints: bool = knob(True, "put the policy as a Hugging Face folder into every checkpoint")
+    evaluate_before_training: bool = knob(True, "evaluate the untrained policy too, before the first step")
+    transcripts: bool = knob(False, "write every trajectory as a JSON line into the trial's folder")
+    transcripts_to_keep: int | None = knob(None, "newest iterations whose transcripts stay there; None: all", at_least=1)
+    time_budget_s: float | None = knob(
+        None, "end after about so many seconds, with a last evaluation inside them; None: no limit", at_least=1
+    )
+
+
+@dataclass(frozen=True)
+class RLlibSettings(Knobs):
+    """Any key of RLlib's `AlgorithmConfig` may be set; these are the ones that matter here, with RAPO's defaults."""
+
+    env: Any = knob(
+        None, "id of an environment: `rapo/word_problems`, `rapo/questions`, or your own; beside `config` in a job file"
+    )
+    env_config: dict | None = knob(None, "keys of the environment; those of ours are in the tables above")
+    lr: Any = knob(
+        1e-6,
+        "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
+        rule="at least 0 or a schedule",
+        check=check_schedule,
+    )
+    num_epochs: int = knob(1, "passes over the groups of one training step (paper: 1)", at_least=1)
+    grad_clip: float | None = knob(1.0, "largest global norm of the gradient; None: no limit", at_least=1e-12)
+    num_env_runners: int = knob(0, "vLLM engines in processes of their own; 0: one in the driver's process", at_least=0)
+    num_gpus_per_env_runner: float = knob(0, "GPUs of each; 0: vLLM on the CPU", at_least=0)
+    num_cpus_per_env_runner: float = knob(1, "CPU cores that Ray reserves for each", at_least=0)
+    num_learners: int = knob(0, "learners in processes of their own; 0: one in the driver's process", at_least=0)
+    num_gpus_per_learner: float = knob(0, "GPUs of each; 0: on the CPU", at_least=0)
+    num_cpus_per_learner: float | Literal["auto"] = knob("auto", "CPU cores that Ray reserves for each", at_least=0)
+    evaluation_interval: int | None = knob(
+        None, "evaluate on the test questions every so many training steps; None: never", at_least=0
+    )
+    evaluation_duration: int = knob(
+        10, "test questions of one evaluation, of all data sets together, one greedy trajectory each", at_least=1
+    )
+    evaluation_config: Any = knob(None, "keys that differ in evaluation; needs `evaluation_num_env_runners`")
+    evaluation_num_env_runners: int = knob(0, "engines that only evaluate; 0: those that train do", at_least=0)
+    callbacks_class: Any = knob(None, "a `RLlibCallback` of your own; episodes arrive as texts")
+    restart_failed_env_runners: bool = knob(True, "start an engine that died anew, and send it the weights")
+    ignore_env_runner_failures: bool = knob(False, "go on with the engines that are left")
+    sample_timeout_s: float = knob(
+        86400.0, "how long engines in processes of their own may take for the questions they are given at once", at_least=1e-3
+    )
+    evaluation_sample_timeout_s: float = knob(86400.0, "the same of an evaluation", at_least=1e-3)
+    seed: int | None = knob(None, "of the order of the questions, and of sampling", at_least=0)
+    log_level: Any = knob(None, "of RLlib's messages")
+
+
+FLAT: tuple[type[Knobs], ...] = (RolloutSettings, ObjectiveSettings, UpdateSettings, OffPolicySettings, RunSettings)
+NESTED: dict[str, type[Knobs]] = {
+    "model": ModelSettings,
+    "engine": EngineSettings,
+    "protocol": ProtocolSettings,
+    "step_trace_buffer": BufferSettings,
+    "warm_start": WarmStartSettings,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of one job, checked; ``config/settings.py`` makes it of a config's keys."""
+
+    rollout: RolloutSettings
+    objective: ObjectiveSettings
+    update: UpdateSettings
+    off_policy: OffPolicySettings
+    run: RunSettings
+    rllib: RLlibSettings
+    model: ModelSettings
+    engine: EngineSettings
+    protocol: ProtocolSettings
+    buffer: BufferSettings
+    warm_start: WarmStartSettings | None = None
+
+    @property
+    def old_policy(self) -> str:
+        """Whose logprobs are π_old: ``rollout`` (the engine's) or ``learner``; ``old_logprobs`` with ``auto`` resolved.
+
+        With one minibatch the learner's own come with its first forward pass. With ``one_step_off`` the policy that sampled is
+        an update older, so the ratio to it says how far the policy has moved, which the clip is to bound.
+        """
+        update = self.update
+        if update.old_logprobs != "auto":
+            return update.old_logprobs
+        return "learner" if update.num_minibatches == 1 and not update.one_step_off else "rollout"
+
+    @property
+    def uses_retrieval(self) -> bool:
+        """Whether any trajectory can ever retrieve."""
+        return self.rollout.num_hybrid > 0 and self.rollout.retrieval_prob != 0

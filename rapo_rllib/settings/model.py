@@ -1,0 +1,125 @@
+"""Keys of the language model, of the engine that samples from it, and of what it imitates before the first iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rapo_rllib.services.credentials import check_no_secret
+from rapo_rllib.settings.knobs import Knobs, knob
+
+ALL_LINEAR = "all-linear"  # every linear layer but the LM head
+
+
+def _check_targets(name: str, value: Any) -> None:
+    named = isinstance(value, tuple) and bool(value) and all(isinstance(target, str) for target in value)
+    if value != ALL_LINEAR and not named:
+        raise ValueError(
+            f"{name} = {value!r}: must be {ALL_LINEAR!r}, or a list of linear layers' names such as [q_proj, v_proj]"
+        )
+
+
+def _check_dropout(name: str, value: Any) -> None:
+    if value != 0 or isinstance(value, bool):
+        raise ValueError(
+            f"{name} = {value!r}: the engine samples without dropout, so the ratio of new to old probabilities would compare "
+            "two different policies, and clip their difference; leave it out"
+        )
+
+
+def _check_extra(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} = {value!r}: must be a mapping")
+    check_no_secret(value, name, "set HF_TOKEN in the environment of every machine")
+
+
+@dataclass(frozen=True)
+class LoraSettings(Knobs):
+    """Low-rank adapters that train in place of the model's own weights, by ``peft``."""
+
+    where: ClassVar[str] = "model.lora."
+
+    rank: int = knob(16, "of each adapter", at_least=1)
+    alpha: float = knob(32, "the adapter's output is scaled by alpha / rank", above=0)
+    target_modules: str | tuple[str, ...] = knob(
+        ALL_LINEAR,
+        "`all-linear`: every linear layer but the LM head; or names of linear layers: `[q_proj, v_proj]`",
+        check=_check_targets,
+    )
+    dropout: float = knob(0.0, "of an adapter's input; refused above 0, see docs/learner.md", check=_check_dropout, rule="0")
+    use_rslora: bool = knob(False, "scale by alpha / sqrt(rank) instead")
+
+    @property
+    def scaling(self) -> float:
+        """Factor of the adapter's output."""
+        return self.alpha / (self.rank**0.5 if self.use_rslora else self.rank)
+
+
+@dataclass(frozen=True)
+class ModelSettings(Knobs):
+    """Which language model is trained, and in which precision."""
+
+    where: ClassVar[str] = "model."
+
+    name_or_path: str = knob("smollm2-135m-instruct", "a folder, a Hugging Face id, or a packaged short name")
+    dtype: str = knob("float32", "of the trained weights: `float32` or `bfloat16`")
+    autocast_dtype: str | None = knob(
+        "auto",
+        "of the learner's matrix products; `auto`: bfloat16 where the hardware has it; None: that of the weights",
+    )
+    master_weights: Literal["float32"] | None = knob(
+        "float32", "of a bfloat16 model: what the optimiser updates; None: the bfloat16 weights"
+    )
+    trust_remote_code: bool = knob(False, "run code that comes with the model's files")
+    attention: Literal["auto", "sdpa", "flex"] = knob(
+        "auto", "over packed rows, in the learner: `flex` needs CUDA; `auto`: flex on CUDA, otherwise sdpa"
+    )
+    gradient_checkpointing: bool | Literal["selective"] = knob(
+        False, "compute activations again in the backward pass; `selective`: keep matrix products, compute what lies between"
+    )
+    logits_chunk_size: int = knob(1024, "tokens whose logits exist at the same time in the learner", at_least=1)
+    lora: LoraSettings | None = knob(None, "adapters that train in place of the weights; None: all weights train")
+
+
+@dataclass(frozen=True)
+class EngineSettings(Knobs):
+    """The vLLM engine of one env runner."""
+
+    where: ClassVar[str] = "engine."
+
+    dtype: str = knob("auto", "`auto`: bfloat16 where the hardware has it, else float32")
+    max_num_seqs: int = knob(64, "sequences that are generated at the same time", at_least=1)
+    max_model_len: int | None = knob(None, "longest prompt and response together; None: prompt budget + response budget")
+    gpu_memory_utilization: float = knob(
+        0.85, "share of the GPU's memory that the engine takes; CUDA only", at_least=1e-3, at_most=1
+    )
+    kv_cache_gib: float = knob(1.0, "memory for keys and values; CPU only", at_least=1e-3)
+    tensor_parallel_size: int = knob(1, "GPUs that share the model; workers are processes of their own then", at_least=1)
+    multiprocess: bool = knob(False, "the engine's core in a process of its own: its steps overlap with the rollout loop")
+    enforce_eager: bool = knob(False, "no CUDA graphs and no compilation: a faster start, slower tokens")
+    sleep: bool = knob(False, "CUDA only: give the GPU's memory back while the learner updates, for one GPU that both share")
+    extra: dict = knob(dict, "handed to `vllm.EngineArgs` as it is", check=_check_extra)
+
+
+@dataclass(frozen=True)
+class WarmStartSettings(Knobs):
+    """Imitation of worked steps before the first iteration, so that the policy can use its tools and read what it is shown."""
+
+    where: ClassVar[str] = "warm_start."
+
+    traces: str = knob("expert", "whose trajectories: `expert` (the environment's), or a .jsonl[.gz] file of them")
+    num_trajectories: int = knob(1000, "the first so many that are correct and fit into the budgets", at_least=1)
+    shown_share: float = knob(
+        0.5,
+        "chance that a step trace is shown before a step, as retrieval will do; 0 where nothing is retrieved",
+        at_least=0,
+        at_most=1,
+    )
+    fitting_share: float = knob(
+        0.8, "of those, that show the step that comes next; the others are of another question", at_least=0, at_most=1
+    )
+    num_epochs: int = knob(1, "times that all of them are seen", at_least=1)
+    batch_size: int = knob(16, "trajectories of an optimiser step", at_least=1)
+    lr: float = knob(1e-4, "at first, after some steps of warm-up; it falls to 0", above=0)
+    seed: int = knob(0, "of the order, and of what is shown", at_least=0)
+    folder: str | None = knob(None, "where the models are kept that came out; None: the cache; a cluster needs a shared one")

@@ -1,0 +1,125 @@
+"""Keys of the rollout: budgets, retrieval, branching, and the text protocol. algorithm.md sections 2, 3 and 10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rapo_rllib.settings.knobs import Knobs, knob, shown
+from rapo_rllib.settings.schedule import check_schedule
+
+LEAST_TEMPERATURE = 1e-3  # of a training
+
+
+def response_budget(hidden: bool = False) -> Any:
+    """The declaration of the one key that both rollout and objective read."""
+    return knob(
+        4096,
+        "tokens of a response, observations and retrieved ones included; `L` of constant aggregation, `L_max` of overlong",
+        at_least=1,
+        hidden=hidden,
+    )
+
+
+def _check_prob(name: str, value: Any) -> None:
+    check_schedule(name, value, 1)
+
+
+def _check_examples(name: str, value: Any) -> None:
+    for pair in value if isinstance(value, tuple) else [value]:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise ValueError(f"{name} = {shown(value)}: must be a list of [question, response] pairs of texts")
+
+
+@dataclass(frozen=True)
+class BranchingSettings(Knobs):
+    """ARPO's entropy-based adaptive rollout: which trajectories fork after a tool result. algorithm.md section 10."""
+
+    where: ClassVar[str] = "branching."
+
+    initial: int | None = knob(None, "`N`, sampled from the start; None: half of the group", at_least=1)
+    branches: int = knob(2, "`Z`, ways a fork goes on, the forking trajectory among them", at_least=2)
+    base_prob: float = knob(0.5, "`α`: chance of a fork where the entropy has not changed", at_least=0, at_most=1)
+    entropy_weight: float = knob(
+        0.2, "`β`: of the change of entropy in that chance (released code: `w`)", at_least=-1e3, at_most=1e3
+    )
+    rule: Literal["threshold", "coin"] = knob(
+        "threshold", "`threshold`: fork if P > τ; `coin`: fork with probability P (released code)"
+    )
+    threshold: float = knob(0.5, "`τ`: a fork needs more", at_least=0, at_most=1)
+    entropy_tokens: int = knob(20, "`k`, first tokens of a step whose mean entropy is compared", at_least=1)
+
+
+@dataclass(frozen=True)
+class RolloutSettings(Knobs):
+    """Budgets, retrieval and branching of one group of trajectories. algorithm.md sections 3 and 10."""
+
+    group_size: int = knob(16, "`G`, trajectories per question (paper: 16)", at_least=1)
+    num_hybrid: int = knob(8, "`N_hybrid`, how many of them may retrieve (paper: 8)", at_least=0)
+    retrieval_prob: float | tuple = knob(
+        0.5,
+        "chance of a retrieval after a completed step (paper: 0.5), or a schedule `[[env steps sampled, chance], ...]`",
+        rule="between 0 and 1 or a schedule",
+        check=_check_prob,
+    )
+    retrieval_level: Literal["step", "trajectory"] = knob(
+        "step", "what is retrieved: a `step`, or a whole `trajectory`, once and before the first step"
+    )
+    retrieval_query: Literal["history", "generated"] = knob(
+        "history",
+        "what the buffer is asked with: the whole `history`, retrieved steps included (the paper), or the `generated` steps "
+        "alone",
+    )
+    retrieval_budget: Literal["response", "prompt_and_response"] = knob(
+        "response", "what a trace must fit into with the rest: `response`, or `prompt_and_response` (released code)"
+    )
+    retrieval_noise: float = knob(
+        0.0,
+        "`p`: chance that a retrieved trace is replaced by a random one, of all that could be found",
+        at_least=0,
+        at_most=1,
+    )
+    rollout_schedule: Literal["continuous", "lockstep"] = knob(
+        "continuous", "`continuous`, or `lockstep`: every trajectory waits for the slowest of the round (released code)"
+    )
+    temperature: float = knob(  # 0 is for those that only answer; vLLM refuses more than 2
+        1.0,
+        "of sampling; the learner divides its logits by it too",
+        at_least=0,
+        at_most=2,
+        rule=f"between {LEAST_TEMPERATURE} and 2.0",
+    )
+    max_prompt_tokens: int = knob(1536, "longer prompts are refused", at_least=1)
+    max_response_tokens: int = response_budget()
+    max_step_tokens: int | None = knob(None, "generated tokens of one step; None: the response budget alone", at_least=1)
+    max_tool_calls: int = knob(3, "what `env_config.max_tool_calls` is where it is not given", at_least=0)
+    max_steps: int | None = knob(
+        None, "generated steps of a trajectory, for environments without a limit of their own", at_least=1
+    )
+    tool_workers: int = knob(4, "threads that wait for tools", at_least=1)
+    step_timeout_s: float = knob(120.0, "deadline of one env step (its tool call included)", at_least=1e-3)
+    entropy_top_k: int | None = knob(
+        None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
+    )
+    branching: BranchingSettings | None = knob(None, "which trajectories fork; None: all of a group are sampled from the start")
+
+
+@dataclass(frozen=True)
+class ProtocolSettings(Knobs):
+    """The text protocol: how a question becomes a prompt, and which tags mean what. algorithm.md section 2."""
+
+    where: ClassVar[str] = "protocol."
+
+    system_prompt: str | None = knob(None, "None: the default one, made from the tool set")
+    examples: tuple[tuple[str, str], ...] = knob(
+        (),
+        "worked `[question, response]` pairs shown as earlier turns",
+        rule="a list of [question, response] pairs of texts",
+        check=_check_examples,
+    )
+    question_template: str = knob("{question}", "the user's turn")
+    retrieval_sentence: str = knob("Additional context follows; use it if it helps.", "stands before a retrieved trace")
+    result_tag: str = knob("result", "around what a tool returned")
+    retrieve_tag: str = knob("retrieve", "around a retrieved trace")
+    answer_tag: str = knob("answer", "around the answer, which ends the episode")
+    think_tag: str = knob("think", "around reasoning")

@@ -1,0 +1,29 @@
+"""Numbers that may change in the course of a training: one number, or points over env steps."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+from rapo_rllib.settings.knobs import shown
+
+
+def check_schedule(name: str, value: Any, high: float = sys.float_info.max) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number from 0 to ``high``, or points of one over env steps.
+
+    Example: ``[[0, 1e-5], [1000, 0.0]]`` falls from 1e-5 to 0 in the first 1,000 env steps.
+    """
+    points = value if isinstance(value, (list, tuple)) else [[0, value]]
+    for point in points:
+        if not isinstance(point, (list, tuple)) or len(point) != 2:
+            raise ValueError(f"{name} = {shown(value)}: must be a number or a schedule [[env steps, number], ...]")
+        _check_number(f"env steps of {name}", point[0], sys.float_info.max)
+        _check_number(name, point[1], high)
+    if not points or points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
+        raise ValueError(f"{name} = {shown(value)}: a schedule starts at env step 0 and its steps increase")
+
+
+def _check_number(name: str, value: Any, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
+        raise ValueError(f"{name} = {value!r}: must be {'at least 0' if high > 1 else f'between 0 and {high}'}")
