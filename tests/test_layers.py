@@ -21,7 +21,7 @@ FOLDERS = (
     *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
     *("batching", "attention", "monitoring", "rollout", "learner"),
     *("config", "agents", "env_runner", "evaluation", "algorithm", "registration.py", "__init__.py"),
-    *("loggers", "report", "cli"),
+    *("loggers", "report", "estimate", "cli"),
 )
 
 ROOT_FILES = 7  # at most

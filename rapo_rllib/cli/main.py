@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,6 +121,11 @@ def train_file(
         int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables, log_level INFO; -vv: DEBUG, tracebacks.")
     ] = 0,
     plain: Plain = False,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Only say what memory and time it needs, and whether it fits (status 3: it does not)."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --estimate: as one JSON object.")] = False,
 ) -> None:
     """Train what FILE describes: a YAML of experiments, or a Python file with an AlgorithmConfig named ``config``."""
     options = RunOptions(
@@ -143,7 +149,10 @@ def train_file(
         verbose=verbose,
         plain=plain,
     )
-    raise typer.Exit(_status(lambda: _train_file(path, options), str(path), verbose))
+    if as_json and not estimate:
+        raise typer.BadParameter("--json is for --estimate")
+    work = partial(_estimate_file, path, options, as_json) if estimate else partial(_train_file, path, options)
+    raise typer.Exit(_status(work, str(path), verbose))
 
 
 app.add_typer(example_app(train_file), name="example")
@@ -168,6 +177,18 @@ def _train_file(path: Path, options: RunOptions) -> int:
     return _train(read_experiments(path, options), str(path), f"file {path}", options)
 
 
+def _estimate_file(path: Path, options: RunOptions, as_json: bool) -> int:
+    """Check, and say what the job needs; returns the exit status."""
+    from rapo_rllib.cli.train.run import prepare
+
+    prepare(path)
+    from rapo_rllib.cli.train.estimating import show_estimates
+    from rapo_rllib.cli.train.experiments import read_experiments
+
+    specs = read_experiments(path, options)
+    return show_estimates(specs, _checked(specs, str(path)), options, as_json)
+
+
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
     from rapo_rllib.cli.train.run import prepare
 
@@ -179,14 +200,20 @@ def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
 
 def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunOptions) -> int:
     """Check and train; returns the exit status."""
-    from rapo_rllib.cli.train.checks import check_experiment
     from rapo_rllib.cli.train.run import run_experiments
+
+    needed = [resources for each in _checked(specs, what) for resources in each]
+    return run_experiments(described, specs, needed, options)
+
+
+def _checked(specs: list[ExperimentSpec], what: str) -> list[list[dict[str, float]]]:
+    """Check; returns what a trial of every variant needs of Ray, by experiment."""
+    from rapo_rllib.cli.train.checks import check_experiment
 
     for spec in specs:
         for note in dict.fromkeys(spec.notes):
             typer.secho(f"Warning: {what}: {spec.name}: {note}", err=True, fg="yellow")
-    needed = [resources for spec in specs for resources in check_experiment(spec)]
-    return run_experiments(described, specs, needed, options)
+    return [check_experiment(spec) for spec in specs]
 
 
 def main() -> None:

@@ -54,6 +54,11 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
 
 
+def made_configs(spec: ExperimentSpec) -> Iterator[Any]:
+    """The ``AlgorithmConfig`` of every variant of a checked experiment."""
+    return (_made_config(spec, variant) for variant in _variants(spec.config))
+
+
 def only_config(specs: list[ExperimentSpec]) -> Any:
     """The config of a file that describes one training, for commands that do something else with it.
 

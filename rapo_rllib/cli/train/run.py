@@ -69,7 +69,7 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
         with ended, interruption.listening():
             _start_ray(options)
             ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
-            if not _joins_cluster(options):  # a cluster may grow
+            if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
             trials: list[Any] = []
             warnings: dict[str, list[TrainingWarning]] = {}
@@ -98,7 +98,7 @@ def _start_ray(options: RunOptions) -> None:
         "object_store_memory": options.ray_object_store_memory,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    if _joins_cluster(options):
+    if joins_cluster(options):
         if given:
             names = ", ".join("--ray-" + key.replace("_", "-") for key in given)
             raise ValueError(f"{names}: a running cluster has its own; leave them out, or leave out --ray-address")
@@ -124,7 +124,8 @@ def _check_reachable(address: str) -> None:
         raise ValueError(f"--ray-address {address}: no Ray cluster there: {error}") from error
 
 
-def _joins_cluster(options: RunOptions) -> bool:
+def joins_cluster(options: RunOptions) -> bool:
+    """Whether a Ray that runs already is used."""
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 

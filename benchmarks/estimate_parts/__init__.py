@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks/estimate.py``: jobs that are measured, and how."""

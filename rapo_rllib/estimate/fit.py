@@ -1,0 +1,83 @@
+"""Does a job fit the machine: sums over processes, trials and GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rapo_rllib.estimate.machine import Machine
+from rapo_rllib.estimate.parts import Process
+
+ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One kind of memory against what there is."""
+
+    where: str  # for people: this machine's memory, each GPU, GPUs
+    needed: float  # bytes, or GPUs
+    there: float | None  # None: not known here
+    unit: str = "GiB"
+
+    @property
+    def fits(self) -> bool | None:
+        """None: nobody knows."""
+        return None if self.there is None else self.needed <= self.there
+
+    def __str__(self) -> str:
+        scale = GIB if self.unit == "GiB" else 1
+        needed = f"{self.needed / scale:.3g} {self.unit}"
+        if self.there is None:
+            return f"{self.where}: needs {needed}; what there is, is not known from here"
+        there = f"{self.there / scale:.3g} {self.unit} there"
+        if not self.fits:
+            return f"does not fit: {self.where}: needs {needed}, {there}"
+        close = (
+            ", but closer than this estimate's error" if self.unit == "GiB" and self.needed * (1 + ERROR) > self.there else ""
+        )
+        return f"fits{close}: {self.where}: needs {needed}, {there}"
+
+
+def host_bytes(processes: Sequence[Process], once: Sequence[Process], trials: int) -> int:
+    """Bytes of all processes at their peaks, which seldom come together: a bound, where there is more than one."""
+    return trials * sum(process.count * process.host.peak for process in processes) + sum(p.host.peak for p in once)
+
+
+def gpu_peak(processes: Sequence[Process]) -> int:
+    """Bytes of the fullest GPU: processes with a fraction of one share it."""
+    whole = [process.gpu.peak for process in processes if process.gpu is not None and process.gpus >= 1]
+    parts = [process for process in processes if process.gpu is not None and 0 < process.gpus < 1]
+    shared = sum(process.gpu.peak for process in parts if process.gpu is not None)
+    return max([*whole, shared])
+
+
+def num_gpus(processes: Sequence[Process], trials: int) -> float:
+    """GPUs that all trials take."""
+    return trials * sum(process.count * process.gpus for process in processes)
+
+
+def trials_at_once(number: int, needed: dict[str, float], cores: float, gpus: float) -> int:
+    """Trials that Ray runs at the same time: as many as the scarcest resource allows, at least one.
+
+    Example: 4 trials of 2 CPUs each on 6 cores: 3.
+    """
+    there = {"CPU": cores, "GPU": gpus}
+    room = [there[name] / amount for name, amount in needed.items() if amount and there.get(name)]
+    return max(1, min([number, *(math.floor(limit) for limit in room)]))
+
+
+def fits(processes: Sequence[Process], once: Sequence[Process], trials: int, machine: Machine, here: bool) -> list[Fit]:
+    """One verdict for each kind of memory. ``here``: False where the job joins a cluster, which is not asked."""
+    found = [Fit("memory of this machine" if here else "memory of all machines", host_bytes(processes, once, trials), None)]
+    if here:
+        found = [Fit(found[0].where, found[0].needed, machine.host_bytes)]
+    wanted = num_gpus(processes, trials)
+    if wanted:
+        smallest = min(machine.gpu_bytes, default=0)
+        known = here and bool(machine.gpu_bytes)
+        found.append(Fit("GPUs", wanted, len(machine.gpu_bytes) if here else None, "GPUs"))
+        found.append(Fit("memory of the fullest GPU", gpu_peak(processes), smallest if known else None))
+    return found

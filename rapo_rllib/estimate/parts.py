@@ -1,0 +1,72 @@
+"""What an estimate is made of: parts with bytes, of processes that live on a host and perhaps on a GPU.
+
+Part (weights: 513 MiB, exact) --always, or in one phase--> Memory --of a host, of a GPU--> Process --count times--> Layout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How much a number can be trusted."""
+
+    EXACT = "exact"  # follows from the job
+    BOUND = "bound"  # at most this
+    GUESS = "guess"  # measured with other jobs, on another machine
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes with a reason."""
+
+    name: str
+    num_bytes: int
+    kind: Kind = Kind.EXACT
+
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one process holds in one kind of memory.
+
+    Example: ``always`` 10 bytes, ``phases`` ``{"update": 5, "checkpoint": 7}``: the peak is 17, in the checkpoint.
+    """
+
+    always: Parts = ()
+    phases: Mapping[str, Parts] = field(default_factory=dict)  # one after the other, never together
+
+    @property
+    def phase(self) -> str:
+        """The phase of the peak; "" without phases."""
+        return max(self.phases, key=lambda name: total(self.phases[name]), default="")
+
+    @property
+    def parts(self) -> Parts:
+        """What is there at the peak."""
+        return self.always + tuple(self.phases.get(self.phase, ()))
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak."""
+        return total(self.parts)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A kind of process that a job runs."""
+
+    name: str  # for people
+    count: int  # that run at once
+    host: Memory
+    gpu: Memory | None = None  # of each GPU it uses; None: it uses none
+    gpus: float = 0.0  # GPUs it uses, perhaps a fraction of one
+
+
+def total(parts: Parts) -> int:
+    """Bytes of all parts."""
+    return sum(part.num_bytes for part in parts)
