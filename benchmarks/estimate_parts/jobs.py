@@ -11,7 +11,7 @@ BASE = {
     "evaluation_interval": 0,
     "evaluate_before_training": False,
     "retrieval_prob": 0.0,
-    "questions_per_step": 6,
+    "questions_per_step": 3,
     "num_minibatches": 2,
     "num_cpus_for_main_process": 1,
     "transcripts": False,

@@ -41,7 +41,7 @@ def watch(job: Path, *options: str) -> dict[str, int]:
         while process.poll() is None:
             for role, size in _sizes(mark, known).items():
                 peaks[role] = max(peaks[role], size)
-            time.sleep(0.2)
+            time.sleep(0.5)
     if process.returncode:
         raise RuntimeError(f"{job} ended with exit status {process.returncode}: {log}")
     return dict(peaks)
