@@ -1,0 +1,128 @@
+"""``rllib train file JOB --estimate``: what it says, and that it starts nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+from ray import tune
+from typer.testing import CliRunner
+
+from rapo_rllib.cli.main import app
+from rapo_rllib.cli.train.estimating import DOES_NOT_FIT, largest_values
+
+CONFIG = {
+    "model": {"autocast_dtype": None},
+    "engine": {"dtype": "float32", "kv_cache_gib": 0.5},
+    "retrieval_prob": 0,
+    "evaluation_interval": None,
+    "questions_per_step": 2,
+    "group_size": 4,
+    "num_hybrid": 0,
+    "max_prompt_tokens": 100,
+    "max_response_tokens": 50,
+}
+SMOLLM2 = 134_515_008
+
+
+def write_job(folder: Path, **changes: object) -> str:
+    path = folder / "job.yaml"
+    job = {"run": "RAPO", "env": "rapo/word_problems", "stop": {"training_iteration": 3}, "config": {**CONFIG, **changes}}
+    path.write_text(yaml.safe_dump({"job": job}))
+    return str(path)
+
+
+def estimated(path: str, *options: str, status: int = 0) -> dict:
+    result = CliRunner().invoke(app, ["train", "file", path, "--estimate", "--json", *options])
+    assert result.exit_code == status, result.output
+    assert not ray.is_initialized()
+    found: dict = json.loads(result.stdout.splitlines()[-1])["job"]
+    return found
+
+
+def parts(process: dict, where: str = "host") -> dict[str, int]:
+    return {part["name"]: part["num_bytes"] for part in process[where]["parts"]}
+
+
+def test_a_local_job(tmp_path: Path) -> None:
+    found = estimated(write_job(tmp_path), "--set", "model.gradient_checkpointing=true")
+    assert found["model"]["parameters"] == SMOLLM2
+    assert found["tokens"]["response"] == 2 * 4 * 50
+    main, *others = found["processes"]
+    assert [other["name"] for other in others] == ["the rllib command", "Ray"]
+    own = parts(main)
+    assert (own["weights"], own["gradients"], own["Adam's moments"]) == (4 * SMOLLM2, 4 * SMOLLM2, 8 * SMOLLM2)
+    assert own["engine: keys and values (engine.kv_cache_gib)"] == 2**29
+    assert main["host"]["bytes"] == sum(own.values())
+    assert found["host_bytes"] == sum(process["host"]["bytes"] for process in found["processes"])
+    assert found["fits"][0]["fits"]
+    low, high = found["time"]["job_s"]
+    assert 0 < low < high
+
+
+def test_what_fits_nowhere_has_a_status_of_its_own(tmp_path: Path) -> None:
+    found = estimated(write_job(tmp_path), "--set", "engine.kv_cache_gib=1000000", status=DOES_NOT_FIT)
+    assert found["fits"][0]["text"].startswith("does not fit: memory of this machine: needs 1e+06 GiB")
+
+
+def test_learners_on_gpus_share_what_fsdp_shards(tmp_path: Path) -> None:
+    """Four learners and two engines on GPUs: the cluster is not asked, so nobody knows whether it fits."""
+    changes = {"num_learners": 4, "num_gpus_per_learner": 1, "num_env_runners": 2, "num_gpus_per_env_runner": 1}
+    path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=4, **changes)
+    found = estimated(path, "--ray-address", "10.0.0.1:6379")
+    learner = next(process for process in found["processes"] if process["name"] == "learner")
+    assert (learner["count"], parts(learner, "gpu")["weights"]) == (4, SMOLLM2)
+    engine = next(process for process in found["processes"] if process["name"] == "engine")
+    assert parts(engine, "gpu")["engine: weights"] == 4 * SMOLLM2
+    assert {fit["fits"] for fit in found["fits"]} == {None}
+    assert [fit["needed"] for fit in found["fits"] if fit["unit"] == "GPUs"] == [6]
+    assert found["time"] is None
+
+
+def test_a_search_is_its_largest_trial(tmp_path: Path) -> None:
+    path = write_job(tmp_path, lr={"grid_search": [1e-6, 1e-5]}, max_response_tokens={"choice": [30, 60]})
+    found = estimated(path, "--num-samples", "3", "--ray-num-cpus", "4")
+    assert (found["trials"], found["trials_at_once"]) == (6, 4)
+    assert found["tokens"]["response"] == 2 * 4 * 60
+    once = sum(process["host"]["bytes"] for process in found["processes"][1:])
+    assert found["host_bytes"] == 4 * found["processes"][0]["host"]["bytes"] + once
+
+
+def test_what_tune_draws_from() -> None:
+    drawn = {
+        "a": tune.uniform(0, 2),
+        "b": tune.choice([4, 16, 8]),
+        "c": {"d": tune.choice(["x", True])},
+        "e": tune.randint(1, 9),
+    }
+    assert largest_values({**drawn, "f": 3}) == {"a": 2, "b": 16, "c": {"d": {"grid_search": ["x", True]}}, "e": 9, "f": 3}
+
+
+def test_tables_end_with_the_verdict(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["train", "file", write_job(tmp_path), "--estimate"])
+    assert result.exit_code == 0
+    assert "134,515,008" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("fits: memory of this machine: needs ")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--estimate", "--set", "grup_size=4"], 1, "grup_size"),
+        (["--json"], 2, "--json is for --estimate"),
+    ],
+)
+def test_mistakes(tmp_path: Path, options: list[str], status: int, said: str) -> None:
+    result = CliRunner().invoke(app, ["train", "file", write_job(tmp_path), *options])
+    assert result.exit_code == status
+    assert said in result.output
+
+
+def test_other_algorithms_are_not_known(tmp_path: Path) -> None:
+    (tmp_path / "ppo.yaml").write_text("ppo: {run: PPO, env: CartPole-v1}")
+    result = CliRunner().invoke(app, ["train", "file", str(tmp_path / "ppo.yaml"), "--estimate"])
+    assert result.exit_code == 1
+    assert "only those of RAPO can be estimated" in result.output
