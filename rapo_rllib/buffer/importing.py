@@ -23,6 +23,7 @@ from rapo_rllib.buffer.unfinished import begin, finish
 from rapo_rllib.buffer.writing import Written
 from rapo_rllib.traces.exported import read_header
 from rapo_rllib.traces.formats import AUTO, detect, read
+from rapo_rllib.traces.rows import BuildProgress
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 BUILT_FROM = "rllib buffer import"
@@ -55,15 +56,6 @@ class ImportReport:
     stamps: list[Stamp]  # of the files, before they were read
 
 
-@dataclass(frozen=True)
-class ImportProgress:
-    """Progress of an import. ``seen`` step traces of ``total`` were looked at; ``embedded`` of them were not stored before."""
-
-    seen: int
-    embedded: int
-    total: int
-
-
 def survey(plan: ImportPlan) -> ImportReport:
     """Read and check the files, and decide what each source gives.
 
@@ -94,7 +86,7 @@ def import_traces(
     buffer: StepTraceBuffer,
     plan: ImportPlan,
     report: ImportReport,
-    on_progress: Callable[[ImportProgress], None] | None = None,
+    on_progress: Callable[[BuildProgress], None] | None = None,
 ) -> Written:
     """Store what :func:`survey` found.
 
@@ -108,7 +100,7 @@ def import_traces(
 
     def tell(seen: int, embedded: int) -> None:
         if on_progress:
-            on_progress(ImportProgress(seen, embedded, total))
+            on_progress(BuildProgress(seen, embedded, total))
 
     with build_lock(buffer, LOCK_TIMEOUT_S):
         _check_unchanged(plan, report)

@@ -6,26 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import typer
 
 from rapo_rllib.cli.endings import INTERRUPTED, fail
+from rapo_rllib.traces.rows import BuildProgress
 
 LINE_EVERY_S = 10.0
-
-
-class BuildProgress(Protocol):
-    """``seen`` of ``total`` were looked at; ``embedded`` of them were not stored before."""
-
-    @property
-    def seen(self) -> int: ...  # noqa: D102
-    @property
-    def embedded(self) -> int: ...  # noqa: D102
-    @property
-    def total(self) -> int: ...  # noqa: D102
 
 
 class Display:
@@ -88,13 +77,6 @@ def resumable(things: str) -> Iterator[BuildDisplay]:
         fail(f"Stopped after {seen:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
 
 
-@dataclass(frozen=True)
-class _Counted:
-    seen: int
-    embedded: int
-    total: int
-
-
 @contextmanager
 def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
     """Shows how many of how many ``things`` are read or written, as the caller tells; nothing (None) if ``quiet``."""
@@ -102,13 +84,13 @@ def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
         yield None
         return
     with BuildDisplay(things) as display:
-        yield lambda seen, total: display(_Counted(seen, seen, total))
+        yield lambda seen, total: display(BuildProgress(seen, seen, total))
 
 
 def progress_line(progress: BuildProgress, seconds: float, things: str = "passages") -> str:
     """Tell where it is, how fast it embeds, and when it will be done.
 
-    >>> from rapo_rllib.corpus.build import BuildProgress
+    >>> from rapo_rllib.traces.rows import BuildProgress
     >>> progress_line(BuildProgress(seen=600, embedded=400, total=1200), 4.0)
     '600 of 1,200 passages · 200 were stored before · 100/s · 6 s left'
     """

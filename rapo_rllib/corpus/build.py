@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -16,18 +15,10 @@ from rapo_rllib.corpus.passages import Passage, PassageFields, read_passages
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.lite.lease import check_lite_path, exclusive_lock
 from rapo_rllib.milvus.lite.server import beside
+from rapo_rllib.traces.rows import BuildProgress
 
 BATCH = 256  # passages between two looks at what is stored: what a kill can cost
 LOCK_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True)
-class BuildProgress:
-    """Progress of a build. ``seen`` passages of ``total`` were looked at; ``embedded`` of them were not stored before."""
-
-    seen: int
-    embedded: int
-    total: int
 
 
 def build_corpus(

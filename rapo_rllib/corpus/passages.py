@@ -7,14 +7,13 @@ sets of multi-hop questions do: ``{"paragraphs": [{"title": ..., "text": ...}]}`
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES
-from rapo_rllib.traces.lines import numbered_lines
+from rapo_rllib.traces.rows import json_rows
 
 MAX_SOURCE_ID_BYTES = 1024
 
@@ -55,16 +54,11 @@ def read_passages(path: str | Path, fields: PassageFields | None = None) -> Iter
         ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
     """
     fields = fields or PassageFields()
-    for number, line in numbered_lines(Path(path).expanduser()):
-        where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: no JSON ({error.msg} at character {error.pos})") from error
+    for where, row in json_rows(Path(path), "file"):
         if fields.passages is None:
             yield _passage(row, where, fields)
             continue
-        listed = row.get(fields.passages) if isinstance(row, dict) else None
+        listed = row.get(fields.passages)
         if not isinstance(listed, list):
             raise ValueError(f"{where}: field {fields.passages!r} must be a list of passages; {_known(row)}")
         for index, one in enumerate(listed):
@@ -99,5 +93,5 @@ def _check_size(value: str, most: int, what: str) -> None:
         raise ValueError(f"{what} has {size} bytes (a text with its title); Milvus stores {most}. Split or shorten it.")
 
 
-def _known(row: Any) -> str:
-    return f"fields of this row: {', '.join(map(str, row)) or 'none'}" if isinstance(row, dict) else "the row is no object"
+def _known(row: dict[str, Any]) -> str:
+    return f"fields of this row: {', '.join(map(str, row)) or 'none'}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rapo_rllib.traces.lines import numbered_lines
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
@@ -16,13 +18,22 @@ MAX_INT64 = 2**63 - 1
 Item = TypeVar("Item", ExpertTrajectory, StepTrace)
 
 
-def json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+@dataclass(frozen=True)
+class BuildProgress:
+    """Progress of rows into a store. ``seen`` of ``total`` were looked at; ``embedded`` of them were not stored before."""
+
+    seen: int
+    embedded: int
+    total: int
+
+
+def json_rows(path: Path, what: str = "trace file") -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, each after ``FILE, line N``.
 
     Raises:
         ValueError: the file is missing or unreadable, or a line is no JSON object.
     """
-    for number, line in numbered_lines(path.expanduser(), "trace file"):
+    for number, line in numbered_lines(path.expanduser(), what):
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
@@ -90,3 +101,21 @@ def _num_bytes(text: str, field: str, where: str) -> int:
             f"{where}: field {field!r} holds half a character ({text[error.start]!a}), which is no Unicode and cannot be "
             "stored; mend or drop the row"
         ) from error
+
+
+def numbered_lines(path: Path, what: str = "file") -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 1.
+
+    Raises:
+        ValueError: the file is missing, cut short, or no UTF-8 text; ``what`` says which kind of file it should be.
+    """
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no {what} {path}; correct the path (now in {Path.cwd()})") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"the {what} {path} cannot be read after line {number}: {error}") from error
