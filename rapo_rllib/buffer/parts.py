@@ -14,21 +14,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.notes import SideRows
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES, Field
 
 COUNT = "parts"  # column of the rows: how many part rows they have
 FIELDS = (Field("id", max_bytes=300), Field("column_name", max_bytes=64), Field("value"))
 NAMES = tuple(field.name for field in FIELDS)
-REQUEST_ROWS = 256  # 16 MB; a server takes 64 MB
 
 
-class PartRows:
-    """The part rows of one collection, in ``<collection>_parts``. Raises ``RetrievalError`` when Milvus does not answer."""
+class PartRows(SideRows):
+    """The part rows of one collection."""
 
-    def __init__(self, milvus: MilvusHandle, collection: str) -> None:
-        self._milvus = milvus
-        self._collection = f"{collection}_parts"
+    kind, fields = "parts", FIELDS
+    batch = 256  # 16 MB; a server takes 64 MB
 
     def split_oversized(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write what does not fit into the columns of ``rows``; returns the rows as they fit, with the column ``parts``."""
@@ -57,24 +55,12 @@ class PartRows:
         """Delete the part rows of these rows (with ``id`` and ``parts``)."""
         self._milvus.delete(self._collection, [part for row in rows for part in _part_ids(row)])
 
-    def drop(self) -> None:
-        """Delete all part rows."""
-        self._milvus.drop(self._collection)
-
-    def _write(self, parts: Sequence[dict[str, Any]]) -> None:
-        import numpy as np
-
-        self._milvus.create(self._collection, FIELDS, 2)  # a collection needs vectors
-        for start in range(0, len(parts), REQUEST_ROWS):
-            some = parts[start : start + REQUEST_ROWS]
-            self._milvus.upsert(self._collection, some, np.ones((len(some), 2), dtype=np.float32))
-
     def _read(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for latest in (False, True):  # to read what was written just now takes longer
             missing = [key for key in ids if key not in found]
-            for start in range(0, len(missing), REQUEST_ROWS):
-                some = missing[start : start + REQUEST_ROWS]
+            for start in range(0, len(missing), self.batch):
+                some = missing[start : start + self.batch]
                 found |= {row["id"]: row for row in self._milvus.get(self._collection, some, NAMES, latest=latest)}
         if missing := [key for key in ids if key not in found]:
             raise RetrievalError(

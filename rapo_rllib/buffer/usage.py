@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.notes import SideRows
 from rapo_rllib.milvus.schema import Field
 
-FIELDS = (Field("id", max_bytes=1024), Field("trace_id", max_bytes=256), Field("uses", "INT64"), Field("total", "DOUBLE"))
 PRIOR_USES = 4.0  # uses of reward 0 that every trace begins with, so that a single use decides little
-WRITE_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,11 @@ class TraceUsage:
 NEVER = TraceUsage()
 
 
-class Usage:
-    """The usage of one collection's step traces, of all runs. Raises ``RetrievalError`` when Milvus does not answer."""
+class Usage(SideRows):
+    """The usage of one collection's step traces, of all runs."""
 
-    def __init__(self, milvus: MilvusHandle, collection: str) -> None:
-        self._milvus = milvus
-        self._collection = f"{collection}_usage"
+    kind = "usage"
+    fields = (Field("id", max_bytes=1024), Field("trace_id", max_bytes=256), Field("uses", "INT64"), Field("total", "DOUBLE"))
 
     def all(self) -> dict[str, TraceUsage]:
         """By trace id, over all runs; traces that were never shown are missing."""
@@ -60,20 +57,11 @@ class Usage:
 
     def write(self, run: str, usage: Mapping[str, TraceUsage]) -> None:
         """Store a run's totals so far, in place of those that it stored before for the same traces."""
-        import numpy as np
-
-        self._milvus.create(self._collection, FIELDS, 2)  # a collection needs vectors
         rows = [
             {"id": f"{trace_id}/{run}", "trace_id": trace_id, "uses": each.uses, "total": each.uses * each.mean_reward}
             for trace_id, each in usage.items()
         ]
-        for start in range(0, len(rows), WRITE_BATCH):
-            part = rows[start : start + WRITE_BATCH]
-            self._milvus.upsert(self._collection, part, np.ones((len(part), 2), dtype=np.float32))
-
-    def drop(self) -> None:
-        """Delete the usage of all runs."""
-        self._milvus.drop(self._collection)
+        self._write(rows)
 
 
 class UsageRecord:

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.schema import Field
 
-FIELDS = (Field("id", max_bytes=256), Field("value"))
 
+class SideRows:
+    """Rows without vectors that lie beside a collection, in ``<collection>_<kind>``.
 
-class Notes:
-    """JSON objects by name. Raises ``RetrievalError`` when Milvus does not answer."""
+    Raises ``RetrievalError`` when Milvus does not answer.
+    """
+
+    kind: ClassVar[str]
+    fields: ClassVar[tuple[Field, ...]]
+    batch: ClassVar[int] = 1000  # rows of one request
 
     def __init__(self, milvus: MilvusHandle, collection: str) -> None:
-        self._milvus = milvus
-        self._collection = f"{collection}_notes"
+        self._milvus, self._collection = milvus, f"{collection}_{self.kind}"
+
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        import numpy as np
+
+        self._milvus.create(self._collection, self.fields, 2)  # a collection needs vectors
+        for start in range(0, len(rows), self.batch):
+            part = rows[start : start + self.batch]
+            self._milvus.upsert(self._collection, part, np.ones((len(part), 2), dtype=np.float32))
+
+    def drop(self) -> None:
+        """Delete them all."""
+        self._milvus.drop(self._collection)
+
+
+class Notes(SideRows):
+    """JSON objects by name."""
+
+    kind, fields = "notes", (Field("id", max_bytes=256), Field("value"))
 
     def get(self, name: str) -> dict | None:
         """Return what :meth:`set` stored under ``name``."""
@@ -26,11 +50,4 @@ class Notes:
 
     def set(self, name: str, value: dict) -> None:
         """Store a small JSON object."""
-        import numpy as np
-
-        self._milvus.create(self._collection, FIELDS, 2)  # a collection needs vectors
-        self._milvus.upsert(self._collection, [{"id": name, "value": json.dumps(value)}], np.ones((1, 2), dtype=np.float32))
-
-    def drop(self) -> None:
-        """Delete all notes."""
-        self._milvus.drop(self._collection)
+        self._write([{"id": name, "value": json.dumps(value)}])
