@@ -16,7 +16,6 @@ from rapo_rllib.buffer.build import NOTE as BUILT
 from rapo_rllib.buffer.build import build_lock, cut
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
-from rapo_rllib.buffer.quotas import quotas
 from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin, finish
@@ -172,3 +171,38 @@ def _chosen(plan: ImportPlan, report: ImportReport) -> Iterator[StepTrace]:
         if left.get(trace.source, 0):
             left[trace.source] -= 1
             yield trace
+
+
+def quotas(available: Mapping[str, int], weights: Mapping[str, float], wanted: int | None) -> dict[str, int]:
+    """Shares of ``wanted`` in proportion to the sources' weights; what one cannot give, the others give by theirs.
+
+    Example: sources with 100, 100 and 3 traces, weights 2, 1 and 1: of 40 traces 25, 12 and 3.
+
+    Args:
+        available: traces of each source.
+        weights: of each source; 1 where it is missing.
+        wanted: traces in all; None: every one.
+    """
+    if wanted is None or wanted >= sum(available.values()):
+        return dict(available)
+    given: dict[str, int] = {}
+    left, rest = wanted, dict(available)
+    while rest:
+        total = sum(weights.get(source, 1.0) for source in rest)
+        share = {source: left * weights.get(source, 1.0) / total if total else 0.0 for source in rest}
+        short = [source for source in rest if rest[source] <= share[source]]
+        if not short:
+            return given | _rounded(share, left)
+        for source in short:  # gives all it has; the others share what is left
+            given[source] = rest.pop(source)
+            left -= given[source]
+    return given
+
+
+def _rounded(shares: Mapping[str, float], total: int) -> dict[str, int]:
+    """Whole numbers whose sum is ``total``: rounded down, the largest remainders up. Nothing where all shares are 0."""
+    floors = {source: int(share) for source, share in shares.items()}
+    missing = total - sum(floors.values()) if any(shares.values()) else 0
+    for source in sorted(shares, key=lambda name: (floors[name] - shares[name], name))[:missing]:
+        floors[source] += 1
+    return floors

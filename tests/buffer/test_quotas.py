@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.buffer.quotas import quotas
+from rapo_rllib.buffer.importing import quotas
 
 
 @pytest.mark.parametrize(

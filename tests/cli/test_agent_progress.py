@@ -6,7 +6,7 @@ import pytest
 
 from rapo_rllib.agents.build import AgentBuild
 from rapo_rllib.agents.journal import Totals
-from rapo_rllib.cli.buffer.build_progress import build_line, summary_lines
+from rapo_rllib.cli.buffer.build import build_line, summary_lines
 
 TOTALS = Totals(30, 20, 120, 60, 150, 9000, 42.0, Counter(answer=110, length=8, error=2), Counter({"env.step failed": 2}))
 

@@ -6,7 +6,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from rapo_rllib.cli.example_files import examples
+from rapo_rllib.cli.example import examples
 from rapo_rllib.cli.main import app
 
 

@@ -80,7 +80,7 @@ def test_the_installed_command_finds_the_examples(installed: Path, tmp_path: Pat
     assert rllib(installed, "example", "get", "rapo_math") == text
     written = rllib(installed, "example", "get", "rapo_treasure_hunt", "--to", str(tmp_path)).split()
     assert [Path(file).name for file in written] == ["rapo_treasure_hunt.yaml", "treasure_hunt.py"]
-    code = "from rapo_rllib.cli import example_files as files; print(files.__file__, files.examples_folder())"
+    code = "from rapo_rllib.cli import example; print(example.__file__, example.examples_folder())"
     places = rllib(installed.parent / "python", "-c", code).split()
     assert all(place.startswith(str(installed.parents[1])) for place in places), places
 
