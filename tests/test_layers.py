@@ -26,7 +26,7 @@ FOLDERS = (
 
 ROOT_FILES = 7  # at most
 FEW_LINES = 40  # a shorter file belongs to its only importer
-SMALL = ("objective/*", "algorithm/config_*", "cli/config/*", "*__init__.py")  # an equation or a command is a file all the same
+SMALL = ("objective/*", "cli/config/command.py", "*__init__.py")  # an equation or a command is a file all the same
 
 # The package's face, and names that checkpoints and programs have from before: they load what stands above when it is used.
 LAZY = tuple(f"{folder}__init__.py" for folder in ("", "config/", "env_runner/", "evaluation/", "algorithm/"))
