@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rapo_rllib.models.loading import check_model_config, model_skeleton
 from rapo_rllib.models.lora import check_targets
-from rapo_rllib.settings import BufferSettings
+from rapo_rllib.settings import BufferSettings, WarmStartSettings
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
@@ -33,14 +33,17 @@ def check_parts(config: RAPOConfig) -> None:
     if settings.uses_retrieval:
         _check_buffer(settings.buffer)
     if settings.warm_start is not None:
-        _check_warm_start(settings.warm_start.traces, source)
+        _check_warm_start(settings.warm_start, source)
     if settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert":
         source.expert_trajectories("off_policy_source")
 
 
-def _check_warm_start(traces: str, source: QuestionSource) -> None:
+def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> None:
+    traces = warm_start.traces
     if traces == "expert":
-        source.expert_trajectories("warm_start.traces")
+        asked = source.over(warm_start.env_config)
+        asked.env_maker()().close()
+        asked.expert_trajectories("warm_start.traces")
     elif not Path(traces).is_file():
         raise ValueError(
             f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "

@@ -128,7 +128,7 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
 
 def _experts(source: QuestionSource, settings: WarmStartSettings) -> Iterable[ExpertTrajectory]:
     if settings.traces == "expert":
-        return source.expert_trajectories("warm_start.traces")
+        return source.over(settings.env_config).expert_trajectories("warm_start.traces")
     from rapo_rllib.traces.recorded import read_trace_file
 
     return read_trace_file(settings.traces)
@@ -148,7 +148,7 @@ def _fitting(
 def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
     """Stands for all that decides which model comes out."""
     digest = hashlib.sha256()
-    decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces")}
+    decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces", "env_config")}
     facts = [decides, asdict(job.model), _of_the_update(job), _files(job.model.name_or_path)]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for trajectory in worked:

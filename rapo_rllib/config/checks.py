@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rapo_rllib.config.presets import check_preset
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings
+from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
 from rapo_rllib.weights.sync import VLLM_TRANSFERS
@@ -46,6 +46,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_objective(settings.objective)
     _check_off_policy(settings)
     _check_shown_steps(settings)
+    _check_warm_start(settings.warm_start)
 
 
 def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
@@ -187,4 +188,12 @@ def _check_shown_steps(settings: Settings) -> None:
         raise ValueError(
             f"shown_steps = {how!r} with retrieval_level = {level!r}: only single steps have a form of the "
             "policy's own; set shown_steps to 'removed', or train on whole trajectories with off_policy_trajectories"
+        )
+
+
+def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
+    if warm_start is not None and warm_start.env_config and warm_start.traces != "expert":
+        raise ValueError(
+            f"warm_start.env_config = {warm_start.env_config} with warm_start.traces = {warm_start.traces!r}: a file "
+            "holds its own questions; leave env_config out, or set traces to 'expert'"
         )

@@ -7,7 +7,7 @@ seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -46,6 +46,10 @@ class QuestionSource:
             options.setdefault("max_tool_calls", keys["max_tool_calls"])
             options.setdefault("protocol", protocol_of(keys))
         return cls(env, options)
+
+    def over(self, options: Mapping[str, Any]) -> QuestionSource:
+        """The same environment with some other options."""
+        return replace(self, options={**self.options, **options})
 
     def env_maker(self) -> Callable[[], gymnasium.Env]:
         """A function that makes one environment.

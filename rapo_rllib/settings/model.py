@@ -108,6 +108,7 @@ class WarmStartSettings(Knobs):
     where: ClassVar[str] = "warm_start."
 
     traces: str = knob("expert", "whose trajectories: `expert` (the environment's), or a .jsonl[.gz] file of them")
+    env_config: dict = knob(dict, "keys over the job's own, of the questions that the expert solves: easier ones, say")
     num_trajectories: int = knob(1000, "the first so many that are correct and fit into the budgets", at_least=1)
     shown_share: float = knob(
         0.5,

@@ -140,6 +140,13 @@ def test_adapters_are_trained_and_merged(tmp_path: Path, small_model: str) -> No
     assert moved and all("q_proj" in name for name in moved) and set(after) == set(before)
 
 
+def test_the_experts_questions_may_be_others(tmp_path: Path, small_model: str) -> None:
+    config = job(tmp_path, small_model, shown_share=0.0, env_config={"steps": [3, 3]})
+    found = worked_trajectories(config.settings, config.question_source, config.settings.warm_start)
+    assert {len(trajectory.steps) for trajectory in found} == {4}  # three calls, and the answer
+    assert config.env_config["steps"] != [3, 3]
+
+
 def test_nothing_that_fits(tmp_path: Path, small_model: str) -> None:
     config = job(tmp_path, small_model)
     config.max_response_tokens = 10
@@ -160,6 +167,8 @@ def test_a_loss_that_is_not_finite_leaves_nothing_behind(tmp_path: Path, small_m
         ({"shown_share": 1.5}, r"warm_start\.shown_share = 1\.5"),
         ({"batch_size": 2.5}, r"warm_start\.batch_size = 2\.5"),
         ({"epochs": 2}, r"unknown key 'warm_start\.epochs': did you mean 'warm_start\.num_epochs'"),
+        ({"traces": "some.jsonl", "env_config": {"steps": [1, 1]}}, r"leave env_config out, or set traces to 'expert'"),
+        ({"env_config": {"stepps": [1, 1]}}, r"unknown key 'env_config\.stepps': did you mean 'env_config\.steps'"),
         ({"traces": "nowhere.jsonl"}, r"warm_start\.traces = 'nowhere\.jsonl': no such file"),
     ],
 )
