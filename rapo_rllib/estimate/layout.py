@@ -6,7 +6,6 @@ RAPOConfig --shape, states, micro batch, engine--> main process, learners, engin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rapo_rllib.estimate.engine import Engine, cpu_memory, engine_of, gpu_memory
 from rapo_rllib.estimate.micro_batch import MicroBatch, full_row, micro_batch
@@ -21,6 +20,7 @@ from rapo_rllib.estimate.states import (
     rounded_copy_bytes,
 )
 from rapo_rllib.estimate.tokens import Tokens, micro_batches, tokens_per_iteration
+from rapo_rllib.settings import Settings
 
 MIB = 2**20
 # Measured with a model of 3 M parameters: what imports, threads and Ray's client take in a process, before any tensor.
@@ -33,7 +33,7 @@ KEY_BYTES, GRAPH_BYTES = 4 * 384, 2 * 16 * 8  # of a step trace: key of MiniLM, 
 class Job:
     """What the sizes of one trial follow from."""
 
-    config: Any  # a RAPOConfig
+    settings: Settings
     shape: ModelShape
     states: States  # of one learner
     passes: MicroBatch
@@ -44,36 +44,38 @@ class Job:
     @property
     def learners(self) -> int:
         """Processes that learn; a local one counts."""
-        return max(1, self.config.num_learners)
+        return max(1, self.settings.rllib.num_learners)
 
     @property
     def shards(self) -> int:
         """Learners that share weights."""
-        return self.learners if self.config.learner_parallelism == "fsdp" else 1
+        return self.learners if self.settings.update.learner_parallelism == "fsdp" else 1
 
 
-def job_of(config: Any) -> Job:
-    """Sizes of a trial. ``config`` has been checked.
+def job_of(settings: Settings) -> Job:
+    """Sizes of a trial. ``settings`` have been checked.
 
     Raises:
         ValueError: the model cannot be run on tensors without data (it decides by what is in them).
     """
     from rapo_rllib.models.loading import model_skeleton
 
-    model, rollout = config.model_settings, config.rollout_settings
+    model, rollout = settings.model, settings.rollout
     skeleton = model_skeleton(model)
     shape = model_shape(skeleton, model.lora)
-    tokens = tokens_per_iteration(config)
-    shards = config.num_learners if config.learner_parallelism == "fsdp" and config.num_learners > 1 else 1
-    budget = min(config.max_tokens_per_micro_batch, tokens.learned)
+    tokens = tokens_per_iteration(settings)
+    shards = (
+        settings.rllib.num_learners if settings.update.learner_parallelism == "fsdp" and settings.rllib.num_learners > 1 else 1
+    )
+    budget = min(settings.update.max_tokens_per_micro_batch, tokens.learned)
     row = full_row(budget, rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.group_size)
-    on_gpu = bool(config.num_gpus_per_env_runner)
+    on_gpu = bool(settings.rllib.num_gpus_per_env_runner)
     return Job(
-        config,
+        settings,
         shape,
         learner_states(shape, model, shards),
-        micro_batch(skeleton.config, model, row, config.temperature),
-        engine_of(shape, config.engine_settings, tokens.longest, on_gpu),
+        micro_batch(skeleton.config, model, row, settings.rollout.temperature),
+        engine_of(shape, settings.engine, tokens.longest, on_gpu),
         tokens,
         row.num_tokens,
     )
@@ -81,24 +83,24 @@ def job_of(config: Any) -> Job:
 
 def processes(job: Job, device_bytes: int | None) -> list[Process]:
     """All that run at once for one trial. ``device_bytes``: of a GPU; None: not known."""
-    config = job.config
-    local_learner, local_engine = config.num_learners == 0, config.num_env_runners == 0
+    settings = job.settings
+    local_learner, local_engine = settings.rllib.num_learners == 0, settings.rllib.num_env_runners == 0
     found = []
     if not local_learner:
-        found.append(Process("learner", config.num_learners, *_learner(job), config.num_gpus_per_learner))
+        found.append(Process("learner", settings.rllib.num_learners, *_learner(job), settings.rllib.num_gpus_per_learner))
     if not local_engine:
-        found.append(_engine_process("engine", config.num_env_runners, job, device_bytes))
-    if config.evaluation_num_env_runners:
-        found.append(_engine_process("engine that evaluates", config.evaluation_num_env_runners, job, device_bytes))
+        found.append(_engine_process("engine", settings.rllib.num_env_runners, job, device_bytes))
+    if settings.rllib.evaluation_num_env_runners:
+        found.append(_engine_process("engine that evaluates", settings.rllib.evaluation_num_env_runners, job, device_bytes))
     host, gpu = Memory((Part("Python and libraries", PYTHON, Kind.GUESS), *_buffer(job))), None
     gpus = 0.0
     if local_learner:
         learner, gpu = _learner(job, PYTHON)
-        host, gpus = _joined(host, learner), gpus + config.num_gpus_per_learner
+        host, gpus = _joined(host, learner), gpus + settings.rllib.num_gpus_per_learner
     if local_engine:
         engine, engine_gpu = _engine(job, device_bytes)
         host = _joined(host, engine, _kept_by_rllib(job) if local_learner else ())
-        gpu, gpus = _on_one_gpu(gpu, engine_gpu, config), gpus + config.num_gpus_per_env_runner
+        gpu, gpus = _on_one_gpu(gpu, engine_gpu, settings), gpus + settings.rllib.num_gpus_per_env_runner
     name = {(True, True): " with learner and engine", (True, False): " with learner", (False, True): " with engine"}
     return [Process("main" + name.get((local_learner, local_engine), ""), 1, host, gpu, gpus), *found]
 
@@ -113,13 +115,13 @@ def once() -> list[Process]:
 
 def _learner(job: Job, shared: int = 0) -> tuple[Memory, Memory | None]:
     """On the host, and on a GPU. ``shared``: bytes of Python that another part of the process has counted."""
-    config, model = job.config, job.config.model_settings
+    settings, model = job.settings, job.settings.model
     base = () if shared else (Part("Python and libraries", PYTHON, Kind.GUESS),)
-    reference = reference_bytes(job.shape, model, config.kl_coeff, job.shards)
+    reference = reference_bytes(job.shape, model, settings.objective.kl_coeff, job.shards)
     states = (*job.states.parts, *((Part("reference model", reference),) if reference else ()))
     weights = job.shape.parameters * ITEMSIZE[model.dtype]
     sent = _sent(job)
-    if not config.num_gpus_per_learner:
+    if not settings.rllib.num_gpus_per_learner:
         return Memory((*base, *states, *sent), _learner_phases(job, on_host=True)), None
     loading = {"loading": (Part("model, before it moves to the GPU", weights, Kind.BOUND),)}
     host = Memory((*base, Part("CUDA on the host", CUDA_HOST, Kind.GUESS), *sent), loading)
@@ -127,15 +129,15 @@ def _learner(job: Job, shared: int = 0) -> tuple[Memory, Memory | None]:
 
 
 def _learner_phases(job: Job, on_host: bool) -> dict[str, Parts]:
-    config, model = job.config, job.config.model_settings
-    count = micro_batches(job.tokens, job.row_tokens, job.learners, config.num_minibatches)
+    settings, model = job.settings, job.settings.model
+    count = micro_batches(job.tokens, job.row_tokens, job.learners, settings.update.num_minibatches)
     gradients = job.states.gradients * job.shards
     activations = max(job.passes.first - gradients, 0 if count == 1 else job.passes.later)
     update = [Part("activations of a micro batch", activations, Kind.BOUND)]
     if job.shards > 1:
         update.append(Part("gathered weights and gradients", gathered_bytes(job.shape, model), Kind.BOUND))
     phases: dict[str, Parts] = {"update": tuple(update)}
-    copy = rounded_copy_bytes(job.shape, model, config.engine_settings.dtype, job.shards)
+    copy = rounded_copy_bytes(job.shape, model, settings.engine.dtype, job.shards)
     if copy:
         phases["sync"] = (Part("weights rounded as the engine's", copy),)
     if on_host:
@@ -146,27 +148,30 @@ def _learner_phases(job: Job, on_host: bool) -> dict[str, Parts]:
 
 def _sent(job: Job) -> Parts:
     """Weights for engines in other processes of this machine."""
-    config = job.config
-    if not (config.num_env_runners or config.evaluation_num_env_runners) or config.weight_transfer in ("nccl", "ipc"):
+    settings = job.settings
+    if not (settings.rllib.num_env_runners or settings.rllib.evaluation_num_env_runners) or settings.update.weight_transfer in (
+        "nccl",
+        "ipc",
+    ):
         return ()
-    if config.model_settings.lora is not None:
+    if settings.model.lora is not None:
         return (Part("adapters in shared memory", job.shape.adapters * 4),)
-    return (Part("weights in shared memory", job.shape.parameters * ITEMSIZE[config.engine_settings.dtype]),)
+    return (Part("weights in shared memory", job.shape.parameters * ITEMSIZE[settings.engine.dtype]),)
 
 
 def _kept_by_rllib(job: Job) -> Parts:
     """RLlib packs the weights when it starts; the copy stays with a learner and an engine in one process."""
-    if job.config.model_settings.lora is not None:
+    if job.settings.model.lora is not None:
         return (Part("adapters that RLlib packed at its start", job.shape.adapters * 4),)
     head = job.shape.head if job.shape.tied else 0
-    size = (job.shape.parameters + head) * ITEMSIZE[job.config.engine_settings.dtype]
+    size = (job.shape.parameters + head) * ITEMSIZE[job.settings.engine.dtype]
     return (Part("weights that RLlib packed at its start", size),)
 
 
 def _engine(job: Job, device_bytes: int | None) -> tuple[Memory, Memory | None]:
-    settings = job.config.engine_settings
+    settings = job.settings.engine
     code = (Part("vLLM", ENGINE_CODE, Kind.GUESS), *_embedder(job))
-    if not job.config.num_gpus_per_env_runner:
+    if not job.settings.rllib.num_gpus_per_env_runner:
         memory = cpu_memory(job.engine, settings)
         return Memory((*code, *memory.always), memory.phases), None
     host = Memory((*code, Part("CUDA on the host", CUDA_HOST, Kind.GUESS)))
@@ -176,33 +181,33 @@ def _engine(job: Job, device_bytes: int | None) -> tuple[Memory, Memory | None]:
 def _engine_process(name: str, count: int, job: Job, device_bytes: int | None) -> Process:
     host, gpu = _engine(job, device_bytes)
     base = Memory((Part("Python and libraries", PYTHON, Kind.GUESS),))
-    return Process(name, count, _joined(base, host), gpu, job.config.num_gpus_per_env_runner)
+    return Process(name, count, _joined(base, host), gpu, job.settings.rllib.num_gpus_per_env_runner)
 
 
 def _embedder(job: Job) -> Parts:
-    config = job.config
-    if not config.uses_retrieval or "://" in config.buffer_settings.embedder:
+    settings = job.settings
+    if not settings.uses_retrieval or "://" in settings.buffer.embedder:
         return ()
     return (Part("embedder", EMBEDDER, Kind.GUESS),)
 
 
 def _buffer(job: Job) -> Parts:
     """Keys and their graph, which the processes of a machine map together."""
-    config = job.config
-    if not config.uses_retrieval:
+    settings = job.settings
+    if not settings.uses_retrieval:
         return ()
-    settings = config.buffer_settings
-    grown = settings.max_grown if settings.growth != "none" else 0
-    size = (settings.max_traces or 0) + grown
+    buffer = settings.buffer
+    grown = buffer.max_grown if buffer.growth != "none" else 0
+    size = (buffer.max_traces or 0) + grown
     keys = (Part("keys of the Step-Trace Buffer", size * (KEY_BYTES + GRAPH_BYTES), Kind.BOUND),) if size else ()
-    return (*keys, *(_embedder(job) if config.num_env_runners else ()))  # a local engine's process has one already
+    return (*keys, *(_embedder(job) if settings.rllib.num_env_runners else ()))  # a local engine's process has one already
 
 
-def _on_one_gpu(learner: Memory | None, engine: Memory | None, config: Any) -> Memory | None:
+def _on_one_gpu(learner: Memory | None, engine: Memory | None, settings: Settings) -> Memory | None:
     """Of a process that has both: together, or with ``engine.sleep`` in turn."""
     if learner is None or engine is None:
         return learner or engine
-    if not config.engine_settings.sleep:
+    if not settings.engine.sleep:
         return _joined(learner, engine)
     update = learner.phases.get("update", ())
     return Memory(learner.always, {**learner.phases, "rollout": engine.always, "update": update})

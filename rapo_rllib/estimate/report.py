@@ -10,6 +10,7 @@ from rapo_rllib.estimate.fit import GIB, Fit, fits, host_bytes, trials_at_once
 from rapo_rllib.estimate.layout import Job, job_of, once, processes
 from rapo_rllib.estimate.machine import Machine
 from rapo_rllib.estimate.parts import Memory, Process
+from rapo_rllib.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ class Estimate:
 
 
 def estimate(
-    configs: list[Any], trials: int, needed: dict[str, float], machine: Machine, *, here: bool, iterations: int | None = None
+    found: list[Settings], trials: int, needed: dict[str, float], machine: Machine, *, here: bool, iterations: int | None = None
 ) -> Estimate:
-    """The estimate of the largest of ``configs``.
+    """The estimate of the largest trial.
 
     Args:
-        configs: ``RAPOConfig`` of every variant, checked.
+        found: settings of every variant, checked.
         trials: of the experiment.
         needed: what one trial asks Ray for.
         machine: this one, with the cores that Ray is told of.
@@ -72,27 +73,27 @@ def estimate(
         iterations: that the job stops after.
     """
     device = min(machine.gpu_bytes, default=None) if here else None
-    sized = [(job, processes(job, device)) for job in map(job_of, configs)]
+    sized = [(job, processes(job, device)) for job in map(job_of, found)]
     job, largest = max(sized, key=lambda pair: host_bytes(pair[1], [], 1))
     at_once = trials_at_once(trials, needed, machine.cores, len(machine.gpu_bytes)) if here else trials
     shared = once()
     verdicts = fits(largest, shared, at_once, machine, here)
     durations = None
-    if here and not (job.config.num_gpus_per_learner or job.config.num_gpus_per_env_runner):
+    if here and not (job.settings.rllib.num_gpus_per_learner or job.settings.rllib.num_gpus_per_env_runner):
         durations = _durations(job)
     return Estimate(job, trials, at_once, largest, shared, verdicts, durations, iterations)
 
 
 def _durations(job: Job) -> tuple[Duration, Duration]:
-    config, shape = job.config, job.shape
-    model, engine = config.model_settings, config.engine_settings
+    settings, shape = job.settings, job.shape
+    model, engine = settings.model, settings.engine
     rates = measured_rates(shape, model.autocast_dtype or model.dtype, engine.dtype)
     passes = passes_worth(model.gradient_checkpointing, model.lora is not None)
-    runners = max(1, config.num_env_runners)
+    runners = max(1, settings.rllib.num_env_runners)
     batch = max(1, min(engine.max_num_seqs, job.tokens.trajectories // runners))
 
     def of(response: int) -> Duration:
-        learned = (job.tokens.prompt + response) * config.num_epochs
+        learned = (job.tokens.prompt + response) * settings.rllib.num_epochs
         rollout = rollout_seconds(
             shape.matrices, job.engine.weights, response / runners, job.tokens.prompt / runners, batch, rates
         )

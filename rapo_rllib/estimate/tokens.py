@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from rapo_rllib.settings import Settings
 
 USUAL_SHARES = (0.15, 0.6)  # of the response budget: measured in jobs of ours (benchmarks/RESULTS.md), not in yours
 
@@ -30,21 +31,21 @@ class Tokens:
         return int(self.response * low), int(self.response * high)
 
 
-def tokens_per_iteration(config: Any) -> Tokens:
-    """Bounds, from a ``RAPOConfig``: ``questions * G * max_response_tokens``, and prompts once a question.
+def tokens_per_iteration(settings: Settings) -> Tokens:
+    """Bounds, ``questions * G * max_response_tokens``, and prompts once a question.
 
     With ``dynamic_sampling`` up to ``max_sampling_rounds`` rounds are sampled, of which one trains; off-policy trajectories
     join each group.
     """
-    settings = config.rollout_settings
-    group = settings.group_size + config.off_policy_trajectories
-    trajectories = config.questions_per_step * group
+    rollout = settings.rollout
+    group = rollout.group_size + settings.off_policy.off_policy_trajectories
+    trajectories = settings.update.questions_per_step * group
     return Tokens(
-        config.questions_per_step,
+        settings.update.questions_per_step,
         trajectories,
-        config.questions_per_step * settings.max_prompt_tokens,
-        trajectories * settings.max_response_tokens,
-        settings.max_prompt_tokens + settings.max_response_tokens,
+        settings.update.questions_per_step * rollout.max_prompt_tokens,
+        trajectories * rollout.max_response_tokens,
+        rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import made_configs
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.run import joins_cluster
+from rapo_rllib.settings import ObjectiveSettings, Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,8 +52,8 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
     from rapo_rllib.estimate.machine import this_machine
     from rapo_rllib.estimate.report import estimate
 
-    configs = list(_different(made_configs(replace(spec, config=largest_values(spec.config)))))
-    if not hasattr(configs[0], "model_settings"):
+    configs = list(made_configs(replace(spec, config=largest_values(spec.config))))
+    if spec.algorithm_name != "RAPO":
         raise ValueError(
             f"--estimate: experiment {spec.name!r} runs {spec.algorithm_name}; only those of RAPO can be estimated"
         )
@@ -62,7 +63,14 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
     stop = spec.stop.get("training_iteration")
     trials = len(needed) * spec.num_samples
     iterations = None if stop is None else int(stop)
-    return estimate(configs, trials, most, machine, here=not joins_cluster(options), iterations=iterations)
+    return estimate(
+        _different(config.settings for config in configs),
+        trials,
+        most,
+        machine,
+        here=not joins_cluster(options),
+        iterations=iterations,
+    )
 
 
 def largest_values(config: Any) -> Any:
@@ -83,19 +91,14 @@ def largest_values(config: Any) -> Any:
     return config
 
 
-def _different(configs: Iterator[Any]) -> Iterator[Any]:
+def _different(found: Iterable[Settings]) -> list[Settings]:
     """Those that memory can tell apart; a grid over learning rates is one."""
-    seen = set()
-    for config in configs:
-        if not hasattr(config, "model_settings"):
-            yield config
-            continue
-        keys = ("num_learners", "num_env_runners", "learner_parallelism", "max_tokens_per_micro_batch", "questions_per_step")
-        told = (config.model_settings, config.engine_settings, config.rollout_settings, config.uses_retrieval, config.kl_coeff)
-        fingerprint = repr((told, [getattr(config, key) for key in keys]))
-        if fingerprint not in seen:
-            seen.add(fingerprint)
-            yield config
+    different = {}
+    for settings in found:
+        rllib = replace(settings.rllib, lr=1.0, seed=0)
+        objective = replace(ObjectiveSettings(), kl_coeff=settings.objective.kl_coeff)
+        different[repr(replace(settings, rllib=rllib, objective=objective))] = settings
+    return list(different.values())
 
 
 def _print(name: str, one: Estimate) -> None:
