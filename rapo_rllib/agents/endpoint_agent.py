@@ -24,7 +24,7 @@ from rapo_rllib.errors import EnvError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
-from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, judge_env, reset_env, step_text
+from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, reset_env, step_env, truncate_env
 from rapo_rllib.settings import RolloutSettings
 from rapo_rllib.types import Question
 
@@ -170,14 +170,14 @@ class EndpointAgent:
     def _solved(self, episode: Episode) -> Attempt:
         settings = self._settings
         episode.started = time.monotonic()
-        episode.text = reset_env(self._envs, episode)
+        episode.text = reset_env(episode, self._envs)
         with self._tokenizer_lock:
             length = len(self._chat.prompt_ids(episode.text))
         if length > settings.max_prompt_tokens:
             raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {settings.max_prompt_tokens}")
         while (room := settings.max_response_tokens - episode.used) > 0:
             written = self._write(episode, min(room, settings.max_step_tokens or room))
-            result = step_text(episode, written.text)
+            result = step_env(episode, written.text)
             episode.reward += result.reward
             episode.num_tool_calls += "tool" in result.info
             if result.terminated or result.truncated:
@@ -189,7 +189,7 @@ class EndpointAgent:
             episode.used += self._count(written.text) + self._count(shown)
             if written.finish == "length" or (settings.max_steps is not None and len(episode.steps) >= settings.max_steps):
                 break
-        judged = judge_env(episode)
+        judged = truncate_env(episode)
         episode.reward += judged.reward
         episode.take_outcome(judged.info)
         return episode.attempt("length")

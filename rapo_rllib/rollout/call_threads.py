@@ -10,7 +10,8 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -20,14 +21,13 @@ _GRACE_S = 5.0  # running calls may clear up after themselves: processes, files
 
 
 class _Call(Future[Any]):
-    """A call, its result, the thread it runs on, and whether nobody waits for it any more."""
+    """A call, its result, and the thread it runs on."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         super().__init__()
         self.function = function
         self.arguments = arguments
         self.thread: threading.Thread | None = None
-        self.written_off = False
 
 
 class CallThreads:
@@ -43,7 +43,7 @@ class CallThreads:
         self._name = name
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()  # without those whose call was written off
+        self._threads: set[threading.Thread] = set()  # without those whose call was abandoned
         self._open = True
         atexit.register(self.shutdown)
 
@@ -58,15 +58,20 @@ class CallThreads:
         self._queue.put(call)
         return call
 
-    def abandon(self, future: Future[Any]) -> None:
-        """Nobody waits for this call any more: if it has not begun it never will, and if it runs its thread is replaced."""
+    def abandon(self, future: Future[Any], error: Exception | None = None) -> bool:
+        """Give up a call: if it has not begun it never will; if it runs it ends with ``error``, and its thread is replaced.
+
+        Returns whether it was running.
+        """
         assert isinstance(future, _Call)
         with self._lock:
-            if not future.cancel() and future.running() and self._open:
-                assert future.thread is not None
-                future.written_off = True
-                self._threads.discard(future.thread)
-                self._start_thread()
+            if future.cancel() or not future.running() or not self._open:
+                return False
+            assert future.thread is not None
+            self._threads.discard(future.thread)
+            self._start_thread()
+            future.set_exception(error or CancelledError())
+            return True
 
     def shutdown(self, grace_s: float = _GRACE_S) -> None:
         """Forget what has not begun; wait ``grace_s`` at most for what runs. A thread that hangs is left behind."""
@@ -96,17 +101,18 @@ class CallThreads:
         while (call := self._queue.get()) is not None:
             call.thread = threading.current_thread()
             if call.set_running_or_notify_cancel():
-                _carry_out(call)
-            with self._lock:
-                if call.written_off:
-                    return
+                settle = _outcome(call)
+                with self._lock:
+                    if call.done():  # abandoned: another thread has taken the place of this one
+                        return
+                    settle()
+                del settle
             del call  # not to hold its result while waiting
 
 
-def _carry_out(call: _Call) -> None:
+def _outcome(call: _Call) -> Callable[[], None]:
+    """Make the call; returns what hands its result to those who wait."""
     try:
-        result = call.function(*call.arguments)
+        return partial(call.set_result, call.function(*call.arguments))
     except BaseException as error:  # it is the waiting thread's to judge
-        call.set_exception(error)
-    else:
-        call.set_result(result)
+        return partial(call.set_exception, error)

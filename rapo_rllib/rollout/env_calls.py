@@ -1,20 +1,33 @@
-"""Calls into text environments, made on the loop's threads. Whatever an environment raises becomes an ``EnvError``."""
+"""Calls into text environments, made on threads. Whatever an environment raises becomes an ``EnvError``."""
 
 from __future__ import annotations
 
 import copy
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from rapo_rllib.errors import EnvError
-from rapo_rllib.protocol.steps import parse_step
-from rapo_rllib.rollout.session import EnvResult, Session
+from rapo_rllib.rollout.call_threads import CallThreads
+from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.types import Question
 
-# SystemExit: a tool that calls exit() ends its trajectory, not the training
-_FAILURES = (Exception, SystemExit)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EnvResult:
+    """What ``env.step`` returned, or ``env.truncate``."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
 
 
 class Borrower(Protocol):
@@ -40,20 +53,20 @@ class EnvPool:
         self._idle: list[Any] = []
         self._lock = threading.Lock()
 
-    def acquire(self, session: Borrower) -> None:
-        """Give ``session`` an environment of its own, and the strings at which its steps stop."""
+    def acquire(self, borrower: Borrower) -> None:
+        """Give ``borrower`` an environment of its own, and the strings at which its steps stop."""
         with self._lock:
-            session.env = self._idle.pop() if self._idle else None
-        if session.env is None:
-            session.env = self._make_env()
-        tags = (*getattr(session.env.unwrapped, "tool_tags", ()), self._answer_tag)
-        session.stop = tuple(f"</{tag}>" for tag in tags)
+            borrower.env = self._idle.pop() if self._idle else None
+        if borrower.env is None:
+            borrower.env = self._make_env()
+        tags = (*getattr(borrower.env.unwrapped, "tool_tags", ()), self._answer_tag)
+        borrower.stop = tuple(f"</{tag}>" for tag in tags)
 
-    def release(self, session: Borrower) -> None:
+    def release(self, borrower: Borrower) -> None:
         """Take the environment of a trajectory that ended."""
-        env, session.env = session.env, None
+        env, borrower.env = borrower.env, None
         if env is not None:
-            getattr(env.unwrapped, "end_sessions", _nothing)()  # the episode may have been cut short
+            getattr(env.unwrapped, "end_sessions", lambda: None)()  # the episode may have been cut short
             with self._lock:
                 self._idle.append(env)
 
@@ -76,67 +89,43 @@ def check_copies(env: Any) -> None:
         ) from error
 
 
-def called_tool(session: Session) -> str | None:
-    """Tag of the tool that the last generated step calls, whether or not the call has returned."""
-    if not session.trajectory.steps:
-        return None
-    answer_tag = session.chat.settings.answer_tag
-    tool_tags = [stop[2:-1] for stop in session.stop if stop != f"</{answer_tag}>"]
-    return parse_step(session.trajectory.steps[-1].text, session.chat.settings, tool_tags).tool_tag
+@contextmanager
+def _calling(name: str, borrower: Borrower) -> Iterator[None]:
+    borrower.env_started = time.monotonic()
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
+        raise EnvError(f"env.{name} failed for question {borrower.question.id}: {error!r}") from error
+    finally:
+        borrower.env_started = None
 
 
-def reset_env(envs: EnvPool, session: Borrower) -> str:
+def reset_env(borrower: Borrower, envs: EnvPool) -> str:
     """Start an episode; returns the first observation: the question as text."""
-    session.env_started = time.monotonic()
-    try:
-        envs.acquire(session)
-        observation, _info = session.env.reset(seed=session.question.seed, options={"question": session.question})
+    with _calling("reset", borrower):
+        envs.acquire(borrower)
+        observation, _info = borrower.env.reset(seed=borrower.question.seed, options={"question": borrower.question})
         return _readable(observation)
-    except _FAILURES as error:
-        raise EnvError(f"env.reset failed for question {session.question.id}: {error!r}") from error
-    finally:
-        session.env_started = None
 
 
-def step_env(session: Session) -> EnvResult:
-    """Hand the text of a generated step to the environment."""
-    assert session.completion is not None
-    env = session.env.unwrapped
-    if hasattr(env, "turn_ended"):
-        env.turn_ended = session.trajectory.turn_ended
-    return step_text(session, session.completion.text)
-
-
-def step_text(session: Borrower, text: str) -> EnvResult:
-    """Hand ``text`` to the environment that ``session`` was lent."""
-    session.env_started = time.monotonic()
-    try:
-        observation, reward, terminated, truncated, info = session.env.step(text)
+def step_env(borrower: Borrower, text: str, turn_ended: bool | None = None) -> EnvResult:
+    """Hand the text of a generated step to the environment, and whether the policy ended its turn with it, where it asks."""
+    with _calling("step", borrower):
+        if turn_ended is not None and hasattr(borrower.env.unwrapped, "turn_ended"):
+            borrower.env.unwrapped.turn_ended = turn_ended
+        observation, reward, terminated, truncated, info = borrower.env.step(text)
         return EnvResult(_readable(observation), float(reward), bool(terminated), bool(truncated), dict(info))
-    except _FAILURES as error:
-        raise EnvError(f"env.step failed for question {session.question.id}: {error!r}") from error
-    finally:
-        session.env_started = None
 
 
-def judge_env(session: Borrower) -> EnvResult:
+def truncate_env(borrower: Borrower) -> EnvResult:
     """Tell the environment that a budget of the rollout has ended its episode; returns its judgement of what there is.
 
     ``truncate()`` of an environment returns reward and info as its step does at an end. Without it the rewards so far are all.
     """
-    session.env_started = time.monotonic()
-    try:
-        reward, info = getattr(session.env.unwrapped, "truncate", _no_judgement)()
+    with _calling("truncate", borrower):
+        truncate: Callable[[], tuple[float, dict[str, Any]]] = getattr(borrower.env.unwrapped, "truncate", lambda: (0.0, {}))
+        reward, info = truncate()
         return EnvResult("", float(reward), False, True, {"correct": False, "format_ok": False, **info})
-    except _FAILURES as error:
-        raise EnvError(f"env.truncate failed for question {session.question.id}: {error!r}") from error
-    finally:
-        session.env_started = None
-
-
-def _no_judgement() -> tuple[float, dict[str, Any]]:
-    """For environments that judge only what they end themselves."""
-    return 0.0, {}
 
 
 def _readable(observation: Any) -> str:
@@ -144,5 +133,31 @@ def _readable(observation: Any) -> str:
     return str(observation).encode("utf-8", "replace").decode()
 
 
-def _nothing() -> None:
-    """For environments whose tools keep nothing."""
+class EnvCalls:
+    """The calls that coroutines await; one that does not return within ``timeout_s`` ends as ``EnvError``."""
+
+    def __init__(self, threads: CallThreads, timeout_s: float) -> None:
+        self._threads, self._timeout_s = threads, timeout_s
+        self._under_way: dict[Future[Any], tuple[str, Borrower]] = {}
+
+    async def call(self, function: Callable[..., T], borrower: Borrower, *arguments: Any) -> T:
+        """What ``reset_env``, ``step_env`` or ``truncate_env`` returns, called on a thread."""
+        future = self._threads.submit(function, borrower, *arguments)
+        self._under_way[future] = (function.__name__.removesuffix("_env"), borrower)
+        try:
+            return await result_of(future)
+        finally:
+            del self._under_way[future]
+            self._abandon(future, borrower)  # where the run has been given up
+
+    def end_overdue(self) -> None:
+        """Let go of calls that have not returned in time."""
+        for future, (name, borrower) in self._under_way.items():
+            started, limit = borrower.env_started, self._timeout_s
+            if started is not None and (age := time.monotonic() - started) > limit:
+                message = f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {limit})"
+                self._abandon(future, borrower, EnvError(message))
+
+    def _abandon(self, future: Future[Any], borrower: Borrower, error: EnvError | None = None) -> None:
+        if self._threads.abandon(future, error):
+            borrower.env = None  # still in use by a thread that may never return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from rapo_rllib.types import Trajectory
+
 
 @dataclass
 class RolloutStats:
@@ -28,3 +30,15 @@ class RolloutStats:
     ends: Counter[str] = field(default_factory=Counter)
     tool_calls: Counter[str] = field(default_factory=Counter)
     tool_failures: Counter[str] = field(default_factory=Counter)  # "python/timeout" -> count
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one that has ended, each event once: what a branch took over was counted where it happened."""
+        self.ends[trajectory.end] += 1
+        self.prompt_tokens += len(trajectory.prompt_ids)
+        self.trajectory_s += trajectory.seconds
+        for step in trajectory.own_steps:
+            if step.tool is not None:
+                self.tool_calls[step.tool] += 1
+                self.tool_s += step.tool_seconds
+                if step.tool_error:
+                    self.tool_failures[f"{step.tool}/{step.tool_error}"] += 1

@@ -11,7 +11,7 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EnvError
 from rapo_rllib.rewards import Score
 from rapo_rllib.rewards.own import as_score
-from rapo_rllib.rollout.env_calls import EnvPool, reset_env, step_text
+from rapo_rllib.rollout.env_calls import EnvPool, reset_env, step_env
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 
@@ -99,9 +99,9 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_starts(scorer: Any
 def test_what_it_raises_and_what_is_no_reward_are_errors_of_the_environment(name: str, message: str) -> None:
     session = Session()
     pool = EnvPool(lambda: ToolEnv({"tools": [], "scorer": f"own_rewards:{name}"}), "answer")
-    reset_env(pool, session)
+    reset_env(session, pool)
     with pytest.raises(EnvError, match=f"env.step failed for question q: .*{message}"):
-        step_text(session, RIGHT)
+        step_env(session, RIGHT)
 
 
 class Session:

@@ -1,0 +1,184 @@
+"""The state of one trajectory while it grows: its tokens, its coins, its environment, and what its budget has room for."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rapo_rllib.buffer.shown_answers import shows_answer
+from rapo_rllib.errors import EnvError
+from rapo_rllib.protocol.chat import ChatProtocol, without_spill
+from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.env_calls import EnvResult
+from rapo_rllib.settings import BranchingSettings, RolloutSettings
+from rapo_rllib.types import FALLBACK, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, Trajectory
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What all trajectories of a run have in common."""
+
+    chat: ChatProtocol
+    settings: RolloutSettings
+    size: int  # G, or ARPO's budget M
+    num_hybrid: int  # N_hybrid, at most ``size``
+    retrieval_prob: float
+    policy_version: int
+    seed: int
+    seeded: bool  # whether what a request samples depends on the seed, too
+    temperature: float
+    branching: BranchingSettings | None
+
+
+@dataclass
+class Episode:
+    """One trajectory under way. What it draws depends on its name and the seed, never on timing."""
+
+    name: str  # unique in the run: "version/question/3", or ".../3.1.0" for the first fork of that one at its step 1
+    question: Question
+    plan: RunPlan
+    trajectory: Trajectory
+    env: Any = None
+    stop: tuple[str, ...] = ()  # strings at which a step ends
+    env_started: float | None = None  # when the call of its env that is running began; None: none runs
+    history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
+    opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
+    started: float = field(init=False)
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+        self.rng = random.Random(f"{self.plan.seed}/{self.name}")
+
+    def fork(self, branch: int, member: int) -> Episode:
+        """One that shares everything so far, environment included, and goes its own way from here."""
+        name = f"{self.name}.{len(self.trajectory.steps)}.{branch}"
+        return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Response tokens left in the budget."""
+        return self.plan.settings.max_response_tokens - len(self.trajectory.token_ids)
+
+    @property
+    def out_of_steps(self) -> bool:
+        """Whether its budget of generated steps is used up."""
+        limit = self.plan.settings.max_steps
+        return limit is not None and len(self.trajectory.steps) >= limit
+
+    @property
+    def _closing_tag(self) -> str:
+        return f"</{self.plan.chat.settings.answer_tag}>"
+
+    def begin(self, question_text: str) -> None:
+        """Make the prompt. Raises ``EnvError`` if it is over the budget."""
+        self.trajectory.question_text = question_text
+        self.trajectory.prompt_ids = self.plan.chat.prompt_ids(question_text)
+        length, limit = len(self.trajectory.prompt_ids), self.plan.settings.max_prompt_tokens
+        if length > limit:
+            raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
+
+    def wants_trace(self, level: str) -> bool:
+        """Whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
+        asks_here = level == self.plan.settings.retrieval_level and self.trajectory.hybrid
+        return asks_here and self.rng.random() < self.plan.retrieval_prob
+
+    def request(self) -> GenerationRequest:
+        """The next generation: everything so far, continued by one step."""
+        seeded = self.plan.seeded and self.plan.temperature > 0
+        return GenerationRequest(
+            request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
+            token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
+            max_tokens=min(self.remaining_tokens, self.plan.settings.max_step_tokens or self.remaining_tokens),
+            stop=self.stop,
+            final_stop=self._closing_tag,
+            end_ids=tuple(self.plan.chat.end_ids),
+            temperature=self.plan.temperature,
+            entropy_top_k=self.plan.settings.entropy_top_k,
+            seed=self.rng.getrandbits(31) if seeded else None,
+        )
+
+    def query(self) -> HistoryQuery:
+        """What it asks the Step-Trace Buffer now."""
+        text, question, version = self.trajectory.question_text, self.question, self.plan.policy_version
+        return HistoryQuery(text, self.history.strip(), question.id, self.name, version, question.answers)
+
+    def append_step(self, completion: Completion) -> None:
+        """Append a generated step."""
+        step = self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
+        step.text, step.text_start = completion.text, len(self.trajectory.text)
+        self.trajectory.text += completion.text + completion.spill
+        self.history += completion.text
+        ids, finish = completion.token_ids, completion.finish
+        # what its last token wrote behind the answer's tag is part of the turn
+        self.trajectory.turn_ended = finish == "eos" or (
+            finish == "stop" and bool(ids) and ids[-1] in self.plan.chat.end_ids and not completion.spill.strip()
+        )
+
+    def take_result(self, result: EnvResult) -> None:
+        """Note what the environment made of the last step."""
+        step, info = self.trajectory.steps[-1], result.info
+        step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
+        step.observation, step.right = result.observation, info.get("step_right")
+        self.trajectory.reward += result.reward
+
+    def append_observation(self, observation: str, spill: str) -> bool:
+        """Append what the environment says, behind the ``spill`` of the step; False: the budget has no room for it."""
+        rendered = render_observation(observation, self.plan.chat.settings)
+        text = without_spill(rendered, spill)
+        token_ids = self.plan.chat.encode(text)
+        self.history += rendered
+        if len(token_ids) >= self.remaining_tokens:
+            self.trajectory.unfitting_tokens = len(token_ids)
+            return False
+        self.trajectory.append_observation(token_ids)
+        self.trajectory.text += text
+        return True
+
+    def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
+        """Append a step trace; False: the budget has no room for it. The policy always writes the next step."""
+        settings, trace = self.plan.settings, retrieved.trace
+        text = self.plan.chat.retrieved_text(trace.text)
+        token_ids = self.plan.chat.encode(text)
+        counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
+        if counted + len(token_ids) >= self.remaining_tokens:
+            return False
+        self.trajectory.append_retrieved(token_ids, retrieved)
+        self._note_shown(self.trajectory.retrievals[-1], trace)
+        self.trajectory.text += text
+        if settings.retrieval_query == "history" and trace.source != FALLBACK:  # which is no step
+            self.history += trace.text.rstrip() + "\n"
+        return True
+
+    def _note_shown(self, shown: Retrieval, trace: StepTrace) -> None:
+        shown.text_start = len(self.trajectory.text)
+        shown.own_question = trace.question == self.trajectory.question_text
+        shown.shows_answer = shows_answer(trace.text, self.question.answers)
+        answer = parse_step(trace.text, self.plan.chat.settings, ()).answer
+        shown.answer = "" if answer is None else boxed_answer(answer)
+
+    def take_outcome(self, info: Mapping[str, Any]) -> None:
+        """Note what the environment says at the end."""
+        self.trajectory.predicted = str(info.get("predicted", ""))
+        self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
+        self.trajectory.format_ok = bool(info.get("format_ok", True))
+        self.trajectory.reward_terms = dict(info.get("reward_terms", {}))
+        self.trajectory.score_failure = str(info.get("score_failure", ""))
+
+    def natural_end(self, completion: Completion) -> str:
+        """The name of an end that the environment has not named."""
+        if self._closing_tag in completion.text:
+            return "answer"
+        return "length" if completion.finish == "length" else "eos"
+
+    def called_tool(self) -> str | None:
+        """Tag of the tool that the last generated step calls, whether or not the call has returned."""
+        if not self.trajectory.steps:
+            return None
+        tool_tags = [stop[2:-1] for stop in self.stop if stop != self._closing_tag]
+        return parse_step(self.trajectory.steps[-1].text, self.plan.chat.settings, tool_tags).tool_tag
