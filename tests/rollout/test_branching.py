@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,6 +100,17 @@ def test_a_fall_of_the_entropy_forks_nobody_and_fresh_trajectories_fill_the_budg
     assert {t.end for t in group.trajectories} == {"answer"}
 
 
+def test_who_ends_first_leaves_the_others_room_to_fork() -> None:
+    loop = make_loop(unsure_after_a_result)
+    loop.engine.latency = lambda request: (
+        1 if request.request_id.startswith("0/q0/0") else 200
+    )  # the first one and its branches
+    poll = loop.engine.poll
+    loop.engine.poll = lambda: (time.sleep(0.001), poll())[1]
+    loop.run(QUESTIONS[:1])
+    assert (loop.stats.forks, loop.stats.refilled) == (4, 0)
+
+
 def test_the_threshold_is_compared_with_alpha_plus_beta_times_the_normalised_change() -> None:
     # entropies 1 -> 2 nats, V = 256: dH = 1 / log 256 = 0.1803, P = 0.5 + 0.2 * 0.1803 = 0.53607
     for threshold, forks in [(0.536, 4), (0.5361, 0)]:
@@ -127,6 +139,8 @@ def test_branches_fork_again_and_a_fork_may_go_more_than_two_ways() -> None:
     group = loop.run(QUESTIONS[:1])[0]
     assert len(group.trajectories) == 9 and loop.stats.forks == 8
     assert origins(group.trajectories)[1] == 1 and origins(group.trajectories)[3] >= 1
+    names = [request.request_id for request in loop.engine.requests]
+    assert len(set(names)) == len(names)
     assert group.rewards == [1.0] * 9
 
 

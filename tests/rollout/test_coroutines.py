@@ -1,18 +1,23 @@
-"""Coroutines on futures: who goes on when, what comes out of them, and how they end; calls on threads that are given up."""
+"""Coroutines on futures: who goes on when, what comes out of them, and how they end; searches; calls that are given up."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from collections.abc import Sequence, Set
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from test_loop import QUESTIONS, make_loop
+from test_loop import QUESTIONS, OneTrace, make_loop
 
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.searcher import Searcher
+from rapo_rllib.rollout.stats import RolloutStats
+from rapo_rllib.types import HistoryQuery, RetrievedTrace
 
 SOON_S = 30.0  # for what comes at once, however busy the machine is
 
@@ -63,7 +68,8 @@ def test_what_one_raises_comes_out_and_the_others_end_where_they_wait() -> None:
             ended.append(name)
 
     broken: Future[None] = Future()
-    coroutines.run(wait("patient", Future()))
+    patient = wait("patient", Future())  # held here too: it is closed, not collected
+    coroutines.run(patient)
     coroutines.run(wait("broken", broken))
     broken.set_exception(OSError("the engine is gone"))
     with pytest.raises(OSError, match="the engine is gone"):
@@ -86,6 +92,34 @@ def test_a_rollout_runs_where_an_event_loop_runs() -> None:
     assert asyncio.run(cell()) == [1.0] * 4
 
 
+def test_who_asks_while_a_search_is_under_way_is_answered_by_the_next() -> None:
+    released, batches = threading.Event(), list[int]()
+
+    class Waits(OneTrace):
+        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+            batches.append(len(queries))
+            released.wait()
+            return super().retrieve(queries, top_k, without)
+
+    coroutines, threads, stats, found = Coroutines(), CallThreads(1, "test"), RolloutStats(), list[str]()
+    searcher = Searcher(Retriever(Waits(), selection="nearest", top_k=1), threads, stats)
+
+    async def ask(question: str) -> None:
+        trace = await searcher.search(HistoryQuery(question, ""))
+        assert trace is not None
+        found.append(trace.trace.id)
+
+    for question in "abc":
+        coroutines.run(ask(question))
+        searcher.start(coroutines)
+    released.set()
+    while coroutines:
+        coroutines.resume(SOON_S)
+        searcher.start(coroutines)
+    assert (batches, found, stats.retrieval_queries) == ([1, 2], ["t1"] * 3, 3)
+    threads.shutdown()
+
+
 def until(reached: Any) -> None:
     deadline = time.monotonic() + SOON_S
     while not reached() and time.monotonic() < deadline:
@@ -93,6 +127,7 @@ def until(reached: Any) -> None:
     assert reached()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_call_that_is_given_up_ends_with_the_error_and_its_thread_is_replaced() -> None:
     threads, released, returned = CallThreads(1, "test"), threading.Event(), list[str]()
     caught: list[str] = []

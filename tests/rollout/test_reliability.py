@@ -20,7 +20,7 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.engine import GenerationRequest
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import Borrower, EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
@@ -61,10 +61,12 @@ class Hangs(ToolEnv):
     """Where it hangs, it says that it has for longer than any deadline: no test waits for one, and the others have time."""
 
     session: Borrower
+    hung = False
 
     def hang(self) -> None:
         assert self.session.env_started is not None
         self.session.env_started -= 2 * DEADLINE_S
+        self.hung = True
 
 
 class NeverStarts(Hangs):
@@ -202,6 +204,25 @@ def test_an_engine_that_broke_leaves_nothing_for_the_next_run(make_loop: MakeLoo
         assert loop.stats.ends == {"answer": 12} and loop.stats.tool_calls == {"python": 12}
 
 
+def test_environments_come_back_from_runs_that_end_and_runs_that_break(make_loop: MakeLoop) -> None:
+    loop = make_loop(says("<python>1 + 1</python>"), tool_workers=1)
+    assert isinstance(loop.engine, ScriptedEngine)
+    poll = loop.engine.poll
+
+    def break_when_all_write() -> list[Completion]:
+        if loop.engine.num_unfinished == 4:
+            raise EngineError("the engine broke")
+        return []
+
+    loop.engine.poll = break_when_all_write  # type: ignore[method-assign]
+    with pytest.raises(EngineError) as held:  # what it refers to is not collected
+        loop.run([TWO])
+    assert held.value and len(loop.envs._idle) == 4
+    loop.engine.poll = poll  # type: ignore[method-assign]
+    loop.run([TWO])
+    assert len(loop.envs._idle) == 4
+
+
 def test_a_request_that_the_engine_refuses_costs_its_trajectory(make_loop: MakeLoop) -> None:
     loop = make_loop(says("<python>1 + 1</python>"))
     accept = loop.engine.submit
@@ -237,6 +258,7 @@ def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptur
         pattern = r"question two, trajectory 0/two/(\d), step 1, tool wait, .* old: env.step has not returned after 6\d\d"
         found = [re.match(pattern, message) for message in caplog.messages]
         assert sorted(match[1] for match in found if match) == ["0", "1", "2", "3"]
+        assert loop.envs._idle and not any(env.hung for env in loop.envs._idle)  # nobody is lent what a thread still uses
 
 
 def test_an_environment_that_never_starts(make_loop: MakeLoop) -> None:

@@ -67,8 +67,12 @@ def test_in_lockstep_tools_wait_for_the_slowest_step_and_steps_for_the_slowest_t
     )
     submit = loop.engine.submit
     loop.engine.submit = lambda request: (events.append("write"), submit(request))
+    complete = loop.engine._complete
+    loop.engine._complete = lambda request: (complete(request), events.append("written"))[0]
+    poll = loop.engine.poll
+    loop.engine.poll = lambda: (time.sleep(0.02), poll())[1]  # a tool that did not wait would have run meanwhile
     loop.run(QUESTIONS)
-    assert events == ["write"] * 12 + ["tool"] * 12 + ["write"] * 12 + ["tool"] * 12
+    assert events == (["write"] * 12 + ["written"] * 12 + ["tool"] * 12) * 2
 
 
 def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
