@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @coroutine
 def result_of(future: Future[T]) -> Generator[Future[T], None, T]:
-    """Its result, or its exception, when there is one; for ``await`` in what :class:`Coroutines` runs."""
+    """Wait for a future; returns its result or raises its exception. For ``await`` in what :class:`Coroutines` runs."""
     try:
         yield future
         return future.result()
@@ -37,7 +37,7 @@ class Coroutines:
         self.waited_s = 0.0  # for a first future, while no coroutine could go on
 
     def __len__(self) -> int:
-        """How many wait; no other is left unless one is being run."""
+        """Number of coroutines that wait: all that have not ended, but for one that is being run."""
         return len(self._waiting)
 
     def run(self, task: Coroutine[Future[Any], None, None]) -> None:

@@ -49,7 +49,7 @@ class EnginePump:
         self._running: dict[str, Future[Completion]] = {}
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """One step of the policy. ``RequestError`` if the engine refuses the request."""
+        """Generate one step of the policy. ``RequestError`` if the engine refuses the request."""
         await self._barrier.wait()
         self._engine.submit(request)
         self._stats.requested_tokens += len(request.token_ids)

@@ -141,7 +141,7 @@ class EnvCalls:
         self._under_way: dict[Future[Any], tuple[str, Borrower]] = {}
 
     async def call(self, function: Callable[..., T], borrower: Borrower, *arguments: Any) -> T:
-        """What ``reset_env``, ``step_env`` or ``truncate_env`` returns, called on a thread."""
+        """Call ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns."""
         future = self._threads.submit(function, borrower, *arguments)
         self._under_way[future] = (function.__name__.removesuffix("_env"), borrower)
         try:

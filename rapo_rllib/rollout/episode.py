@@ -56,7 +56,7 @@ class Episode:
         self.rng = random.Random(f"{self.plan.seed}/{self.name}")
 
     def fork(self, branch: int, member: int) -> Episode:
-        """One that shares everything so far, environment included, and goes its own way from here."""
+        """Return one that shares everything so far, environment included, and goes its own way from here."""
         name = f"{self.name}.{len(self.trajectory.steps)}.{branch}"
         return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
 
@@ -89,7 +89,7 @@ class Episode:
         return asks_here and self.rng.random() < self.plan.retrieval_prob
 
     def request(self) -> GenerationRequest:
-        """The next generation: everything so far, continued by one step."""
+        """Ask for the next step: everything so far, continued."""
         seeded = self.plan.seeded and self.plan.temperature > 0
         return GenerationRequest(
             request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
@@ -104,7 +104,7 @@ class Episode:
         )
 
     def query(self) -> HistoryQuery:
-        """What it asks the Step-Trace Buffer now."""
+        """Ask the Step-Trace Buffer with all that happened so far."""
         text, question, version = self.trajectory.question_text, self.question, self.plan.policy_version
         return HistoryQuery(text, self.history.strip(), question.id, self.name, version, question.answers)
 
@@ -171,13 +171,13 @@ class Episode:
         self.trajectory.score_failure = str(info.get("score_failure", ""))
 
     def natural_end(self, completion: Completion) -> str:
-        """The name of an end that the environment has not named."""
+        """Name an end that the environment has not named."""
         if self._closing_tag in completion.text:
             return "answer"
         return "length" if completion.finish == "length" else "eos"
 
     def called_tool(self) -> str | None:
-        """Tag of the tool that the last generated step calls, whether or not the call has returned."""
+        """Return the tag of the tool that the last generated step calls, whether or not the call has returned."""
         if not self.trajectory.steps:
             return None
         tool_tags = [stop[2:-1] for stop in self.stop if stop != self._closing_tag]

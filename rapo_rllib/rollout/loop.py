@@ -167,7 +167,7 @@ class Run:
             self._stats.retrieval_skipped += 1
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
-        """A trajectory to its end, however it fails, and then what its group has room for."""
+        """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
         trajectory = episode.trajectory
         try:
             trajectory.end = await self.roll_out(group, episode)

@@ -24,7 +24,7 @@ class Searcher:
         self._searching = False
 
     async def search(self, query: HistoryQuery) -> RetrievedTrace | None:
-        """The step trace to show; None: nothing suitable was found. ``RetrievalError`` if the buffer does not answer."""
+        """Ask for a step trace; None: nothing suitable was found. ``RetrievalError`` if the buffer does not answer."""
         answer: Future[RetrievedTrace | None] = Future()
         self._asked.append((query, answer))
         return await result_of(answer)

@@ -102,9 +102,7 @@ def test_a_fall_of_the_entropy_forks_nobody_and_fresh_trajectories_fill_the_budg
 
 def test_who_ends_first_leaves_the_others_room_to_fork() -> None:
     loop = make_loop(unsure_after_a_result)
-    loop.engine.latency = lambda request: (
-        1 if request.request_id.startswith("0/q0/0") else 200
-    )  # the first one and its branches
+    loop.engine.latency = lambda request: 1 if request.request_id.startswith("0/q0/0") else 200  # of the first and its branches
     poll = loop.engine.poll
     loop.engine.poll = lambda: (time.sleep(0.001), poll())[1]
     loop.run(QUESTIONS[:1])
