@@ -48,7 +48,7 @@ def train(run: Any) -> None:
 
 def _pass_at_8(algo: Any, count: int) -> float:
     """Of held-out questions, sampled as in training, without retrieval."""
-    sampled = algo.env_runner.sample(questions=algo.test_questions[:count], group_size=ATTEMPTS)
+    sampled = algo.env_runner.sample(questions=algo.test_questions[:count], retrieval_prob=0.0, group_size=ATTEMPTS)
     return solved_once([[trajectory.correct for trajectory in group.trajectories] for group in sampled.groups])
 
 

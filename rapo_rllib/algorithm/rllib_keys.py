@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 
@@ -180,7 +181,7 @@ def _defaults() -> dict[str, Any]:
     return dict(vars(RAPOConfig()))
 
 
-def check_rllib_keys(config: Any) -> None:
+def check_rllib_keys(config: AlgorithmConfig) -> None:
     """Refuse what of RLlib's own keys and callbacks would be ignored.
 
     Raises:
@@ -197,7 +198,7 @@ def check_rllib_keys(config: Any) -> None:
     _check_callbacks(config.callbacks_class)
 
 
-def _is_default(config: Any, key: str) -> bool:
+def _is_default(config: AlgorithmConfig, key: str) -> bool:
     if key == "policies":  # RLlib puts spaces into it
         return set(config.policies) == {DEFAULT_MODULE_ID}
     if key == "simple_optimizer" and config.simple_optimizer is False:  # RLlib's own validation sets it

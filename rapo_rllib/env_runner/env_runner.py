@@ -152,7 +152,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self,
         *,
         questions: Sequence[Question],
-        retrieval_prob: float = 0.0,
+        retrieval_prob: float,
         explore: bool = True,
         group_size: int | None = None,
         buffer_view: BufferView | None = None,
@@ -162,7 +162,8 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
         Args:
             questions: what to roll out, a group each.
-            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory.
+            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory. Without a default: a job's is a
+                schedule that the driver reads, and one that was forgotten would be on-policy unseen.
             explore: False: greedy, without retrieval.
             group_size: trajectories per question; None: the config's.
             buffer_view: what the policy has added to the buffer, and how its traces have fared.

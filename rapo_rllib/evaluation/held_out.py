@@ -32,6 +32,7 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
         questions,
         restore=lambda: algorithm.bring_back_env_runners(group),
         timeout_s=config.evaluation_sample_timeout_s,
+        retrieval_prob=0.0,
         explore=False,
         group_size=1,
     )
