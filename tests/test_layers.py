@@ -136,6 +136,29 @@ def siblings(root: Path) -> list[str]:
     return found
 
 
+def circles(root: Path) -> list[set[str]]:
+    """Files of which each comes back to itself over imports, those for hints included."""
+    graph: dict[str, set[str]] = {}
+    for file in root.rglob("*.py"):
+        path = file.relative_to(root).as_posix()
+        names = (name for _, name in imported_names(tree_of(file.read_text(encoding="utf-8")), path))
+        targets = {module_path(name, root) for name in names if name.split(".")[0] == PACKAGE}
+        graph[path] = set() if path in LAZY else {target for target in targets if target not in (None, path)}  # type: ignore[misc]
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for target in graph.get(ahead.pop(), ()) - seen:
+                seen.add(target)
+                ahead.append(target)
+        return seen
+
+    reach = {path: reached(path) for path in graph}
+    found = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in graph if a in reach[a]}
+    return [set(circle) for circle in found]
+
+
 def lonely(root: Path) -> list[str]:
     """Files of fewer than ``FEW_LINES`` lines that one other file imports at most."""
     importers: dict[str, set[str]] = {}
@@ -151,6 +174,20 @@ def lonely(root: Path) -> list[str]:
 def test_package_keeps_the_order() -> None:
     assert len(list(ROOT.rglob("*.py"))) > 5, "the package was not found"
     assert faults(ROOT) == []
+
+
+def test_only_an_algorithm_and_its_config_know_each_other() -> None:
+    """RLlib has it so. What belongs to the two knows the config, whose methods they are parts of."""
+    assert all(path.startswith("algorithm/") for circle in circles(ROOT) for path in circle)
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    package = {
+        "buffer/a.py": "from rapo_rllib.buffer import b",
+        "buffer/b.py": "import rapo_rllib.buffer.a",
+        "buffer/c.py": "from . import a",
+    }
+    assert circles(write_tree(tmp_path, package)) == [{"buffer/a.py", "buffer/b.py"}]
 
 
 def test_the_root_has_few_files() -> None:

@@ -20,10 +20,11 @@ from typing import Any
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.agents.setup import AgentChoice, make_agent_factory, tool_tags
-from rapo_rllib.envs.benchmarks import Benchmark, benchmark_questions
+from rapo_rllib.envs.benchmarks import Benchmark
 from rapo_rllib.envs.benchmarks.table import WORDS
 from rapo_rllib.errors import AgentError
 from rapo_rllib.evaluation.metrics import Outcome
+from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
 from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
 from rapo_rllib.evaluation.settings import benchmark_tools, evaluation_config
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
@@ -31,25 +32,6 @@ from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, Settings
 from rapo_rllib.types import Question
-
-
-@dataclass(frozen=True)
-class AskedBenchmark:
-    """A benchmark with the questions that are asked."""
-
-    benchmark: Benchmark
-    questions: tuple[Question, ...]
-
-
-@dataclass(frozen=True)
-class EvaluationPlan:
-    """The questions and how they are asked; the same for every model, as are the settings that all of them answer with."""
-
-    asked: tuple[AskedBenchmark, ...]
-    tools: tuple[Any, ...] | None = None  # as in env_config.tools; None: the job's, or the benchmark's
-    scorer: Any = "auto"  # as in env_config.scorer; auto: the benchmark's
-    retrieval_prob: float = 0.0  # chance of a retrieval after a completed step, of every attempt
-
 
 Rows = list[dict[str, Any]]  # of one question, by attempt
 
@@ -73,14 +55,6 @@ def labels(choices: Sequence[AgentChoice]) -> list[str]:
     """A name for each model: its short one, with its place where an earlier one is called the same."""
     names = [choice.short_name for choice in choices]
     return [name if name not in names[:index] else f"{name} ({index + 1})" for index, name in enumerate(names)]
-
-
-def asked_benchmark(benchmark: Benchmark, path: str | None, max_questions: int | None) -> AskedBenchmark:
-    """The first questions of a benchmark. Raises ``ValueError`` if its data is not there, or has no questions."""
-    questions = benchmark_questions(benchmark, path)[:max_questions]
-    if not questions:
-        raise ValueError(f"benchmark {benchmark.name!r}: {path or benchmark.hub_id} holds no questions")
-    return AskedBenchmark(benchmark, questions)
 
 
 def evaluate_model(

@@ -18,7 +18,7 @@ from rapo_rllib.monitoring.metrics_flat import flattened
 
 if TYPE_CHECKING:
     from rapo_rllib.envs.benchmarks import Benchmark
-    from rapo_rllib.evaluation.models import EvaluationPlan
+    from rapo_rllib.evaluation.plan import EvaluationPlan
 
 ENV = "rapo/questions"
 ENV_KEYS = ("max_tool_calls", "protocol", "require_boxed", "reward", "tools")  # of env_config that an evaluation takes over

@@ -16,7 +16,7 @@ from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.cli.evaluate.choices import chosen_models
 from rapo_rllib.cli.evaluate.settings_source import SettingsSource
 from rapo_rllib.envs.benchmarks import BENCHMARKS
-from rapo_rllib.evaluation.models import AskedBenchmark, EvaluationPlan
+from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
 from rapo_rllib.evaluation.settings import resolved_settings
 
 PLAN = EvaluationPlan((AskedBenchmark(BENCHMARKS["gsm8k"], ()),))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
     from rapo_rllib.cli.evaluate.settings_source import SettingsSource
     from rapo_rllib.evaluation.journal import EvaluationJournal
-    from rapo_rllib.evaluation.models import EvaluationPlan, ModelRun
+    from rapo_rllib.evaluation.models import ModelRun
+    from rapo_rllib.evaluation.plan import EvaluationPlan
 
 RESULTS = "results.json"
 _OF_EPISODES = ("algo", "env", "episodes", "steps")  # parameters that mean something for other algorithms only
@@ -163,7 +164,7 @@ def _plan(
 ) -> EvaluationPlan:
     from rapo_rllib.cli.yaml_text import yaml_value
     from rapo_rllib.envs.benchmarks import BENCHMARKS
-    from rapo_rllib.evaluation.models import EvaluationPlan, asked_benchmark
+    from rapo_rllib.evaluation.plan import EvaluationPlan, asked_benchmark
     from rapo_rllib.rewards import check_scorer
     from rapo_rllib.validation import refuse_unknown_keys
 

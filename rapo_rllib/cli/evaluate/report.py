@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from rapo_rllib.evaluation.models import EvaluationPlan, ModelRun
+    from rapo_rllib.evaluation.models import ModelRun
+    from rapo_rllib.evaluation.plan import EvaluationPlan
 
 
 def results(runs: Sequence[ModelRun], plan: EvaluationPlan) -> dict[str, Any]:

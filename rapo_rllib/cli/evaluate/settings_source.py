@@ -18,7 +18,7 @@ from rapo_rllib.cli.train.run import prepare
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.setup import AgentChoice
-    from rapo_rllib.evaluation.models import EvaluationPlan
+    from rapo_rllib.evaluation.plan import EvaluationPlan
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,34 @@ import resource
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from .jail import Limits
-from .warden import WATCH_S
-
-if TYPE_CHECKING:
-    from .zygote import Zygote
+from .jail import Jail, Limits
+from .warden import WATCH_S, Orders
 
 LOCKED = 0xFE  # a child's first byte, before it reads any code
 _CPU_CLOCK = 2  # of clock ids made from process ids: the scheduler's own count
 
 
+class Parent(Protocol):
+    """What a child needs of the zygote that it was forked from."""
+
+    jail: Jail
+    orders: Orders | None
+    children: list[Child]
+
+    def watch(self, fd: int, handler: Callable[[], None]) -> None:
+        """Call ``handler`` when ``fd`` can be read."""
+
+    def forget(self, fd: int) -> None:
+        """No longer."""
+
+
 class Child:
     """One forked child, seen from the zygote."""
 
-    def __init__(self, zygote: Zygote, pid: int, lifeline: socket.socket, status: int, limits: Limits, number: int) -> None:
+    def __init__(self, zygote: Parent, pid: int, lifeline: socket.socket, status: int, limits: Limits, number: int) -> None:
         self.pid, self.number, self.limits = pid, number, limits
         self.deadline: float | None = None  # None: no call is running
         self._zygote, self._lifeline, self._status = zygote, lifeline, status
