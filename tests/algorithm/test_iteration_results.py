@@ -10,6 +10,7 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import EVALUATION_ITERATION_TIMER, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm import algorithm as module
 from rapo_rllib.algorithm.algorithm import RAPO
 from rapo_rllib.algorithm.run_summary import RunSummary
@@ -30,7 +31,7 @@ class Clock(SimpleNamespace):
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = RAPO.__new__(RAPO)
-    made.config = SimpleNamespace(evaluate_before_training=True, time_budget_s=None, evaluation_duration=4)
+    made.config = RAPOConfig().environment("rapo/word_problems").evaluation(evaluation_duration=4)
     made.run_summary, made.progress, made.metrics = RunSummary(), Clock(), MetricsLogger(root=True)
     made.test_questions, made._evaluations, made._version = [None] * 4, 0, 1
     made.training_s = made.evaluations_due = 0

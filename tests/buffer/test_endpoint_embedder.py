@@ -197,7 +197,7 @@ def test_the_other_precision_is_not_refused(make_buffer):
         ({"embedder": "https://#m"}, "an endpoint is named by its address"),
         ({"embedder": "http://h/v1#m", "pooling": "last_token"}, r"pooling = 'last_token': the endpoint 'http://h/v1#m' pools"),
         ({"embedder_tokenizer": "x"}, r"embedder_tokenizer = 'x': 'all-minilm-l6-v2' is no endpoint"),
-        ({"embedder_timeout_s": 0}, "embedder_timeout_s must be positive, got 0"),
+        ({"embedder_timeout_s": 0}, "embedder_timeout_s = 0: must be a number above 0"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(make_buffer, settings, message):

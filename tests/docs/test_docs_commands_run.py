@@ -122,6 +122,7 @@ ELSEWHERE = {
         "hours; its parts",
         "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",
     ),
+    "rllib train file job.yaml --estimate": ("a job of its own", "cli/test_estimate.py::test_a_local_job"),
     "python benchmarks/buffer_import.py": (
         "minutes on an idle machine; a few step traces",
         "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone",
