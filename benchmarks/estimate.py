@@ -18,7 +18,13 @@ from typing import Any
 from estimate_parts.jobs import JOBS, write_job
 from estimate_parts.watch import watch
 
-ROLE = {"engine": "engine", "learner": "learner", "the rllib command": "command"}
+ROLE = {
+    "engine": "engine",
+    "learner": "learner",
+    "first learner": "learner",
+    "other learners": "others",
+    "the rllib command": "command",
+}
 
 
 def estimated(job: Path, *options: str) -> dict[str, int]:
@@ -48,7 +54,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     lines = ["| job | process | estimated, GiB | measured, GiB | ratio |", "| --- | --- | --- | --- | --- |"]
     for name, found in results.items():
         for role, size in found["estimated"].items():
-            if role != "command" and role in found["measured"]:
+            if role not in ("command", "others") and role in found["measured"]:
                 measured = found["measured"][role]
                 lines.append(f"| {name} | {role} | {size / 2**30:.2f} | {measured / 2**30:.2f} | {size / measured:.2f} |")
     return "\n".join(lines)

@@ -24,7 +24,12 @@ JOBS: dict[str, dict] = {
     "float32, all activations kept": {**FLOAT32, **KEEP_ALL},
     "bfloat16 autocast": {**BFLOAT16},
     "bfloat16 autocast, all activations kept": {**BFLOAT16, **KEEP_ALL},
-    "the same, micro batches twice as large": {**BFLOAT16, **KEEP_ALL, "max_tokens_per_micro_batch": 1440},
+    "the same, micro batches twice as large": {
+        **BFLOAT16,
+        **KEEP_ALL,
+        "max_tokens_per_micro_batch": 1440,
+        "questions_per_step": 8,
+    },
     "selective": {**BFLOAT16, "model.gradient_checkpointing": "selective"},
     "bfloat16 weights, masters": {**BFLOAT16, "model.dtype": "bfloat16"},
     "LoRA": {**BFLOAT16, "model.lora": {"rank": 16, "alpha": 32}},

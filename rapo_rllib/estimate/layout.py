@@ -16,6 +16,7 @@ from rapo_rllib.estimate.states import (
     States,
     gathered_bytes,
     learner_states,
+    packed_bytes,
     reference_bytes,
     rounded_copy_bytes,
 )
@@ -87,7 +88,10 @@ def processes(job: Job, device_bytes: int | None) -> list[Process]:
     local_learner, local_engine = settings.rllib.num_learners == 0, settings.rllib.num_env_runners == 0
     found = []
     if not local_learner:
-        found.append(Process("learner", settings.rllib.num_learners, *_learner(job), settings.rllib.num_gpus_per_learner))
+        gpus_each, others = settings.rllib.num_gpus_per_learner, settings.rllib.num_learners - 1
+        found.append(Process("first learner" if others else "learner", 1, *_learner(job), gpus_each))
+        if others:
+            found.append(Process("other learners", others, *_learner(job, first=False), gpus_each))
     if not local_engine:
         found.append(_engine_process("engine", settings.rllib.num_env_runners, job, device_bytes))
     if settings.rllib.evaluation_num_env_runners:
@@ -95,7 +99,7 @@ def processes(job: Job, device_bytes: int | None) -> list[Process]:
     host, gpu = Memory((Part("Python and libraries", PYTHON, Kind.GUESS), *_buffer(job))), None
     gpus = 0.0
     if local_learner:
-        learner, gpu = _learner(job, PYTHON)
+        learner, gpu = _learner(job, alone=False)
         host, gpus = _joined(host, learner), gpus + settings.rllib.num_gpus_per_learner
     if local_engine:
         engine, engine_gpu = _engine(job, device_bytes)
@@ -113,22 +117,22 @@ def once() -> list[Process]:
     ]
 
 
-def _learner(job: Job, shared: int = 0) -> tuple[Memory, Memory | None]:
-    """On the host, and on a GPU. ``shared``: bytes of Python that another part of the process has counted."""
+def _learner(job: Job, *, first: bool = True, alone: bool = True) -> tuple[Memory, Memory | None]:
+    """On the host, and on a GPU. The ``first`` one hands weights to engines and checkpoints; ``alone``: in its process."""
     settings, model = job.settings, job.settings.model
-    base = () if shared else (Part("Python and libraries", PYTHON, Kind.GUESS),)
+    base = () if not alone else (Part("Python and libraries", PYTHON, Kind.GUESS),)
     reference = reference_bytes(job.shape, model, settings.objective.kl_coeff, job.shards)
     states = (*job.states.parts, *((Part("reference model", reference),) if reference else ()))
     weights = job.shape.parameters * ITEMSIZE[model.dtype]
-    sent = _sent(job)
+    sent = _sent(job) if first else ()
     if not settings.rllib.num_gpus_per_learner:
-        return Memory((*base, *states, *sent), _learner_phases(job, on_host=True)), None
+        return Memory((*base, *states, *sent), _learner_phases(job, writes=first)), None
     loading = {"loading": (Part("model, before it moves to the GPU", weights, Kind.BOUND),)}
     host = Memory((*base, Part("CUDA on the host", CUDA_HOST, Kind.GUESS), *sent), loading)
-    return host, Memory((Part("CUDA", CUDA_DEVICE, Kind.GUESS), *states), _learner_phases(job, on_host=False))
+    return host, Memory((Part("CUDA", CUDA_DEVICE, Kind.GUESS), *states), _learner_phases(job, writes=False))
 
 
-def _learner_phases(job: Job, on_host: bool) -> dict[str, Parts]:
+def _learner_phases(job: Job, writes: bool) -> dict[str, Parts]:
     settings, model = job.settings, job.settings.model
     count = micro_batches(job.tokens, job.row_tokens, job.learners, settings.update.num_minibatches)
     gradients = job.states.gradients * job.shards
@@ -140,10 +144,16 @@ def _learner_phases(job: Job, on_host: bool) -> dict[str, Parts]:
     copy = rounded_copy_bytes(job.shape, model, settings.engine.dtype, job.shards)
     if copy:
         phases["sync"] = (Part("weights rounded as the engine's", copy),)
-    if on_host:
-        trained = job.shape.adapters * 4 if model.lora is not None else job.shape.parameters * ITEMSIZE[model.dtype]
-        phases["checkpoint"] = (Part("weights on their way to a checkpoint", trained),)
+    if writes:
+        phases["checkpoint"] = _packed_weights(job)
     return phases
+
+
+def _packed_weights(job: Job) -> Parts:
+    """What RLlib asks a learner for with a checkpoint, and from another process also its copy in Ray's object store."""
+    size = packed_bytes(job.shape, job.settings.model, ITEMSIZE[job.settings.model.dtype])
+    parts = (Part("weights packed for a checkpoint", size),)
+    return (*parts, Part("the same in Ray's object store", size)) if job.settings.rllib.num_learners else parts
 
 
 def _sent(job: Job) -> Parts:
@@ -161,10 +171,7 @@ def _sent(job: Job) -> Parts:
 
 def _kept_by_rllib(job: Job) -> Parts:
     """RLlib packs the weights when it starts; the copy stays with a learner and an engine in one process."""
-    if job.settings.model.lora is not None:
-        return (Part("adapters that RLlib packed at its start", job.shape.adapters * 4),)
-    head = job.shape.head if job.shape.tied else 0
-    size = (job.shape.parameters + head) * ITEMSIZE[job.settings.engine.dtype]
+    size = packed_bytes(job.shape, job.settings.model, ITEMSIZE[job.settings.engine.dtype])
     return (Part("weights that RLlib packed at its start", size),)
 
 

@@ -96,5 +96,15 @@ def rounded_copy_bytes(shape: ModelShape, settings: ModelSettings, engine_dtype:
     return -(-(merged + other) // shards)
 
 
+def packed_bytes(shape: ModelShape, settings: ModelSettings, itemsize: int) -> int:
+    """Bytes of ``RLModule.get_state()``: all weights and the LM head, which is among them also where it is tied; or adapters.
+
+    ``(N + head) * itemsize``; LoRA: ``4 A``.
+    """
+    if settings.lora is not None:
+        return shape.adapters * FLOAT32
+    return (shape.parameters + (shape.head if shape.tied else 0)) * itemsize
+
+
 def _shared(states: States, shards: int) -> States:
     return States(*(-(-size // shards) for size in (states.weights, states.gradients, states.moments, states.masters)))

@@ -74,9 +74,12 @@ def test_learners_on_gpus_share_what_fsdp_shards(tmp_path: Path) -> None:
     changes = {"num_learners": 4, "num_gpus_per_learner": 1, "num_env_runners": 2, "num_gpus_per_env_runner": 1}
     path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=4, **changes)
     found = estimated(path, "--ray-address", "10.0.0.1:6379")
-    learner = next(process for process in found["processes"] if process["name"] == "learner")
-    assert (learner["count"], parts(learner, "gpu")["weights"]) == (4, SMOLLM2)
-    engine = next(process for process in found["processes"] if process["name"] == "engine")
+    named = {process["name"]: process for process in found["processes"]}
+    first, others, engine = (named[name] for name in ("first learner", "other learners", "engine"))
+    assert (first["count"], others["count"]) == (1, 3)
+    assert parts(first, "gpu")["weights"] == parts(others, "gpu")["weights"] == SMOLLM2
+    assert parts(first)["weights in shared memory"] == 4 * SMOLLM2
+    assert "weights in shared memory" not in parts(others)
     assert parts(engine, "gpu")["engine: weights"] == 4 * SMOLLM2
     assert {fit["fits"] for fit in found["fits"]} == {None}
     assert [fit["needed"] for fit in found["fits"] if fit["unit"] == "GPUs"] == [6]

@@ -66,6 +66,17 @@ def test_a_line_through_two_depths_is_the_whole_model(checkpointing: bool | str,
     assert found.later == pytest.approx(later, rel=0.02)
 
 
+def test_the_casts_of_autocast_live_until_the_head_has_run() -> None:
+    """So a large model has its peak in the head's forward pass, where models of two and three layers have it backward."""
+    config = AutoConfig.for_model(
+        "llama", **{**SIZES, "intermediate_size": 1024, "num_hidden_layers": 20, "vocab_size": 20_000}
+    )
+    own, row = settings(autocast_dtype="bfloat16", gradient_checkpointing="selective"), full_row(200, 40, 30, 5)
+    peaks = counted._passes(config, own, row, 1.0)[1]
+    assert max(peaks, key=peaks.__getitem__) == counted.HEAD
+    assert micro_batch(config, own, row).later == pytest.approx(peaks[counted.HEAD], rel=0.02)
+
+
 def test_real_tensors_live_as_long_as_those_without_data() -> None:
     """The same passes on a real model, counted in the same way."""
     from rapo_rllib.attention.forward import RowAttention

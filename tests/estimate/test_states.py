@@ -12,6 +12,7 @@ from rapo_rllib.estimate.states import (
     States,
     gathered_bytes,
     learner_states,
+    packed_bytes,
     reference_bytes,
     rounded_copy_bytes,
 )
@@ -174,3 +175,11 @@ def test_the_reference_model() -> None:
 )
 def test_copies_while_scoring_as_an_engine(settings: ModelSettings, engine: str, shards: int, expected: int) -> None:
     assert rounded_copy_bytes(thousand(settings), settings, engine, shards) == expected
+
+
+def test_packed_weights_are_those_of_the_module() -> None:
+    """Tied, of 1,000 parameters: the LM head of 80 elements comes twice."""
+    full, adapted = ModelSettings(), ModelSettings(lora=LoraSettings())
+    assert packed_bytes(replace(thousand(full), tied=True), full, 2) == 2160
+    assert packed_bytes(replace(thousand(full), tied=False), full, 2) == 2000
+    assert packed_bytes(thousand(adapted), adapted, 2) == 40
