@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rapo_rllib.estimate.parts import Kind, Memory, Part
+from rapo_rllib.estimate.parts import Kind, Memory, Part, Parts
 from rapo_rllib.estimate.shape import ModelShape, kv_bytes_per_token
 from rapo_rllib.estimate.states import ITEMSIZE
 from rapo_rllib.settings import EngineSettings
@@ -72,12 +72,12 @@ def cpu_memory(engine: Engine, settings: EngineSettings) -> Memory:
 def gpu_memory(engine: Engine, settings: EngineSettings, device_bytes: int | None) -> Memory:
     """On a GPU: the share that the job gives it, or where the GPU is not known what it needs for one long trajectory."""
     if device_bytes is not None:
-        share = Part("engine (engine.gpu_memory_utilization)", int(settings.gpu_memory_utilization * device_bytes))
-        return Memory((share,))
-    return Memory(
-        (
+        parts: Parts = (Part("engine (engine.gpu_memory_utilization)", int(settings.gpu_memory_utilization * device_bytes)),)
+    else:
+        parts = (
             Part("engine: weights", engine.weights),
             Part("engine: keys and values of one longest trajectory", engine.kv_per_token * engine.longest, Kind.BOUND),
             Part("engine: one step", engine.computing, Kind.GUESS),
         )
-    )
+    # an engine that sleeps has none of it in an update, and takes it again before the sync
+    return Memory((), {"rollout": parts, "sync": parts}) if settings.sleep else Memory(parts)

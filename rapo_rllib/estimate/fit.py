@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.estimate.machine import Machine
-from rapo_rllib.estimate.parts import Process
+from rapo_rllib.estimate.parts import Memory, Process
 
 ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
 GIB = 2**30
@@ -47,11 +47,18 @@ def host_bytes(processes: Sequence[Process], once: Sequence[Process], trials: in
 
 
 def gpu_peak(processes: Sequence[Process]) -> int:
-    """Bytes of the fullest GPU: processes with a fraction of one share it."""
+    """Bytes of the fullest GPU. Processes with a fraction of one share it, phase by phase: an engine may sleep in an update.
+
+    Example: a learner and an engine of half a GPU each share one; of two learners and no engine both do.
+    """
     whole = [process.gpu.peak for process in processes if process.gpu is not None and process.gpus >= 1]
-    parts = [process for process in processes if process.gpu is not None and 0 < process.gpus < 1]
-    shared = sum(process.gpu.peak for process in parts if process.gpu is not None)
-    return max([*whole, shared])
+    parts = [(process.gpus, process.gpu, process.count) for process in processes if process.gpu and 0 < process.gpus < 1]
+    shared, room = Memory(), 1.0
+    for turn in range(max((count for _, _, count in parts), default=0)):
+        for gpus, memory, count in parts:
+            if turn < count and gpus <= room + 1e-9:
+                shared, room = shared.beside(memory), room - gpus
+    return max([*whole, shared.peak])
 
 
 def num_gpus(processes: Sequence[Process], trials: int) -> float:

@@ -100,11 +100,11 @@ def processes(job: Job, device_bytes: int | None) -> list[Process]:
     gpus = 0.0
     if local_learner:
         learner, gpu = _learner(job, alone=False)
-        host, gpus = _joined(host, learner), gpus + settings.rllib.num_gpus_per_learner
+        host, gpus = host.beside(learner), gpus + settings.rllib.num_gpus_per_learner
     if local_engine:
         engine, engine_gpu = _engine(job, device_bytes)
-        host = _joined(host, engine, _kept_by_rllib(job) if local_learner else ())
-        gpu, gpus = _on_one_gpu(gpu, engine_gpu, settings), gpus + settings.rllib.num_gpus_per_env_runner
+        host = host.beside(engine).beside(Memory(_kept_by_rllib(job) if local_learner else ()))
+        gpu, gpus = _both(gpu, engine_gpu), gpus + settings.rllib.num_gpus_per_env_runner
     name = {(True, True): " with learner and engine", (True, False): " with learner", (False, True): " with engine"}
     return [Process("main" + name.get((local_learner, local_engine), ""), 1, host, gpu, gpus), *found]
 
@@ -188,7 +188,7 @@ def _engine(job: Job, device_bytes: int | None) -> tuple[Memory, Memory | None]:
 def _engine_process(name: str, count: int, job: Job, device_bytes: int | None) -> Process:
     host, gpu = _engine(job, device_bytes)
     base = Memory((Part("Python and libraries", PYTHON, Kind.GUESS),))
-    return Process(name, count, _joined(base, host), gpu, job.settings.rllib.num_gpus_per_env_runner)
+    return Process(name, count, base.beside(host), gpu, job.settings.rllib.num_gpus_per_env_runner)
 
 
 def _embedder(job: Job) -> Parts:
@@ -210,15 +210,5 @@ def _buffer(job: Job) -> Parts:
     return (*keys, *(_embedder(job) if settings.rllib.num_env_runners else ()))  # a local engine's process has one already
 
 
-def _on_one_gpu(learner: Memory | None, engine: Memory | None, settings: Settings) -> Memory | None:
-    """Of a process that has both: together, or with ``engine.sleep`` in turn."""
-    if learner is None or engine is None:
-        return learner or engine
-    if not settings.engine.sleep:
-        return _joined(learner, engine)
-    update = learner.phases.get("update", ())
-    return Memory(learner.always, {**learner.phases, "rollout": engine.always, "update": update})
-
-
-def _joined(one: Memory, other: Memory, more: Parts = ()) -> Memory:
-    return Memory((*one.always, *other.always, *more), {**one.phases, **other.phases})
+def _both(one: Memory | None, other: Memory | None) -> Memory | None:
+    return one.beside(other) if one is not None and other is not None else one or other

@@ -55,6 +55,16 @@ class Memory:
         """Bytes at the peak."""
         return total(self.parts)
 
+    def during(self, phase: str) -> int:
+        """Bytes in a phase, which may be one that others have."""
+        return total(self.always) + total(self.phases.get(phase, ()))
+
+    def beside(self, other: Memory) -> Memory:
+        """Of both together: phases of one name come at the same time."""
+        names = dict.fromkeys((*self.phases, *other.phases))
+        phases = {name: (*self.phases.get(name, ()), *other.phases.get(name, ())) for name in names}
+        return Memory((*self.always, *other.always), phases)
+
 
 @dataclass(frozen=True)
 class Process:

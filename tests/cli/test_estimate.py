@@ -87,12 +87,14 @@ def test_learners_on_gpus_share_what_fsdp_shards(tmp_path: Path) -> None:
 
 
 def test_a_search_is_its_largest_trial(tmp_path: Path) -> None:
-    path = write_job(tmp_path, lr={"grid_search": [1e-6, 1e-5]}, max_response_tokens={"choice": [30, 60]})
-    found = estimated(path, "--num-samples", "3", "--ray-num-cpus", "4")
-    assert (found["trials"], found["trials_at_once"]) == (6, 4)
+    engine = {"dtype": "float32", "kv_cache_gib": {"grid_search": [1.0, 0.5]}}
+    path = write_job(tmp_path, engine=engine, max_response_tokens={"choice": [30, 60]})
+    found = estimated(path, "--num-samples", "3", "--ray-num-cpus", "2")
+    assert (found["trials"], found["trials_at_once"]) == (6, 2)
     assert found["tokens"]["response"] == 2 * 4 * 60
+    assert parts(found["processes"][0])["engine: keys and values (engine.kv_cache_gib)"] == 2**30
     once = sum(process["host"]["bytes"] for process in found["processes"][1:])
-    assert found["host_bytes"] == 4 * found["processes"][0]["host"]["bytes"] + once
+    assert found["host_bytes"] == 2 * found["processes"][0]["host"]["bytes"] + once
 
 
 def test_what_tune_draws_from() -> None:

@@ -43,6 +43,30 @@ def test_processes_with_a_fraction_of_a_gpu_share_it() -> None:
     assert gpu_peak([process(0, gpu=30, gpus=0.5), process(0, gpu=40, gpus=1)]) == 40
 
 
+def test_as_many_share_a_gpu_as_there_is_room_for() -> None:
+    assert gpu_peak([process(0, count=2, gpu=30, gpus=0.5)]) == 60
+    assert gpu_peak([process(0, count=3, gpu=30, gpus=0.5), process(0, count=3, gpu=20, gpus=0.5)]) == 50
+    assert gpu_peak([process(0, count=2, gpu=30, gpus=0.25), process(0, gpu=20, gpus=0.5)]) == 80
+    assert gpu_peak([process(0, count=1, gpu=30, gpus=0.25), process(0, count=2, gpu=20, gpus=0.25)]) == 70
+
+
+def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
+    """Learner: 30, 40 more in an update, 10 in a sync. Engine: 50. Awake: 30 + 40 + 50; asleep: 30 + 50 + 10 in the sync."""
+    learner = Memory((Part("states", 30),), {"update": (Part("activations", 40),), "sync": (Part("copy", 10),)})
+    engine = Engine(weights=1, kv_per_token=1, computing=1, longest=1)
+    for sleep, expected in ((False, 120), (True, 90)):
+        settings = EngineSettings(sleep=sleep, gpu_memory_utilization=0.5)
+        other = gpu_memory(engine, settings, 100)
+        found = [Process("learner", 1, Memory(), learner, 0.5), Process("engine", 1, Memory(), other, 0.5)]
+        assert gpu_peak(found) == expected
+
+
+def test_memory_side_by_side() -> None:
+    one = Memory((Part("a", 1),), {"x": (Part("b", 2),)})
+    both = one.beside(Memory((Part("c", 4),), {"x": (Part("d", 8),), "y": (Part("e", 16),)}))
+    assert [both.during(phase) for phase in ("x", "y", "z")] == [15, 21, 5]
+
+
 def test_verdicts() -> None:
     machine = Machine(20 * GIB, 20 * GIB, 2, (80 * GIB,))
     (host,) = fits([process(15 * GIB)], [], 1, machine, here=True)
