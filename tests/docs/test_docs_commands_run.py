@@ -123,6 +123,10 @@ ELSEWHERE = {
         "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",
     ),
     "rllib train file job.yaml --estimate": ("a job of its own", "cli/test_estimate.py::test_a_local_job"),
+    "python benchmarks/estimate.py": (
+        "an hour; one of its jobs",
+        "benchmarks/test_estimate_measured.py::test_engine_and_learner_take_what_was_estimated",
+    ),
     "python benchmarks/buffer_import.py": (
         "minutes on an idle machine; a few step traces",
         "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone",
