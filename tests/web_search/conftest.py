@@ -22,7 +22,7 @@ def web_search() -> Iterator[Callable[..., WebSearch]]:
     made: list[WebSearch] = []
 
     def make(url: str, provider: str = "tavily", **options: Any) -> WebSearch:
-        plain = {"cache": None, "rate_per_s": None, "timeout_s": 0.5}
+        plain = {"cache": None, "rate_per_s": None, "timeout_s": 20.0}
         made.append(WebSearch(provider, base_url=url, **{**plain, **options}))
         return made[-1]
 
