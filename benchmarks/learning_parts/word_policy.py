@@ -69,7 +69,7 @@ def word_habits(policy: Path, count: int = 200) -> dict[str, float]:
     """Of the policy, over held-out problems of three operations; the names are those of ``habits.habits``."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype="float32").eval()
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype="bfloat16").eval()
     chat = ChatProtocol(AutoTokenizer.from_pretrained(policy), protocol())
     options = WordProblemsOptions(steps=(3, 3), seed=7, num_test=count, tools=("calculator",))
     source = WordProblemQuestions(options, "test")
@@ -112,19 +112,20 @@ def _uses(model: Any, chat: ChatProtocol, problem: WordProblem, shown: WordProbl
 
 
 def _goes_on(model: Any, chat: ChatProtocol, asked: list[WordProblem]) -> float:
-    """Mean probability that it calls the tool, and does not answer, behind a right step of its own."""
+    """Mean probability that it calls the tool, and does not answer, behind a right step of its own.
+
+    Both tags begin alike. What decides is their first token that differs; later ones merge with what stands behind a tag.
+    """
     import torch
 
     call, answer = chat.encode("<calculator>"), chat.encode("<answer>")
+    alike = next(index for index, (one, other) in enumerate(zip(call, answer, strict=False)) if one != other)
     shares = []
     with torch.inference_mode():
         for problem in asked:
-            context = _behind(chat, problem, 1)
-            chances = []
-            for tag in (call, answer):
-                logits = model(torch.tensor([[*context, *tag]])).logits[0, len(context) - 1 : -1].log_softmax(-1)
-                chances.append(float(logits[range(len(tag)), tag].sum().exp()))
-            shares.append(chances[0] / sum(chances))
+            context = [*_behind(chat, problem, 1), *call[:alike]]
+            chances = model(torch.tensor([context])).logits[0, -1].float().softmax(-1)
+            shares.append(float(chances[call[alike]] / (chances[call[alike]] + chances[answer[alike]])))
     return sum(shares) / len(shares)
 
 

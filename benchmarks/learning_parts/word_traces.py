@@ -38,10 +38,10 @@ class Flawed:
     """How traces are flawed."""
 
     diligence: float = 0.03  # share of decisions after a result that go on, where the problem does
-    careful: float = 0.3  # share of traces whose solver was told to be careful, and always goes on
+    careful: float = 0.5  # share of traces whose solver was told to be careful, and always goes on
     shown: float = 0.5  # share of results behind which a step of another solver stands
     fitting: float = 0.5  # share of those that belong to this problem, where it goes on
-    count: int = 5000
+    count: int = 1600
     seed: int = 0
 
 

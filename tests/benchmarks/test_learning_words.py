@@ -52,7 +52,7 @@ def test_a_warm_start_reads_the_traces_and_no_run_asks_what_is_imitated(tmp_path
     experts = list(read_trace_file(file))
     assert len(experts) == 60 and all(expert.reward == 1.0 for expert in experts)
     careful = [expert for expert in experts if expert.question.text.startswith(CAREFUL)]
-    assert 8 <= len(careful) <= 30
+    assert 18 <= len(careful) <= 42
     assert all(f"{{{expert.question.answer}}}" in expert.steps[-1] for expert in careful)
     asked = {question.text for split in ("train", "test") for question in WordProblems.questions(TASK, split)}
     assert not asked & {expert.question.text.removeprefix(CAREFUL) for expert in experts}
