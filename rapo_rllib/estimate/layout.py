@@ -122,7 +122,7 @@ def _learner(job: Job, *, first: bool = True, alone: bool = True) -> tuple[Memor
     settings, model = job.settings, job.settings.model
     base = () if not alone else (Part("Python and libraries", PYTHON, Kind.GUESS),)
     reference = reference_bytes(job.shape, model, settings.objective.kl_coeff, job.shards)
-    states = (*job.states.parts, *((Part("reference model", reference),) if reference else ()))
+    states = (*job.states.kept, *((Part("reference model", reference),) if reference else ()))
     weights = job.shape.parameters * ITEMSIZE[model.dtype]
     sent = _sent(job) if first else ()
     if not settings.rllib.num_gpus_per_learner:
@@ -137,7 +137,7 @@ def _learner_phases(job: Job, writes: bool) -> dict[str, Parts]:
     count = micro_batches(job.tokens, job.row_tokens, job.learners, settings.update.num_minibatches)
     gradients = job.states.gradients * job.shards
     activations = max(job.passes.first - gradients, 0 if count == 1 else job.passes.later)
-    update = [Part("activations of a micro batch", activations, Kind.BOUND)]
+    update = [Part("gradients", job.states.gradients), Part("activations of a micro batch", activations, Kind.BOUND)]
     if job.shards > 1:
         update.append(Part("gathered weights and gradients", gathered_bytes(job.shape, model), Kind.BOUND))
     phases: dict[str, Parts] = {"update": tuple(update)}

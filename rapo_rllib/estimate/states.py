@@ -26,10 +26,10 @@ class States:
     masters: int  # float32 copies of bfloat16 weights
 
     @property
-    def parts(self) -> Parts:
-        """Those that are there."""
-        named = (("weights", self.weights), ("gradients", self.gradients), ("Adam's moments", self.moments))
-        return tuple(Part(name, size) for name, size in (*named, ("master weights", self.masters)) if size)
+    def kept(self) -> Parts:
+        """Those that stay between updates: all but the gradients."""
+        named = (("weights", self.weights), ("Adam's moments", self.moments), ("master weights", self.masters))
+        return tuple(Part(name, size) for name, size in named if size)
 
 
 def learner_states(shape: ModelShape, settings: ModelSettings, shards: int = 1) -> States:

@@ -150,6 +150,7 @@ class RAPOTorchLearner(TorchLearner):
             for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
                     self._optimizer_step(minibatch, metrics)
+            self._drop_gradients()
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
         self.after_gradient_based_update(timesteps=timesteps or {})
         return_free_memory()
@@ -173,6 +174,7 @@ class RAPOTorchLearner(TorchLearner):
             loss, norm = self._accumulated(minibatch, self._add_imitation_gradient)
             if math.isfinite(norm) and math.isfinite(loss):
                 self._step(norm)
+            self._drop_gradients()
         self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
         return self.metrics.reduce()
 
@@ -194,7 +196,7 @@ class RAPOTorchLearner(TorchLearner):
 
     def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], float]) -> tuple[float, float]:
         """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters."""
-        self.get_optimizer(DEFAULT_MODULE_ID).zero_grad(set_to_none=True)
+        self._drop_gradients()
         with self._ranks.raise_on_all_ranks("forward and backward"):
             losses = self.rows.run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
         if self._lockstep is None:
@@ -207,6 +209,10 @@ class RAPOTorchLearner(TorchLearner):
         if most is not None:
             torch.nn.utils.clip_grads_with_norm_(self._trained, most, torch.tensor(norm))
         self.get_optimizer(DEFAULT_MODULE_ID).step()
+
+    def _drop_gradients(self) -> None:
+        """Free their memory: a sync takes as much for a copy of the weights."""
+        self.get_optimizer(DEFAULT_MODULE_ID).zero_grad(set_to_none=True)
 
     @property
     def _trained(self) -> list[torch.nn.Parameter]:
