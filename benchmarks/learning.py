@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -137,14 +136,13 @@ def report(options: argparse.Namespace) -> list[str]:
 
 
 def words(options: argparse.Namespace) -> list[str]:
-    """Run what counts of SmolLM2 on the word problems, one run at a time, and add what has ended to the raw results."""
+    """Run what counts of SmolLM2 on the word problems, and add what has ended to the raw results."""
     found = word_policies(options.folder / "word_policies", options.results / "word_habits.json")
-    one = argparse.Namespace(**{**vars(options), "at_once": 1})  # each takes both cores, and memory
     rated, chosen = options.folder / "word_rates", options.results / "word_rates.json"
     if not chosen.exists():
         trial = [(arm, lr, seed) for arm in plan.WORD_RATED for lr in plan.WORD_RATES for seed in plan.WORD_RATE_SEEDS]
         runs = [_word_run(arm, seed, lr, found, rated) for arm, lr, seed in trial]
-        if failed := _run(runs, one):
+        if failed := _run(runs, options):
             return failed
         if not all(rows_of(run.file) for run in runs):
             return []
@@ -152,14 +150,14 @@ def words(options: argparse.Namespace) -> list[str]:
     folder, there = options.folder / "words", read(options.results)
     wanted = [(arm, seed) for seed in range(plan.WORD_SEEDS) for arm in plan.WORD_ARMS]
     missing = [(arm, seed) for arm, seed in wanted if seed not in there.get(("words", arm), {})]
-    failed = _run([_word_run(arm, seed, rate_of(arm, chosen), found, folder) for arm, seed in missing], one)
+    failed = _run([_word_run(arm, seed, rate_of(arm, chosen), found, folder) for arm, seed in missing], options)
     print(f"{collect(folder, options.results)} runs have ended here, {len(missing)} were missing before", flush=True)
     return failed
 
 
 def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -> WordRun:
     folder.mkdir(parents=True, exist_ok=True)
-    return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder), threads=len(os.sched_getaffinity(0)))
+    return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder))
 
 
 COMMANDS = {command.__name__: command for command in (policies, rates, chains, seconds, report, short, words)}
