@@ -20,7 +20,7 @@ class WordRun:
     policy: str  # folder of the base policy
     folder: str  # of everything it writes
     tokens: int = WORD_TOKENS  # generated in training before it ends
-    evaluation_interval: int = 4  # iterations
+    evaluation_interval: int = 2  # iterations
     threads: int = 1
     attempted: int = 50  # held-out questions of pass@8
     calls: str = "words"  # where a run on the chains says how many calculations they have
@@ -45,7 +45,7 @@ class WordRun:
         return (
             base_config(self.policy)
             .environment("rapo/word_problems", env_config={**TASK, "seed": self.seed})
-            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=200)
+            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=100)
             .debugging(seed=self.seed)
             .training(
                 questions_per_step=12,
