@@ -23,7 +23,7 @@ WORD_TOKENS = 30_000
 WORD_RATES = (5e-6, 1e-5, 2e-5)
 WORD_RATED = ("grpo", "rapo")
 WORD_RATE_SEEDS = (1000,)
-WORD_GATES = {"careful": (0.7, 1.0), "goes_on_1": (0.02, 0.05), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
+WORD_GATES = {"careful": (0.7, 1.0), "goes_on_1": (0.01, 0.05), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
 GATES = {"careful": (0.9, 1.0), "goes_on_1": (0.01, 0.06), "reads_1": (0.85, 1.0), "takes_over_1": (0.0, 0.15)}
 
 
