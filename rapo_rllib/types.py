@@ -26,6 +26,9 @@ class Question:
     seed: int | None = None  # handed to `env.reset(seed=...)`
     source: str = ""
     benchmark: str = ""  # an evaluation also tells the accuracy on the questions of each, by this name
+    # (role, text) of turns that its data set puts before it: a system prompt, then users' and assistants' in turn
+    turns: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tools: tuple[str, ...] | None = field(default=None, repr=False)  # names of those that it may call; None: all there are
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -101,6 +104,15 @@ TRAINED_KINDS = (TokenKind.POLICY, TokenKind.EXPERT)
 ROLLOUT, EXPERT, REPLAY = "rollout", "expert", "replay"  # origins of a trajectory
 
 
+@dataclass(frozen=True)
+class ToolUse:
+    """One tool call that was run, or could not be."""
+
+    tool: str  # its name
+    error: str | None = None  # why it failed, e.g. "timeout"
+    seconds: float = 0.0
+
+
 @dataclass
 class Step:
     """One generated step: the policy tokens ``token_ids[start:stop]`` of its trajectory."""
@@ -114,6 +126,20 @@ class Step:
     observation: str = ""
     right: bool | None = None  # whether it is a step of a solution, where its environment can tell
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
+    record: str | None = None  # its text in the text protocol, where it is written in another form
+    calls: tuple[ToolUse, ...] = ()  # of a turn with several
+
+    @property
+    def as_text(self) -> str:
+        """Its text in the text protocol, which histories and step traces are kept in."""
+        return self.text if self.record is None else self.record
+
+    @property
+    def uses(self) -> tuple[ToolUse, ...]:
+        """Every tool call of it."""
+        if self.calls or self.tool is None:
+            return self.calls
+        return (ToolUse(self.tool, self.tool_error, self.tool_seconds),)
 
 
 @dataclass

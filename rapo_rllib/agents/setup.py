@@ -23,6 +23,8 @@ from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.make import MakeReader, make_protocol
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
@@ -150,11 +152,15 @@ def _vllm_agent(
     model = ModelSettings(name_or_path=policy_folder(choice.name, choice.key), trust_remote_code=trusted)
     check_model(model.name_or_path, key=choice.key)
 
+    if settings.protocol.format != "tags":  # those take any model
+        protocol_of_agent(settings, source, model)
+
     def opened() -> OffPolicyAgent:
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
+        from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 
         path, seed = resolve_model(model.name_or_path), settings.rllib.seed if choice.seed is None else choice.seed
-        chat = ChatProtocol(load_tokenizer(model), settings.protocol, tool_tags(source))
+        chat = protocol_of_agent(settings, source, model, vllm_call_reader)
         engine_settings = replace(settings.engine, sleep=False)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
@@ -170,6 +176,11 @@ def _vllm_agent(
 def _endpoint_agent(
     settings: Settings, source: QuestionSource, choice: AgentChoice, rollout: RolloutSettings
 ) -> Callable[[], OffPolicyAgent]:
+    if settings.protocol.format != "tags":
+        raise ValueError(
+            f"protocol.format = {settings.protocol.format!r} with {choice.key} = {choice.name!r}: an endpoint writes in tags; "
+            "run this with a job whose protocol.format is 'tags' (step traces are kept in tags in any case)"
+        )
     asked = (choice.name, choice.model, choice.api, choice.key_variable, choice.timeout_s)
     named_by = "--agent, --agent-model" if choice.key == "--agent" else choice.key
     options = EndpointOptions(*asked, extra=choice.extra, named_by=named_by)
@@ -191,6 +202,17 @@ def _endpoint_agent(
         return EndpointAgent(endpoint, ours, envs, rollout, choice.concurrency, choice.seed)
 
     return opened
+
+
+def protocol_of_agent(
+    settings: Settings, source: QuestionSource, model: ModelSettings, make_reader: MakeReader | None = None
+) -> RolloutProtocol:
+    """How an agent with the tokenizer of ``model`` writes and reads. ``ValueError`` where it cannot."""
+    env = source.env_maker()()
+    try:
+        return make_protocol(load_tokenizer(model), settings.protocol, env, make_reader)
+    finally:
+        env.close()
 
 
 def tool_tags(source: QuestionSource) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.engine import Engine
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -43,7 +43,7 @@ class VLLMAgent:
     def __init__(
         self,
         engine: Engine,
-        chat: ChatProtocol,
+        chat: RolloutProtocol,
         make_env: Callable[[], Any],
         settings: RolloutSettings,
         at_once: int,
@@ -82,7 +82,7 @@ def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
     """A trajectory as texts: every step with its observation, without what a last token wrote beyond a closing tag."""
     last = len(trajectory.steps) - 1
     steps = tuple(
-        step.text + (render_observation(step.observation, settings) if index < last else "")
+        step.as_text + (render_observation(step.observation, settings) if index < last else "")
         for index, step in enumerate(trajectory.steps)
     )
     return Attempt(
@@ -93,7 +93,7 @@ def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
         trajectory.num_generated,
         correct=trajectory.correct,
         format_ok=trajectory.format_ok,
-        num_tool_calls=sum(step.tool is not None for step in trajectory.steps),
+        num_tool_calls=sum(len(step.uses) for step in trajectory.steps),
         retrieved=tuple(retrieval.trace_id for retrieval in trajectory.retrievals),
         failed_retrievals=trajectory.failed_retrievals,
         score_failure=trajectory.score_failure,

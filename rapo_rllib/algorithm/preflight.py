@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rapo_rllib.models.loading import check_model_config, model_skeleton
+from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
+from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.settings import BufferSettings, WarmStartSettings
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def check_parts(config: RAPOConfig) -> None:
     check_model_config(model)
     if model.lora is not None:
         check_targets(model_skeleton(model), model.lora)
-    source.env_maker()().close()
+    env = source.env_maker()()
+    if settings.protocol.format != "tags":  # those take any model
+        make_protocol(load_tokenizer(model), settings.protocol, env)
+    env.close()
     source.questions("train")
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)

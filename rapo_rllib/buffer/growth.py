@@ -51,7 +51,7 @@ def grown_candidates(
 
 def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str) -> list[StepTrace]:
     texts = [
-        step.text + (render_observation(step.observation, protocol) if step.observation else "") for step in trajectory.steps
+        step.as_text + (render_observation(step.observation, protocol) if step.observation else "") for step in trajectory.steps
     ]
     if level == "trajectory":
         return [_trace(trajectory, "", "".join(texts), 0)] if not trajectory.own_start else []

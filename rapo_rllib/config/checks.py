@@ -47,6 +47,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_off_policy(settings)
     _check_shown_steps(settings)
     _check_warm_start(settings.warm_start)
+    _check_native(settings)
 
 
 def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
@@ -196,4 +197,29 @@ def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
         raise ValueError(
             f"warm_start.env_config = {warm_start.env_config} with warm_start.traces = {warm_start.traces!r}: a file "
             "holds its own questions; leave env_config out, or set traces to 'expert'"
+        )
+
+
+def _check_native(settings: Settings) -> None:
+    """What is written in tags, and what a template has no place for."""
+    if settings.protocol.format != "native":
+        return
+    expert = settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert"
+    imitates = settings.objective.shown_steps in ("imitated", "own")
+    refused = {
+        "warm_start": (settings.warm_start is not None, "leave it out"),
+        "off_policy_source = 'expert'": (bool(expert), "set it to 'replay', or off_policy_trajectories to 0"),
+        f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context' or 'removed'"),
+    }
+    for key, (is_set, instead) in refused.items():
+        if is_set:
+            raise ValueError(
+                f"{key} with protocol.format = 'native': what others wrote is kept in tags, which a policy of this format must "
+                f"not learn to write; {instead}, or set protocol.format to 'tags'"
+            )
+    in_turn = settings.rollout.retrieval_level == "trajectory" and settings.protocol.show_retrieved == "turn"
+    if in_turn and settings.uses_retrieval:
+        raise ValueError(
+            "retrieval_level = 'trajectory' with protocol.show_retrieved = 'turn': before the first step there is no place for "
+            "a turn of its own; set protocol.show_retrieved to 'tags'"
         )

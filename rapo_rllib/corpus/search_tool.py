@@ -47,6 +47,8 @@ class CorpusSearch:
 
     name = "search"
     tag = "search"
+    description = "Searches for passages that answer a query."
+    argument = "query"
 
     def __init__(
         self,

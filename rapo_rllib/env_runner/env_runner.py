@@ -77,17 +77,17 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         )
 
     def _make_loop(self) -> Any:
-        from rapo_rllib.protocol.chat import ChatProtocol
+        from rapo_rllib.protocol.make import make_protocol
         from rapo_rllib.rollout.env_calls import EnvPool, check_copies
         from rapo_rllib.rollout.loop import RolloutLoop
+        from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 
         settings, make_env = self.settings, self.config.question_source.env_maker()
         probe = make_env()
-        tool_tags = getattr(probe.unwrapped, "tool_tags", ())
         if settings.rollout.branching is not None:
             check_copies(probe)
+        chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
         probe.close()
-        chat = ChatProtocol(load_tokenizer(settings.model), settings.protocol, tool_tags)
         envs = EnvPool(make_env, settings.protocol.answer_tag)
         return RolloutLoop(self.engine, chat, envs, settings.rollout, self._make_retriever(), seed=settings.rllib.seed)
 

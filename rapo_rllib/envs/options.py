@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, build, knob
+from rapo_rllib.validation import require
 
 Options = TypeVar("Options")
 
@@ -40,3 +41,6 @@ class ToolEnvOptions(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_scorer(self.scorer)
+        whole_text = self.protocol.format == "native" and self.reward.format_check == "whole_text"
+        rule = "with protocol.format = 'native' there are no tags to check: must be 'final_step'"
+        require(not whole_text, "reward.format_check", self.reward.format_check, rule)

@@ -15,11 +15,15 @@ import gymnasium
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
+from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, reward_terms, shared_scorer
 from rapo_rllib.rewards.formats import well_formed
-from rapo_rllib.tools import shared_tool
+from rapo_rllib.tools import ToolResult, shared_tools
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
-from rapo_rllib.types import Question
+from rapo_rllib.tools.schema import input_of, problem_of
+from rapo_rllib.types import Question, ToolUse
+
+UNKNOWN = "unknown"  # what calls of tools that are not there are counted by
 
 
 class ToolEnv(gymnasium.Env[str, str]):
@@ -41,12 +45,18 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.env_config = {**(env_config or {}), **kwargs}
         self.observation_space = AnyText()
         self.action_space = AnyText()
-        self._tools = _by_tag([shared_tool(entry) for entry in self.options.tools])
+        self._tools = _by_tag([tool for entry in self.options.tools for tool in shared_tools(entry)])
+        self.tool_schemas = self._schemas()
         self._scorer = shared_scorer(self.options.scorer)
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
+
+    def _schemas(self) -> list[Schema]:
+        """What the prompt says of the tools: of all that have arguments; in the model's own format of every one."""
+        native = self.options.protocol.format == "native"
+        return [tool.schema for tool in self._tools.values() if native or hasattr(tool.tool, "parameters")]
 
     @property
     def tool_tags(self) -> tuple[str, ...]:
@@ -73,33 +83,75 @@ class ToolEnv(gymnasium.Env[str, str]):
         return question
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take the text of one generated step.
+        """Take one generated step: a text in the text protocol, or a :class:`Turn` whose calls were read.
 
-        A complete tool call is run: observation is its bare output, info has ``tool``, ``tool_error``, ``tool_seconds``, and
-        ``step_right`` where the environment knows a solution.
+        Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
+        ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
         Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
         to the reward, and ``score_failure`` if the scorer could not judge. One call too many truncates it, scored as
         unanswered, with ``end = "tool_limit"``.
         """
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
-        parsed = parse_step(action, self.options.protocol, self.tool_tags)
-        if parsed.tool_tag is None:
-            predicted = None if parsed.answer is None else boxed_answer(parsed.answer)
-            reward, info = self._outcome(predicted, EpisodeStep(action))
+        turn = self._read(action)
+        if not turn.calls:
+            predicted = None if turn.answer is None else boxed_answer(turn.answer)
+            reward, info = self._outcome(predicted, EpisodeStep(str(action)), answer_text=turn.content)
             return "", reward, True, False, info
-        self._num_calls += 1
+        self._num_calls += len(turn.calls)
         if self._num_calls > self.options.max_tool_calls:
-            reward, info = self._outcome(None, EpisodeStep(action))
+            reward, info = self._outcome(None, EpisodeStep(str(action)))
             return "", reward, False, True, {**info, "end": "tool_limit"}
-        tool = self._tools[parsed.tool_tag]
+        results = [self._called(call) for call in turn.calls]
+        for index, (tag, result) in enumerate(results):
+            self._steps.append(EpisodeStep("" if index else str(action), tag, result.text, result.error))
+        observation = Observation.of([result.text for _, result in results])
+        return observation, 0.0, False, False, self._info_of(results)
+
+    def _read(self, action: str) -> Turn:
+        """The calls or the answer in a step."""
+        if self.options.protocol.format == "native":
+            return action if isinstance(action, Turn) and action.native else Turn.of(action, content=action, answer=action)
+        parsed = parse_step(action, self.options.protocol, self.tool_tags)
+        calls = () if parsed.tool_tag is None else (Call(parsed.tool_tag, {"": parsed.tool_input or ""}),)
+        return Turn.of(action, calls=calls, answer=parsed.answer)
+
+    def _called(self, call: Call) -> tuple[str, ToolResult]:
+        """Run one call, or say what is wrong with it; returns the tag that it is counted by, too."""
+        assert self._question is not None
+        tool, offered = self._tools.get(call.name), self._question.tools
+        if call.problem:
+            return call.name if tool is not None else UNKNOWN, ToolResult(f"Error: {call.problem}", "malformed")
+        if tool is None or (offered is not None and call.name not in offered):
+            names = ", ".join(offered if offered is not None else self._tools) or "none"
+            return UNKNOWN, ToolResult(f"Error: there is no tool {call.name!r}; the tools are: {names}", "unknown")
+        if self.options.protocol.format == "tags":
+            text = call.arguments[""]
+        elif problem := problem_of(tool.schema, call.arguments):
+            return tool.tag, ToolResult(f"Error: {problem}", "arguments")
+        else:
+            text = input_of(tool.schema, call.arguments)
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session())
-        result = session.run(parsed.tool_input or "")
-        self._steps.append(EpisodeStep(action, tool.tag, result.text, result.error))
-        called: dict[str, Any] = {"tool": tool.name, "tool_error": result.error, "tool_seconds": result.seconds}
-        if (right := self.step_right(self._question, result.text)) is not None:
-            called["step_right"] = right
-        return result.text, 0.0, False, False, called
+        return tool.tag, session.run(text)
+
+    def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
+        """What a step with calls tells: of several, their names, the first error and the time of all."""
+        assert self._question is not None
+        uses = [ToolUse(self._name_of(tag), result.error, result.seconds) for tag, result in results]
+        info: dict[str, Any] = {
+            "tool": ", ".join(dict.fromkeys(use.tool for use in uses)),
+            "tool_error": next((use.error for use in uses if use.error), None),
+            "tool_seconds": sum(use.seconds for use in uses),
+        }
+        if len(uses) > 1:
+            info["tool_calls"] = [(use.tool, use.error, use.seconds) for use in uses]
+        judged = [self.step_right(self._question, result.text) for _, result in results]
+        if None not in judged:
+            info["step_right"] = all(judged)
+        return info
+
+    def _name_of(self, tag: str) -> str:
+        return self._tools[tag].name if tag in self._tools else tag
 
     def step_right(self, question: Question, output: str) -> bool | None:
         """Whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
@@ -125,10 +177,11 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Let go of everything."""
         self.end_sessions()
 
-    def _outcome(self, predicted: str | None, *last: EpisodeStep) -> tuple[float, dict[str, Any]]:
+    def _outcome(self, predicted: str | None, *last: EpisodeStep, answer_text: str = "") -> tuple[float, dict[str, Any]]:
         """Score the end of an episode; ``predicted`` is None if there was no answer, ``last`` the step that ended it."""
         assert self._question is not None
-        options, episode = self.options, Episode((*self._steps, *last), self.options.protocol, self.turn_ended)
+        options = self.options
+        episode = Episode((*self._steps, *last), options.protocol, self.turn_ended, answer_text)
         check = options.reward.format_check
         format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
         format_ok = format_ok and (self.turn_ended or not options.reward.require_eos)

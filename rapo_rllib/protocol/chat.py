@@ -1,14 +1,18 @@
-"""Question to prompt tokens; observations and step traces to tokens that are appended. algorithm.md section 2.
+"""The tags format: question to prompt tokens; observations and step traces to tokens that are appended. algorithm.md section 2.
 
 Everything is encoded once, alone, and appended: what the policy generated is never decoded and encoded again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from rapo_rllib.protocol.steps import parse_step, render_observation
+from rapo_rllib.protocol.turns import Piece, Schema, Turn, text_argument
 from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import Question
 
 _TOOL_LINES = {
     "python": "<python>code</python> runs Python and shows what it prints.",
@@ -24,9 +28,10 @@ _SYSTEM_PROMPT = (
 )
 
 
-def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str]) -> str:
-    """The system prompt that explains the protocol for one tool set."""
-    lines = [_TOOL_LINES.get(tag, f"<{tag}>input</{tag}> calls the tool {tag}.") for tag in tool_tags]
+def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str], schemas: Sequence[Schema] = ()) -> str:
+    """The system prompt that explains the protocol for one tool set; ``schemas`` of tools that take more than a text."""
+    known = {schema["function"]["name"]: schema for schema in schemas}
+    lines = [_TOOL_LINES.get(tag) or _tool_line(tag, known.get(tag)) for tag in tool_tags]
     return _SYSTEM_PROMPT.format(
         think=settings.think_tag,
         tools="\n".join(lines) or "(no tools)",
@@ -34,6 +39,30 @@ def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str]) 
         retrieve=settings.retrieve_tag,
         answer=settings.answer_tag,
     )
+
+
+def _tool_line(tag: str, schema: Schema | None) -> str:
+    if schema is None or text_argument(schema) is not None:
+        return f"<{tag}>input</{tag}> calls the tool {tag}."
+    parameters = json.dumps(schema["function"]["parameters"], ensure_ascii=False)
+    return f"<{tag}>JSON</{tag}>: {schema['function']['description']} The JSON object has this schema: {parameters}"
+
+
+def said_before(
+    question: str, given: Question | None, system_prompt: str | None, settings: ProtocolSettings
+) -> list[dict[str, Any]]:
+    """The turns before the policy's: system prompts of job and row, worked examples, earlier turns of the row, the question."""
+    turns = () if given is None else given.turns
+    own = [text for role, text in turns if role == "system"]
+    system = "\n\n".join(filter(None, [system_prompt, *own]))
+    template = settings.question_template
+    messages = [{"role": "system", "content": system}] if system else []
+    for example_question, example_response in settings.examples:
+        shown = template.replace("{question}", example_question)
+        messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": example_response}]
+    messages += [{"role": role, "content": text} for role, text in turns if role != "system"]
+    messages.append({"role": "user", "content": template.replace("{question}", question)})
+    return messages
 
 
 def without_spill(text: str, spill: str) -> str:
@@ -60,43 +89,43 @@ class ChatProtocol:
         tokenizer: a Hugging Face tokenizer; without a chat template a plain ``Question: ... / Answer:`` form is used.
         settings: tags, system prompt and worked examples.
         tool_tags: tags of the tools that the environment offers, for the system prompt.
+        schemas: of those tools that have one, for the same.
     """
 
-    def __init__(self, tokenizer: Any, settings: ProtocolSettings, tool_tags: Sequence[str] = ()) -> None:
+    opening = Piece((), "")  # the policy goes on in the turn that it began
+    shows_in_turn = True
+
+    def __init__(
+        self, tokenizer: Any, settings: ProtocolSettings, tool_tags: Sequence[str] = (), schemas: Sequence[Schema] = ()
+    ) -> None:
         self.tokenizer = tokenizer
         self.settings = settings
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
-            self.system_prompt = default_system_prompt(settings, tool_tags)
-        self.end_ids = _end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
+            self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
+        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
 
     @property
     def vocabulary_size(self) -> int:
         """Number of tokens the tokenizer knows."""
         return len(self.tokenizer)
 
-    def messages(self, question: str) -> list[dict[str, Any]]:
-        """The turns before the policy's: system prompt, worked examples, the question."""
-        template = self.settings.question_template
-        messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        for example_question, example_response in self.settings.examples:
-            shown = template.replace("{question}", example_question)
-            messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": example_response}]
-        messages.append({"role": "user", "content": template.replace("{question}", question)})
-        return messages
+    def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
+        """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
+        return said_before(question, given, self.system_prompt, self.settings)
 
-    def prompt_text(self, question: str) -> str:
+    def prompt_text(self, question: str, given: Question | None = None) -> str:
         """The whole prompt for a server that tokenizes by itself, and puts the token of a text's beginning before it."""
-        messages = self.messages(question)
+        messages = self.messages(question, given)
         if not getattr(self.tokenizer, "chat_template", None):
             return _plain_prompt(messages)
         text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         begins = self.tokenizer.encode("x")[:1] == [getattr(self.tokenizer, "bos_token_id", None)]
         return text.removeprefix(self.tokenizer.bos_token) if begins else text
 
-    def prompt_ids(self, question: str) -> list[int]:
+    def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
-        messages = self.messages(question)
+        messages = self.messages(question, given)
         if not getattr(self.tokenizer, "chat_template", None):
             return list(self.tokenizer.encode(_plain_prompt(messages)))
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -115,21 +144,50 @@ class ChatProtocol:
         tag = self.settings.retrieve_tag
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
+    def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+        """All closing tags; behind the answer's the policy is asked for the end of its turn."""
+        return closing, self._closing_tag
 
-def _end_ids(tokenizer: Any) -> list[int]:
+    @property
+    def _closing_tag(self) -> str:
+        return f"</{self.settings.answer_tag}>"
+
+    def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
+        """The text as it is: the environment finds its tags."""
+        return Turn.of(text, spill=spill, answer=text if self._closing_tag in text else None)
+
+    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
+        """The tag of the tool that a turn calls."""
+        return parse_step(turn, self.settings, [tag[2:-1] for tag in closing if tag != self._closing_tag]).tool_tag
+
+    def observation(self, observation: str, turn: Turn) -> Piece:
+        """A result in its tags, less what the policy's last token has already written."""
+        text = without_spill(render_observation(observation, self.settings), turn.spill)
+        return Piece(self.encode(text), text)
+
+    def retrieved(self, trace: str) -> Piece:
+        """A step trace in its tags."""
+        text = self.retrieved_text(trace)
+        return Piece(self.encode(text), text)
+
+
+def end_ids(tokenizer: Any) -> list[int]:
     """Tokens that end a turn: the one that the chat template writes, where it writes one, and the tokenizer's EOS.
 
     They differ for base models: Qwen2.5's EOS is ``<|endoftext|>``, and its template ends a turn with ``<|im_end|>``.
     """
     eos = getattr(tokenizer, "eos_token_id", None)
-    found = [] if eos is None else [int(eos)]
+    return list(dict.fromkeys([*template_end_ids(tokenizer), *([] if eos is None else [int(eos)])]))
+
+
+def template_end_ids(tokenizer: Any) -> list[int]:
+    """The special token that the chat template ends a turn with; empty: there is no template, or it ends a turn with text."""
     if not getattr(tokenizer, "chat_template", None):
-        return found
+        return []
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]
     _, shown, behind = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(_MARK)
     first = tokenizer.encode(behind, add_special_tokens=False)[:1] if shown else []
-    special = [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]
-    return list(dict.fromkeys([*special, *found]))
+    return [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]
 
 
 def _plain_prompt(messages: list[dict[str, Any]]) -> str:

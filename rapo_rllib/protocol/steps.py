@@ -142,11 +142,15 @@ def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = Tr
     opening, closing = f"<{settings.answer_tag}>", f"</{settings.answer_tag}>"
     if text.count(opening) != 1 or text.count(closing) != 1 or not text.rstrip().endswith(closing):
         return False
-    content = text.rstrip()[: -len(closing)].partition(opening)[2].strip()
+    return answer_ok(text.rstrip()[: -len(closing)].partition(opening)[2], require_boxed=require_boxed)
+
+
+def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
+    r"""Whether an answer is well-formed: not empty and, if required, with one ``\boxed{...}``."""
+    boxes = list(_BOXED.finditer(text))
     if not require_boxed:
-        return bool(content)
-    boxes = list(_BOXED.finditer(content))
-    return len(boxes) == 1 and bool((_balanced(content, boxes[0].end()) or "").strip())
+        return bool(text.strip())
+    return len(boxes) == 1 and bool((_balanced(text, boxes[0].end()) or "").strip())
 
 
 def render_observation(text: str, settings: ProtocolSettings) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rapo_rllib.protocol.steps import format_ok, last_box
+from rapo_rllib.protocol.steps import answer_ok, format_ok, last_box
 from rapo_rllib.rewards.score import Episode
 
 
 def well_formed(episode: Episode, check: str, tool_tags: Iterable[str], *, require_boxed: bool) -> bool:
     """Whether the episode passes ``check``, ``format_check`` of the reward."""
+    if episode.settings.format == "native":  # there is no other format in which an answer could be given
+        return answer_ok(episode.answer_text, require_boxed=require_boxed)
     if check == "final_step":
         return format_ok(episode.steps[-1].text, episode.settings, require_boxed=require_boxed)
     text, settings = episode.text, episode.settings

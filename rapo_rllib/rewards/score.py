@@ -44,6 +44,7 @@ class Episode:
     steps: tuple[EpisodeStep, ...]
     settings: ProtocolSettings = field(default_factory=ProtocolSettings)
     turn_ended: bool = True  # the policy ended its turn with the last step: EOS follows it, at once or after blanks
+    answer_text: str = ""  # of the native format: the turn that holds the answer, without thoughts
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from rapo_rllib.errors import EnvError
+from rapo_rllib.protocol.turns import Observation
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.types import Question
@@ -109,7 +110,7 @@ def reset_env(borrower: Borrower, envs: EnvPool) -> str:
 
 
 def step_env(borrower: Borrower, text: str, turn_ended: bool | None = None) -> EnvResult:
-    """Hand the text of a generated step to the environment, and whether the policy ended its turn with it, where it asks."""
+    """Hand a generated step to the environment, and whether the policy ended its turn with it, where it asks."""
     with _calling("step", borrower):
         if turn_ended is not None and hasattr(borrower.env.unwrapped, "turn_ended"):
             borrower.env.unwrapped.turn_ended = turn_ended
@@ -130,6 +131,8 @@ def truncate_env(borrower: Borrower) -> EnvResult:
 
 def _readable(observation: Any) -> str:
     """As text that can be encoded: a lone surrogate, which no tokenizer takes, becomes a question mark."""
+    if isinstance(observation, Observation):
+        return Observation.of([_readable(part) for part in observation.parts])
     return str(observation).encode("utf-8", "replace").decode()
 
 

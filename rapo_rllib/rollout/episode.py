@@ -11,19 +11,19 @@ from typing import Any
 
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import EnvError
-from rapo_rllib.protocol.chat import ChatProtocol, without_spill
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
+from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings
-from rapo_rllib.types import FALLBACK, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, Trajectory
+from rapo_rllib.types import FALLBACK, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
 
 
 @dataclass(frozen=True)
 class RunPlan:
     """What all trajectories of a run have in common."""
 
-    chat: ChatProtocol
+    chat: RolloutProtocol
     settings: RolloutSettings
     size: int  # G, or ARPO's budget M
     num_hybrid: int  # N_hybrid, at most ``size``
@@ -44,7 +44,9 @@ class Episode:
     plan: RunPlan
     trajectory: Trajectory
     env: Any = None
-    stop: tuple[str, ...] = ()  # strings at which a step ends
+    stop: tuple[str, ...] = ()  # closing tags of the environment's tools and of the answer
+    turn: Turn = field(default_factory=Turn)  # the last one that the policy wrote
+    turn_open: bool = True  # the policy's next turn has begun
     env_started: float | None = None  # when the call of its env that is running began; None: none runs
     history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
@@ -71,14 +73,10 @@ class Episode:
         limit = self.plan.settings.max_steps
         return limit is not None and len(self.trajectory.steps) >= limit
 
-    @property
-    def _closing_tag(self) -> str:
-        return f"</{self.plan.chat.settings.answer_tag}>"
-
     def begin(self, question_text: str) -> None:
         """Make the prompt. Raises ``EnvError`` if it is over the budget."""
         self.trajectory.question_text = question_text
-        self.trajectory.prompt_ids = self.plan.chat.prompt_ids(question_text)
+        self.trajectory.prompt_ids = self.plan.chat.prompt_ids(question_text, self.question)
         length, limit = len(self.trajectory.prompt_ids), self.plan.settings.max_prompt_tokens
         if length > limit:
             raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
@@ -91,12 +89,13 @@ class Episode:
     def request(self) -> GenerationRequest:
         """Ask for the next step: everything so far, continued."""
         seeded = self.plan.seeded and self.plan.temperature > 0
+        stop, final_stop = self.plan.chat.stops(self.stop)
         return GenerationRequest(
             request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
             token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
             max_tokens=min(self.remaining_tokens, self.plan.settings.max_step_tokens or self.remaining_tokens),
-            stop=self.stop,
-            final_stop=self._closing_tag,
+            stop=stop,
+            final_stop=final_stop,
             end_ids=tuple(self.plan.chat.end_ids),
             temperature=self.plan.temperature,
             entropy_top_k=self.plan.settings.entropy_top_k,
@@ -108,49 +107,62 @@ class Episode:
         text, question, version = self.trajectory.question_text, self.question, self.plan.policy_version
         return HistoryQuery(text, self.history.strip(), question.id, self.name, version, question.answers)
 
-    def append_step(self, completion: Completion) -> None:
-        """Append a generated step."""
-        step = self.trajectory.append_policy(completion.token_ids, completion.logprobs, completion.entropies)
-        step.text, step.text_start = completion.text, len(self.trajectory.text)
-        self.trajectory.text += completion.text + completion.spill
-        self.history += completion.text
+    def append_step(self, completion: Completion) -> Turn:
+        """Append a generated step; returns it as it was read."""
         ids, finish = completion.token_ids, completion.finish
+        turn = self.turn = self.plan.chat.read(ids, completion.text, completion.spill, finish)
+        self.turn_open = False
+        step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies)
+        step.text, step.record, step.text_start = str(turn), turn.record, len(self.trajectory.text)
+        self.trajectory.text += turn + turn.spill
+        self.history += step.as_text
         # what its last token wrote behind the answer's tag is part of the turn
         self.trajectory.turn_ended = finish == "eos" or (
             finish == "stop" and bool(ids) and ids[-1] in self.plan.chat.end_ids and not completion.spill.strip()
         )
+        return turn
 
     def take_result(self, result: EnvResult) -> None:
         """Note what the environment made of the last step."""
         step, info = self.trajectory.steps[-1], result.info
         step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
-        step.observation, step.right = result.observation, info.get("step_right")
+        step.observation, step.right = str(result.observation), info.get("step_right")
+        step.calls = tuple(ToolUse(*use) for use in info.get("tool_calls", ()))
         self.trajectory.reward += result.reward
 
-    def append_observation(self, observation: str, spill: str) -> bool:
-        """Append what the environment says, behind the ``spill`` of the step; False: the budget has no room for it."""
-        rendered = render_observation(observation, self.plan.chat.settings)
-        text = without_spill(rendered, spill)
-        token_ids = self.plan.chat.encode(text)
-        self.history += rendered
-        if len(token_ids) >= self.remaining_tokens:
-            self.trajectory.unfitting_tokens = len(token_ids)
+    def append_observation(self, observation: str) -> bool:
+        """Append what the environment says; False: the budget has no room for it. The policy always writes the next step."""
+        chat = self.plan.chat
+        piece = chat.observation(observation, self.turn)
+        self.history += render_observation(observation, chat.settings)
+        length = len(piece.token_ids) + len(chat.opening.token_ids)
+        if length >= self.remaining_tokens:
+            self.trajectory.unfitting_tokens = length
             return False
-        self.trajectory.append_observation(token_ids)
-        self.trajectory.text += text
+        self.trajectory.append_observation(piece.token_ids)
+        self.trajectory.text += piece.text
         return True
+
+    def open_turn(self) -> None:
+        """Append what stands before the policy's next turn, if it is not there yet."""
+        if not self.turn_open:
+            self.trajectory.append_observation(self.plan.chat.opening.token_ids)
+            self.trajectory.text += self.plan.chat.opening.text
+            self.turn_open = True
 
     def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
         """Append a step trace; False: the budget has no room for it. The policy always writes the next step."""
-        settings, trace = self.plan.settings, retrieved.trace
-        text = self.plan.chat.retrieved_text(trace.text)
-        token_ids = self.plan.chat.encode(text)
+        settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
+        piece = chat.retrieved(trace.text)
         counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
-        if counted + len(token_ids) >= self.remaining_tokens:
+        opening = 0 if self.turn_open else len(chat.opening.token_ids)
+        if counted + len(piece.token_ids) + opening >= self.remaining_tokens:
             return False
-        self.trajectory.append_retrieved(token_ids, retrieved)
+        if chat.shows_in_turn:
+            self.open_turn()
+        self.trajectory.append_retrieved(piece.token_ids, retrieved)
         self._note_shown(self.trajectory.retrievals[-1], trace)
-        self.trajectory.text += text
+        self.trajectory.text += piece.text
         if settings.retrieval_query == "history" and trace.source != FALLBACK:  # which is no step
             self.history += trace.text.rstrip() + "\n"
         return True
@@ -172,13 +184,10 @@ class Episode:
 
     def natural_end(self, completion: Completion) -> str:
         """Name an end that the environment has not named."""
-        if self._closing_tag in completion.text:
+        if self.turn.answer is not None:
             return "answer"
         return "length" if completion.finish == "length" else "eos"
 
     def called_tool(self) -> str | None:
-        """Return the tag of the tool that the last generated step calls, whether or not the call has returned."""
-        if not self.trajectory.steps:
-            return None
-        tool_tags = [stop[2:-1] for stop in self.stop if stop != self._closing_tag]
-        return parse_step(self.trajectory.steps[-1].text, self.plan.chat.settings, tool_tags).tool_tag
+        """Return the tool that the last generated step calls, whether or not the call has returned."""
+        return self.plan.chat.called(self.turn, self.stop)

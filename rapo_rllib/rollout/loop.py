@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rapo_rllib.errors import EnvError, RequestError, RetrievalError
-from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
 from rapo_rllib.rollout.engine import Engine
@@ -49,7 +49,7 @@ class RolloutLoop:
     def __init__(
         self,
         engine: Engine,
-        chat: ChatProtocol,
+        chat: RolloutProtocol,
         envs: EnvPool,
         settings: RolloutSettings,
         retriever: Retriever | None = None,
@@ -138,19 +138,20 @@ class Run:
         while True:
             completion = await self._engine.generate(episode.request())
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
-            episode.append_step(completion)
-            result = await call_env(step_env, episode, completion.text, trajectory.turn_ended)
+            turn = episode.append_step(completion)
+            result = await call_env(step_env, episode, turn, trajectory.turn_ended)
             episode.take_result(result)
             if result.terminated or result.truncated:
                 episode.take_outcome(result.info)
                 return result.info.get("end") or episode.natural_end(completion)
             out_of_budget = completion.finish == "length" or episode.out_of_steps
-            if out_of_budget or not episode.append_observation(result.observation, completion.spill):
+            if out_of_budget or not episode.append_observation(result.observation):
                 judgement = await call_env(truncate_env, episode)  # running over must not pay
                 trajectory.reward += judgement.reward
                 episode.take_outcome(judgement.info)
                 return "length"
             await self._maybe_retrieve(episode, "step")
+            episode.open_turn()
 
     async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
         """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""

@@ -37,8 +37,8 @@ class RolloutStats:
         self.prompt_tokens += len(trajectory.prompt_ids)
         self.trajectory_s += trajectory.seconds
         for step in trajectory.own_steps:
-            if step.tool is not None:
-                self.tool_calls[step.tool] += 1
-                self.tool_s += step.tool_seconds
-                if step.tool_error:
-                    self.tool_failures[f"{step.tool}/{step.tool_error}"] += 1
+            for use in step.uses:
+                self.tool_calls[use.tool] += 1
+                self.tool_s += use.seconds
+                if use.error:
+                    self.tool_failures[f"{use.tool}/{use.error}"] += 1

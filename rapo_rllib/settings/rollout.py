@@ -25,6 +25,11 @@ def _check_prob(name: str, value: Any) -> None:
     check_schedule(name, value, 1)
 
 
+def _check_options(name: str, value: Any) -> None:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} = {shown(value)}: must be a mapping of the template's variables")
+
+
 def _check_examples(name: str, value: Any) -> None:
     for pair in value if isinstance(value, tuple) else [value]:
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
@@ -106,11 +111,26 @@ class RolloutSettings(Knobs):
 
 @dataclass(frozen=True)
 class ProtocolSettings(Knobs):
-    """The text protocol: how a question becomes a prompt, and which tags mean what. algorithm.md section 2."""
+    """The protocol: how a question becomes a prompt, and how calls and results are written. algorithm.md section 2."""
 
     where: ClassVar[str] = "protocol."
 
-    system_prompt: str | None = knob(None, "None: the default one, made from the tool set")
+    format: Literal["tags", "native"] = knob(
+        "tags",
+        "`tags`: calls in tags of their own, in one turn (the paper); `native`: as the model's chat template has tools, "
+        "results as tool turns",
+    )
+    tool_parser: Literal["auto", "hermes", "xlam", "llama3_json", "mistral", "json"] = knob(
+        "auto",
+        "what reads calls of `native`: one of vLLM's tool parsers, or `json`, a turn of plain JSON; `auto`: by the template",
+    )
+    show_retrieved: Literal["turn", "tags"] = knob(
+        "turn", "of `native`: a retrieved step is a user `turn` of its own, or stands in its `tags` in the policy's turn"
+    )
+    template_options: dict = knob(
+        dict, "of `native`: variables of the chat template, for example `{enable_thinking: false}`", check=_check_options
+    )
+    system_prompt: str | None = knob(None, "None: the default one of the format, for `tags` made from the tool set")
     examples: tuple[tuple[str, str], ...] = knob(
         (),
         "worked `[question, response]` pairs shown as earlier turns",

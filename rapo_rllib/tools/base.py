@@ -49,6 +49,9 @@ class Tool(Protocol):
 
     A bad call (failing code, a query without hits, a timeout) is a ``ToolResult`` with ``error``. ``run`` raises ``ToolError``
     only if the tool itself is broken. A method ``close()``, if there is one, is called when the tool is no longer used.
+
+    ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
+    see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Tool(Protocol):
     limits: ToolLimits
 
     def run(self, input: str) -> ToolResult:
-        """Run the tool on the text between its tags."""
+        """Run the tool on the text between its tags, or on the one argument of a call."""
 
 
 class ToolSession(Protocol):

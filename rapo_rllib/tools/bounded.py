@@ -1,6 +1,6 @@
 """Tools with their limits held from outside, shared by all environments of a process.
 
-``env_config.tools`` entry -> ``shared_tool`` -> BoundedTool (one per process and entry) -> session (one per trajectory)
+``env_config.tools`` entry -> ``shared_tools`` -> BoundedTool (shared by a process) -> session (one per trajectory)
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any
 
 from rapo_rllib.errors import ToolError
+from rapo_rllib.protocol.turns import Schema
 from rapo_rllib.tools.base import KeepsState, Tool, ToolLimits, ToolResult, ToolSession
-from rapo_rllib.tools.make import make_tool
+from rapo_rllib.tools.make import make_function_tool, make_tool
+from rapo_rllib.tools.schema import tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
 
 logger = logging.getLogger(__name__)
 
+_KINDS = {"name": ("name", "options", "limits"), "function": ("function", "limits")}  # of entries, and their keys
 MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
 
 
@@ -40,6 +44,11 @@ class BoundedTool:
         close = getattr(tool, "close", None)
         if close is not None:
             weakref.finalize(self, close)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """What a prompt says of it. ``ValueError`` where it has no description, or no proper schema."""
+        return tool_schema(self.tool)
 
     def run(self, input: str) -> ToolResult:
         """One call, kept apart from all others."""
@@ -148,28 +157,35 @@ _shared: weakref.WeakValueDictionary[str, BoundedTool] = weakref.WeakValueDictio
 _shared_lock = threading.Lock()
 
 
-def shared_tool(entry: Any) -> BoundedTool:
-    """The tool that an entry of ``env_config.tools`` describes: a name, or ``{name: ..., options: {...}, limits: {...}}``.
+def shared_tools(entry: Any) -> list[BoundedTool]:
+    """The tools that an entry of ``env_config.tools`` describes.
 
-    Equal entries give the same object for as long as someone uses it; afterwards the tool is closed.
+    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{function: package.module:name, limits: {...}}``, or in Python a
+    function itself. Equal entries give the same objects for as long as someone uses them; afterwards the tools are closed.
 
     Raises:
         ValueError: naming what is wrong with the entry.
     """
     if isinstance(entry, str):
         entry = {"name": entry}
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise ValueError(f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}")
-    refuse_unknown_keys(entry, ("name", "options", "limits"), "env_config.tools: ")
-    name, options, limits = entry["name"], entry.get("options") or {}, entry.get("limits") or {}
+    elif callable(entry):
+        entry = {"function": entry}
+    kind = next((kind for kind in _KINDS if isinstance(entry, Mapping) and kind in entry), None)
+    if kind is None or not (isinstance(entry[kind], str) or (kind == "function" and callable(entry[kind]))):
+        raise ValueError(
+            f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}, or "
+            "{function: package.module:name}"
+        )
+    refuse_unknown_keys(entry, _KINDS[kind], "env_config.tools: ")
+    named, options, limits = entry[kind], entry.get("options") or {}, entry.get("limits") or {}
     for key, value in (("options", options), ("limits", limits)):
         if not isinstance(value, Mapping):
-            raise ValueError(f"env_config.tools: {key} of {name!r} = {value!r}: must be a mapping")
+            raise ValueError(f"env_config.tools: {key} of {named!r} = {value!r}: must be a mapping")
     refuse_unknown_keys(limits, [f.name for f in fields(ToolLimits)], "env_config.tools: limits.")
-    key = json.dumps([name, options, limits], sort_keys=True, default=repr)
+    key = json.dumps([kind, named, options, limits], sort_keys=True, default=repr)
     with _shared_lock:
         found = _shared.get(key)
         if found is None:
-            tool = make_tool(name, **options)
+            tool = make_tool(named, **options) if kind == "name" else make_function_tool(named)
             found = _shared[key] = BoundedTool(tool, replace(tool.limits, **limits))
-        return found
+        return [found]

@@ -31,6 +31,8 @@ class Calculator:
     """
 
     name = tag = "calculator"
+    description = "Works out one operation (+, -, *, / or //) on two decimal numbers, exactly."
+    argument = "expression"
     limits = ToolLimits(timeout_s=5.0, max_output_chars=200)
 
     def run(self, input: str) -> ToolResult:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+from rapo_rllib.tools.function import JsonFunction
 
 # Import paths, so that a tool's packages are loaded only by those who use it.
 TOOLS = {
@@ -26,6 +27,8 @@ class FunctionTool:
 
     def __init__(self, function: Callable[..., str | ToolResult], options: Mapping[str, Any]) -> None:
         self.name = self.tag = function.__name__
+        self.description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        self.argument = next(iter(inspect.signature(function).parameters))
         self._function, self._options = function, dict(options)
 
     def run(self, input: str) -> ToolResult:
@@ -53,6 +56,22 @@ def make_tool(name_or_import_path: str, **options: Any) -> Tool:
         missing = [part for part in ("name", "tag", "limits", "run") if not hasattr(tool, part)]
         raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it lacks {', '.join(missing)}")
     return tool
+
+
+def make_function_tool(function_or_import_path: Any) -> Tool:
+    """A function with type hints and a docstring as a tool whose arguments are JSON.
+
+    Raises:
+        ValueError: an import path that leads to no function, or a function of which no schema can be made.
+    """
+    target = function_or_import_path
+    if isinstance(target, str):
+        target = _target(target)
+    if not callable(target) or isinstance(target, type):
+        raise ValueError(
+            f"env_config.tools: function = {function_or_import_path!r} is no function: write package.module:function"
+        )
+    return JsonFunction(target)
 
 
 def _makes_a_tool(function: Callable[..., Any]) -> bool:

@@ -48,6 +48,8 @@ class PythonTool:
 
     name = "python"
     tag = "python"
+    description = "Runs Python code and shows what it prints."
+    argument = "code"
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class WebSearch(SearchOptions):
 
     name: ClassVar[str] = "web_search"
     tag: ClassVar[str] = "search"
+    description: ClassVar[str] = "Searches the web."
+    argument: ClassVar[str] = "query"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,6 +14,9 @@ def make(**training: Any) -> RAPOConfig:
     return RAPOConfig().environment("rapo/word_problems").training(**training)
 
 
+NATIVE = {"format": "native"}
+
+
 @pytest.mark.parametrize(
     "training, message",
     [
@@ -95,6 +98,19 @@ def make(**training: Any) -> RAPOConfig:
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "removed", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'removed'"),
+        ({"protocol": {"format": "xml"}}, "protocol.format = 'xml': must be one of 'tags', 'native'"),
+        ({"protocol": {"tool_parser": "qwen"}}, "protocol.tool_parser = 'qwen': must be one of 'auto', 'hermes'"),
+        ({"protocol": {"template_options": [1]}}, r"protocol.template_options = \[1\]: must be a mapping"),
+        (
+            {"protocol": NATIVE, "shown_steps": "own"},
+            "shown_steps = 'own' with protocol.format = 'native'.*set it to 'context'",
+        ),
+        ({"protocol": NATIVE, "warm_start": {"traces": "expert"}}, "warm_start with protocol.format = 'native'.*leave it out"),
+        (
+            {"protocol": NATIVE, "off_policy_trajectories": 1, "off_policy_source": "expert"},
+            "off_policy_source = 'expert' with pro",
+        ),
+        ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "set protocol.show_retrieved to 'tags'"),
         ({"off_policy_trajectories": -1}, "off_policy_trajectories = -1: must be a whole number at least 0"),
         ({"off_policy_source": "human"}, "off_policy_source = 'human': must be one of 'expert', 'replay'"),
         ({"off_policy_shaping": 0}, "off_policy_shaping = 0: must be a number above 0"),

@@ -16,7 +16,7 @@ from rapo_rllib.corpus.search_tool import CorpusSearch
 from rapo_rllib.errors import ToolError
 from rapo_rllib.milvus import connection
 from rapo_rllib.milvus.lite.server import read_endpoint
-from rapo_rllib.tools import Tool, make_tool, shared_tool
+from rapo_rllib.tools import Tool, make_tool, shared_tools
 
 QUESTION = "Who portrayed Corliss Archer in the film Kiss and Tell?"
 
@@ -94,7 +94,7 @@ def test_an_unfinished_corpus_is_refused(corpus: PassageCollection) -> None:
 
 
 def test_a_hundred_trajectories_at_once(corpus: PassageCollection, questions: list[dict]) -> None:
-    tool = shared_tool({"name": "search", "options": {"uri": corpus.place.uri, "mode": "dense"}})
+    tool = shared_tools({"name": "search", "options": {"uri": corpus.place.uri, "mode": "dense"}})[0]
     inner: PassageCollection = tool.tool.collection  # type: ignore[attr-defined]
     sizes: list[int] = []
     search = inner.search

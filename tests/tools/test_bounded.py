@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.tools import ToolLimits, ToolResult, shared_tool
+from rapo_rllib.tools import ToolLimits, ToolResult, shared_tools
 from rapo_rllib.tools.bounded import MAX_HUNG_CALLS, BoundedTool
 
 
@@ -80,8 +80,8 @@ def nothing_closed() -> None:
 
 
 def test_equal_entries_share_a_tool_which_is_closed_after_its_last_use() -> None:
-    a, b = (shared_tool({"name": COUNTS, "options": {"label": "x"}}) for _ in range(2))
-    other = shared_tool({"name": COUNTS, "options": {"label": "y"}})
+    a, b = (shared_tools({"name": COUNTS, "options": {"label": "x"}})[0] for _ in range(2))
+    other = shared_tools({"name": COUNTS, "options": {"label": "y"}})[0]
     assert a is b and a is not other and copy.deepcopy(a) is a
     del a
     gc.collect()
@@ -93,7 +93,7 @@ def test_equal_entries_share_a_tool_which_is_closed_after_its_last_use() -> None
 
 
 def test_a_session_keeps_state_and_a_fork_goes_on_alone() -> None:
-    tool = shared_tool(COUNTS)
+    tool = shared_tools(COUNTS)[0]
     session = tool.session()
     session.run("1")
     fork = copy.deepcopy(session)
@@ -109,7 +109,7 @@ def test_a_session_keeps_state_and_a_fork_goes_on_alone() -> None:
 
 
 def test_without_state_a_session_is_the_tool() -> None:
-    assert shared_tool({"name": COUNTS, "options": {"label": "stateless"}}).session().run("1").text == "no session"
+    assert shared_tools({"name": COUNTS, "options": {"label": "stateless"}})[0].session().run("1").text == "no session"
 
 
 def test_a_call_that_takes_too_long_is_given_up() -> None:
@@ -171,7 +171,7 @@ def breaks(input: str) -> str:
 
 
 def test_a_function_is_a_tool() -> None:
-    tool = shared_tool({"name": f"{__name__}:shout", "options": {"mark": "?"}, "limits": {"max_output_chars": 4}})
+    tool = shared_tools({"name": f"{__name__}:shout", "options": {"mark": "?"}, "limits": {"max_output_chars": 4}})[0]
     assert (tool.name, tool.tag, tool.limits.timeout_s) == ("shout", "shout", 30.0)
     result = tool.run("oh")
     assert result.text == "OH?"
@@ -181,7 +181,7 @@ def test_a_function_is_a_tool() -> None:
 
 def test_what_a_tool_raises_is_raised() -> None:
     with pytest.raises(KeyError, match="x"):
-        shared_tool(f"{__name__}:breaks").run("x")
+        shared_tools(f"{__name__}:breaks")[0].run("x")
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_what_a_tool_raises_is_raised() -> None:
 )
 def test_a_wrong_entry_is_named(entry: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        shared_tool(entry)
+        shared_tools(entry)[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tool
+from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tools
 from rapo_rllib.tools.python import PythonTool
 from rapo_rllib.types import Question
 
@@ -17,7 +17,7 @@ LOST = "(the variables of earlier calls are lost)"
 
 @pytest.fixture
 def session() -> Iterator[BoundedSession]:
-    tool = shared_tool({"name": "python", "options": {"keep_state": True, "timeout_s": 1.5}})
+    tool = shared_tools({"name": "python", "options": {"keep_state": True, "timeout_s": 1.5}})[0]
     opened = tool.session()
     yield opened
     opened.close()

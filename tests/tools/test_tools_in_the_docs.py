@@ -19,11 +19,15 @@ def test_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(block, vars(module))
     monkeypatch.setitem(sys.modules, "my_tools", module)
-    (config,) = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
-    env = ToolEnv(yaml.safe_load(config)["env_config"])
-    assert env.tool_tags == ("python", "weather", "shout")
+    first, config = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+    assert ToolEnv(yaml.safe_load(first)["env_config"]).tool_tags == ("weather",)
+    native = {**yaml.safe_load(config)["env_config"], "protocol": {"format": "native"}}
+    assert len(ToolEnv(native).tool_schemas) == 4
+    env = ToolEnv({**yaml.safe_load(config)["env_config"], "max_tool_calls": 4})
+    assert env.tool_tags == ("python", "thermometer", "shout", "weather")
     env.reset(options={"question": Question("q", "?", "1")})
-    assert env.step("<weather>Rome</weather>")[0] == "18 °C in Rome"
-    observation, *_, info = env.step("<weather></weather>")
+    assert env.step("<thermometer>Rome</thermometer>")[0] == "18 °C in Rome"
+    observation, *_, info = env.step("<thermometer></thermometer>")
     assert (observation, info["tool_error"]) == ("Where?", "empty")
     assert env.step("<shout>ja</shout>")[0] == "JA!"
+    assert env.step('<weather>{"city": "Rome", "days": 2}</weather>')[0] == "18 °C in Rome for 2 days"

@@ -1,0 +1,105 @@
+"""Which tool parser reads a model's calls, and the plain JSON one. The others are vLLM's: ``rollout/vllm/tool_calls.py``.
+
+text of a turn -> ReadCalls: its content, and (name, arguments) of each call
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+JSON = "json"
+# parser -> what a call begins with, and whether that must be a token of its own
+MARKS = {
+    "hermes": ("<tool_call>", False),
+    "xlam": ("<tool_call>", False),
+    "llama3_json": ("<|python_tag|>", True),
+    "mistral": ("[TOOL_CALLS]", True),
+    JSON: ("", False),
+}
+_FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
+_BEGINS_AS_JSON = ("{", "[{", "```json")
+
+
+@dataclass(frozen=True)
+class ReadCalls:
+    """What a parser found in a turn."""
+
+    content: str  # without the calls
+    calls: tuple[tuple[str, str], ...] = ()  # name, and arguments as JSON
+    broken: bool = False  # it begins like a call, and is none
+
+
+CallReader = Callable[[str], ReadCalls]
+
+
+def parser_of(asked: str, tokenizer: Any) -> str:
+    """The parser's name, ``auto`` resolved by the chat template.
+
+    Raises:
+        ValueError: the template names no form that is known, or the tokenizer lacks the token that the parser looks for.
+    """
+    name = _from_template(str(tokenizer.chat_template)) if asked == "auto" else asked
+    mark, is_token = MARKS[name]
+    if is_token and mark not in tokenizer.get_vocab():
+        fitting = ", ".join(repr(other) for other, (_, needs_token) in MARKS.items() if not needs_token)
+        raise ValueError(
+            f"protocol.tool_parser = {asked!r}: the model's tokenizer has no token {mark}, by which {name!r} finds calls; use "
+            f"one of {fitting}"
+        )
+    return name
+
+
+def _from_template(template: str) -> str:
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<function=" not in template and "<tool_call>" in template:
+        return "xlam" if re.search(r"<tool_call>\s*(?:\\n)?\s*\[", template) else "hermes"
+    if "ipython" in template or "<|python_tag|>" in template:
+        return "llama3_json"
+    if "<tool_call>" not in template and re.search(r'\\?"name\\?"', template) and re.search("arguments|parameters", template):
+        return JSON
+    raise ValueError(
+        f"protocol.tool_parser = 'auto': the model's chat template does not say how it writes calls; name one of "
+        f"{', '.join(MARKS)}"
+    )
+
+
+def looks_broken(text: str, parser: str) -> bool:
+    """Whether a turn without a call begins like one."""
+    mark, _ = MARKS[parser]
+    as_json = parser in (JSON, "llama3_json", "xlam") and text.lstrip().startswith(_BEGINS_AS_JSON)
+    return as_json or bool(mark and mark in text)
+
+
+def read_json(text: str) -> ReadCalls:
+    r"""Calls of a turn that is nothing but JSON: objects with ``name`` and ``arguments`` (or ``parameters``), one or a list.
+
+    >>> read_json('{"name": "add", "arguments": {"a": 1}}').calls
+    (('add', '{"a": 1}'),)
+    """
+    fenced = _FENCE.match(text.strip())
+    try:
+        value = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return ReadCalls(text, broken=looks_broken(text, JSON))
+    found = [_call(item) for item in (value if isinstance(value, list) else [value])]
+    calls = tuple(call for call in found if call is not None)
+    if calls and len(calls) == len(found):
+        return ReadCalls("", calls)
+    return ReadCalls(text, broken=looks_broken(text, JSON))
+
+
+def _call(item: Any) -> tuple[str, str] | None:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        return None
+    arguments = item.get("arguments", item.get("parameters"))
+    return None if arguments is None else (item["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def expected_form(names: Sequence[str]) -> str:
+    """What a call looks like, for a policy that wrote none."""
+    return f'a call is JSON with "name" (one of {", ".join(names) or "none"}) and "arguments" (an object)'

@@ -1,0 +1,52 @@
+"""The protocol of a job: the implementation that ``protocol.format`` names, told what the environment's tools are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rapo_rllib.protocol.calls import JSON, CallReader
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.native import NativeProtocol
+from rapo_rllib.protocol.turns import RolloutProtocol, Schema
+from rapo_rllib.settings import ProtocolSettings
+
+MakeReader = Callable[[str, Any, Sequence[Schema]], CallReader]
+
+
+def make_protocol(
+    tokenizer: Any, settings: ProtocolSettings, env: Any, make_reader: MakeReader | None = None
+) -> RolloutProtocol:
+    """How a rollout writes and reads.
+
+    Args:
+        tokenizer: of the model.
+        settings: of the job.
+        env: one environment; its ``tool_tags`` and ``tool_schemas`` are what the prompt shows.
+        make_reader: makes the reader of calls of parser, tokenizer and schemas; None: nothing will be read.
+
+    Raises:
+        ValueError: the model or the environment cannot do the format.
+    """
+    _check_env(env.unwrapped, settings)
+    tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", None)
+    if settings.format == "tags":
+        return ChatProtocol(tokenizer, settings, tags, schemas or ())
+    if tags and schemas is None:
+        raise ValueError(
+            f"protocol.format = 'native': the environment {type(env.unwrapped).__name__} names tools in tool_tags, and has no "
+            "tool_schemas (a list of JSON schemas of functions); give it some, or set protocol.format to 'tags'"
+        )
+    chat = NativeProtocol(tokenizer, settings, schemas or ())
+    if make_reader is None or chat.parser == JSON:
+        return chat
+    return NativeProtocol(tokenizer, settings, schemas or (), make_reader(chat.parser, tokenizer, schemas or ()))
+
+
+def _check_env(env: Any, settings: ProtocolSettings) -> None:
+    told = getattr(getattr(env, "options", None), "protocol", None)
+    if isinstance(told, ProtocolSettings) and told.format != settings.format:
+        raise ValueError(
+            f"env_config.protocol.format = {told.format!r} with protocol.format = {settings.format!r}: the environment would "
+            "read another format than the policy writes; leave env_config.protocol out, or set both alike"
+        )

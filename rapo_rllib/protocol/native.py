@@ -1,0 +1,188 @@
+r"""The model's own form of tool calls: its chat template, calls as its family writes them, results as tool turns.
+
+    prompt | turn of the policy <end> | tool turns [ | a retrieved step as a turn ] | opening | turn of the policy <end> | ...
+
+Tokens in, tokens out: what was generated stays as it is; what is appended is the template's text behind a dummy turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rapo_rllib.protocol.calls import CallReader, expected_form, parser_of, read_json
+from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
+from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
+from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import Question
+
+_SYSTEM_PROMPT = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
+
+
+class NativeProtocol:
+    """Builds prompts and appended turns for one tokenizer, and reads turns of the policy.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer whose chat template takes ``tools``.
+        settings: prompts, and how a retrieved step is shown.
+        schemas: of the environment's tools.
+        read_calls: reads the calls of a turn; None: as plain JSON.
+
+    Raises:
+        ValueError: the template or the tokenizer cannot do it; names what is missing.
+    """
+
+    def __init__(
+        self, tokenizer: Any, settings: ProtocolSettings, schemas: Sequence[Schema] = (), read_calls: CallReader | None = None
+    ) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError(
+                "protocol.format = 'native': the model's tokenizer has no chat template; name an instruct model, or set "
+                "protocol.format to 'tags'"
+            )
+        self.tokenizer, self.settings = tokenizer, settings
+        self.parser = parser_of(settings.tool_parser, tokenizer)
+        self.end_ids = end_ids(tokenizer)
+        self._schemas = {schema["function"]["name"]: schema for schema in schemas}
+        self._read_calls = read_calls or read_json
+        self._guard = Guard(tokenizer)
+        self._end = self._end_of_turn()
+        self._template = ChatTemplate(tokenizer, list(schemas), settings.template_options, self._end)
+        self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
+        self.shows_in_turn = settings.show_retrieved == "tags"
+        opening = self._template.opening()
+        self.opening = Piece(self._guard.encode(opening, self._end), opening)
+        self._check()
+
+    def _end_of_turn(self) -> str:
+        if not template_end_ids(self.tokenizer):
+            raise ValueError(
+                "protocol.format = 'native': the model's chat template ends a turn with text instead of a special token, so an "
+                "observation could forge one; set protocol.format to 'tags'"
+            )
+        eom = self.tokenizer.get_vocab().get("<|eom_id|>")  # ends a turn of Llama 3.x that waits for a tool's result
+        self.end_ids += [eom] if eom is not None and eom not in self.end_ids else []
+        text: str = self.tokenizer.decode(self.end_ids[:1], skip_special_tokens=False)
+        return text
+
+    def _check(self) -> None:
+        """Render all that will be rendered: a template that refuses says so before anything heavy starts."""
+        self.prompt_ids("question")
+        if self.settings.show_retrieved == "turn" and self._schemas:
+            name = next(iter(self._schemas))
+            try:
+                shown = self._template.behind_turn(
+                    [tool_message("result", name, "0" * 9), {"role": "user", "content": "probe"}]
+                )
+            except ValueError as error:
+                shown = str(error)
+            if "probe" not in shown:
+                raise ValueError(
+                    "protocol.show_retrieved = 'turn': the model's chat template takes no user turn behind a tool's result "
+                    f"({shown[:200]}); set it to 'tags'"
+                )
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens the tokenizer knows."""
+        return len(self.tokenizer)
+
+    def messages(self, question: str, given: Question | None = None) -> list[Message]:
+        """The turns before the policy's, special tokens in them broken up."""
+        turns = said_before(question, given, self.system_prompt, self.settings)
+        return [{"role": turn["role"], "content": self._guard.safe(turn["content"])} for turn in turns]
+
+    def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
+        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        tools = None if given is None else given.tools
+        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True))
+
+    def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+        """No strings: a turn ends with its token."""
+        return (), None
+
+    def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
+        """Read one turn from its tokens; special ones are text here, for families that mark calls by them."""
+        ended = bool(token_ids) and token_ids[-1] in self.end_ids
+        written = self._text(token_ids[:-1] if ended else token_ids)
+        behind = self._text(token_ids[-1:]) if ended else ""
+        if not ended:  # cut off by a budget: neither a call nor an answer
+            return Turn.of(written, content=written, record=written, spill=behind, native=True)
+        thoughts, said = self._without_thoughts(written)
+        found = self._read_calls(said)
+        if found.broken:
+            names = list(self._schemas)
+            calls: tuple[Call, ...] = (Call("", {}, _call_id(0), f"the tool call could not be read: {expected_form(names)}"),)
+        else:
+            calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
+        content = found.content.strip()
+        answer = content if content and not calls else None
+        record = self._record(thoughts, found.content if calls else said, calls, answer)
+        return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _without_thoughts(self, text: str) -> tuple[str, str]:
+        """What stands up to the end of the last thought, and what follows. A thought that does not end is all that there is."""
+        tag = self.settings.think_tag
+        before, closing, rest = text.rpartition(f"</{tag}>")
+        if f"<{tag}>" in rest:
+            return text, ""
+        return before + closing, rest
+
+    def _record(self, thoughts: str, said: str, calls: Sequence[Call], answer: str | None) -> str:
+        if answer is not None:
+            tag = self.settings.answer_tag
+            return f"{thoughts}<{tag}>{answer}</{tag}>"
+        written = "\n".join(in_tags(call, self._schemas.get(call.name)) for call in calls if not call.problem)
+        return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
+
+    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
+        """The tools that a turn calls, for messages."""
+        return ", ".join(call.name for call in getattr(turn, "calls", ())) or None
+
+    def observation(self, observation: str, turn: Turn) -> Piece:
+        """A tool turn per call; a user turn where the policy called nothing and the environment has something to say."""
+        parts = observation.parts if isinstance(observation, Observation) else (str(observation),)
+        if not turn.calls:
+            return self._behind_turn([{"role": "user", "content": self._guard.safe(str(observation))}])
+        if len(parts) != len(turn.calls):  # of an environment that answers all calls at once
+            parts = (str(observation), *[""] * (len(turn.calls) - 1))
+        return self._behind_turn(
+            [tool_message(self._guard.safe(part), call.name, call.id) for part, call in zip(parts, turn.calls, strict=True)]
+        )
+
+    def retrieved(self, trace: str) -> Piece:
+        """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
+        sentence, tag = self.settings.retrieval_sentence, self.settings.retrieve_tag
+        if self.shows_in_turn:
+            text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
+            return Piece(self._guard.encode(text), self._guard.plain(text))
+        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
+        name = next(iter(self._schemas), "tool")
+        before = self._template.behind_turn([tool_message("result", name, "0" * 9)])
+        return self._piece(self._template.behind_turn([tool_message("result", name, "0" * 9), shown]).removeprefix(before))
+
+    def _behind_turn(self, messages: Sequence[Message]) -> Piece:
+        return self._piece(self._template.behind_turn(messages))
+
+    def _piece(self, rendered: str) -> Piece:
+        return Piece(self._guard.encode(rendered, self._end), self._guard.plain(rendered))
+
+
+def _call_id(index: int) -> str:
+    """Nine letters or digits: Mistral's template takes no other."""
+    return f"{index + 1:09d}"
+
+
+def _read_call(name: str, arguments: str, index: int) -> Call:
+    try:
+        read = json.loads(arguments)
+    except ValueError as error:
+        return Call(name, {}, _call_id(index), f"the arguments of {name} are no JSON: {error}")
+    if not isinstance(read, dict):
+        return Call(name, {}, _call_id(index), f"the arguments of {name} must be a JSON object, got {arguments[:80]}")
+    return Call(name, read, _call_id(index))

@@ -1,0 +1,88 @@
+"""What a tool takes, as JSON schema: shown in a prompt, and held against what the policy wrote.
+
+Tool -> ``tool_schema`` -> prompt;   Call -> ``problem_of`` -> what is wrong, or "" -> ``input_of`` -> Tool.run
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rapo_rllib.protocol.turns import Schema, text_argument
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def tool_schema(tool: Any) -> Schema:
+    """The schema of a tool; its name is the tag, which the policy calls it by in every format.
+
+    ``parameters`` of the tool, where it has them, is the schema of its arguments. A tool without them takes one text, called
+    ``argument``, or ``input`` if it says nothing. ``description`` is the first paragraph of its docstring if it says nothing.
+
+    Raises:
+        ValueError: no description, or ``parameters`` that are no schema of an object.
+    """
+    description = tool.description if hasattr(tool, "description") else _first_paragraph(tool)
+    if not description:
+        raise ValueError(
+            f"env_config.tools: tool {tool.tag!r} has no description, which protocol.format = 'native' shows to the policy: "
+            "give it an attribute `description`, or a docstring"
+        )
+    parameters = getattr(tool, "parameters", None)
+    if parameters is None:
+        name = getattr(tool, "argument", "input")
+        declared = {"type": "string", "description": f"What goes to {tool.tag}."}
+        parameters = {"type": "object", "properties": {name: declared}, "required": [name]}
+    check_parameters(parameters, tool.tag)
+    if not _NAME.fullmatch(tool.tag):
+        raise ValueError(f"env_config.tools: tool {tool.tag!r}: a name that a model calls has letters, digits, _ and - only")
+    return {"type": "function", "function": {"name": tool.tag, "description": description, "parameters": dict(parameters)}}
+
+
+def check_parameters(parameters: Any, name: str) -> None:
+    """Raise ``ValueError`` unless ``parameters`` is a JSON schema of an object."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(parameters)
+    except SchemaError as error:
+        raise ValueError(f"env_config.tools: the schema of tool {name!r} is none: {error.message}") from error
+    if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
+        raise ValueError(f"env_config.tools: the schema of tool {name!r} = {parameters!r}: must have type: object")
+
+
+def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a call, by schema; empty: nothing.
+
+    Arguments that the schema does not name are wrong, unless it says ``additionalProperties``.
+
+    >>> parameters = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    >>> problem_of({"type": "function", "function": {"name": "add", "parameters": parameters}}, {"a": "1"})
+    "wrong arguments of add: a: '1' is not of type 'integer'"
+    """
+    from jsonschema import Draft202012Validator
+
+    function = schema["function"]
+    validator = Draft202012Validator({"additionalProperties": False, **function["parameters"]})
+    found = []
+    for error in sorted(validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path))):
+        place = ".".join(map(str, error.path))
+        found.append(f"{place}: {error.message}" if place else error.message)
+    return f"wrong arguments of {function['name']}: {'; '.join(found)}" if found else ""
+
+
+def input_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
+    """What the tool's ``run`` gets: its one text, or the arguments as JSON."""
+    name = text_argument(schema)
+    return str(arguments[name]) if name is not None else json.dumps(dict(arguments), ensure_ascii=False)
+
+
+def _first_paragraph(tool: Any) -> str:
+    text = type(tool).__doc__ or ""  # a docstring of its own: dataclasses make one of their fields
+    if text.startswith(f"{type(tool).__name__}("):
+        return ""
+    return " ".join(inspect.cleandoc(text).split("\n\n")[0].replace("``", "`").split())
