@@ -100,12 +100,12 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'removed'"),
         ({"protocol": {"format": "xml"}}, "protocol.format = 'xml': must be one of 'tags', 'native'"),
         ({"protocol": {"tool_parser": "qwen"}}, "protocol.tool_parser = 'qwen': must be one of 'auto', 'hermes'"),
-        ({"protocol": {"template_options": [1]}}, r"protocol.template_options = \[1\]: must be a mapping"),
+        ({"protocol": {"template_options": [1]}}, "protocol.template_options = [1]: must be a mapping"),
         (
             {"protocol": NATIVE, "shown_steps": "own"},
-            "shown_steps = 'own' with protocol.format = 'native'.*set it to 'context'",
+            "shown_steps = 'own' with protocol.format = 'native': what",
         ),
-        ({"protocol": NATIVE, "warm_start": {"traces": "expert"}}, "warm_start with protocol.format = 'native'.*leave it out"),
+        ({"protocol": NATIVE, "warm_start": {"traces": "expert"}}, "learn to write; leave it out"),
         (
             {"protocol": NATIVE, "off_policy_trajectories": 1, "off_policy_source": "expert"},
             "off_policy_source = 'expert' with pro",
