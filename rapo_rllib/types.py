@@ -124,6 +124,7 @@ class Step:
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0
     observation: str = ""
+    reward: float = 0.0  # that the environment paid for it; a trajectory's is their sum
     right: bool | None = None  # whether it is a step of a solution, where its environment can tell
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
     record: str | None = None  # its text in the text protocol, where it is written in another form

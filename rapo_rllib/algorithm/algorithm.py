@@ -117,6 +117,8 @@ class RAPO(SavesCheckpoints, Algorithm):
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
+        if self.env_runner_group.local_env_runner is not None:
+            self.env_runner_group.local_env_runner.own_questions.cursor = self._cursor
         sequences = canary_sequences(load_tokenizer(settings.model))
         exact = settings.engine.dtype == settings.model.dtype == "float32"
         canary = Canary(sequences, settings.update.canary_tolerance, exact)
@@ -295,10 +297,11 @@ class RAPO(SavesCheckpoints, Algorithm):
         results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before
         self._evaluation_s += self.run_summary.evaluation_s
-        self.run_summary.take_evaluation(results[ENV_RUNNER_RESULTS])
+        self.run_summary.take_evaluation(results.get(ENV_RUNNER_RESULTS, {}))
         self._evaluated_version = self._version
         self._evaluations += 1
-        self.progress.say(f"held-out accuracy {self.run_summary.accuracy_after:.3f}")
+        accuracy = self.run_summary.accuracy_after
+        self.progress.say("evaluated" if accuracy is None else f"held-out accuracy {accuracy:.3f}")
         return results
 
     @classmethod

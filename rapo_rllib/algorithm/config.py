@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.algorithm.rllib_keys import check_rllib_keys
+from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
 from rapo_rllib.config.checks import check_applied_preset, check_together, known_keys
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
@@ -114,9 +114,11 @@ class RAPOConfig(AlgorithmConfig):
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
+            self.batch_mode = "complete_episodes"  # trajectories are never cut, and RLlib records nothing else
         if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
             check_schedule("lr", self.lr)
         super().validate()
+        check_rllibs_evaluation(self)
         check_applied_preset(vars(self))
         check_together(self.settings, self.in_evaluation)
 

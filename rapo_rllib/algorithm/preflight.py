@@ -68,7 +68,7 @@ def _check_evaluation_config(config: RAPOConfig) -> None:
 
 
 def _check_evaluation(config: RAPOConfig) -> None:
-    if not config.evaluation_interval:
+    if not config.evaluation_interval or config.evaluation_duration_unit == "timesteps":
         return
     available = len(config.question_source.questions("test"))
     if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:

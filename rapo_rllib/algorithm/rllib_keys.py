@@ -19,7 +19,8 @@ READ_BY_RAPO = (
     *("env", "env_config", "observation_space", "action_space", "seed"),
     *("num_env_runners", "create_local_env_runner", "num_gpus_per_env_runner", "sample_timeout_s"),
     *("num_learners", "num_gpus_per_learner", "lr", "grad_clip", "num_epochs"),
-    *("callbacks_class", "callbacks_on_episode_end", "callbacks_on_sample_end"),
+    *("callbacks_class", "callbacks_on_environment_created", "callbacks_on_episode_created", "callbacks_on_episode_start"),
+    *("callbacks_on_episode_step", "callbacks_on_episode_end", "callbacks_on_sample_end", "output"),
     *("callbacks_on_evaluate_start", "callbacks_on_evaluate_end"),
     *("evaluation_interval", "evaluation_duration", "evaluation_config", "evaluation_num_env_runners"),
     *("evaluation_sample_timeout_s", "custom_evaluation_function", "in_evaluation"),
@@ -40,6 +41,8 @@ READ_BY_RLLIB = (  # on the way that RAPO takes through it: resources, restarts,
     *("num_cpus_per_learner", "custom_resources_per_learner", "max_requests_in_flight_per_learner", "local_gpu_idx"),
     *("callbacks_on_algorithm_init", "callbacks_on_env_runners_recreated", "callbacks_on_checkpoint_loaded"),
     "callbacks_on_train_result",
+    *("output_compress_columns", "output_max_rows_per_file", "output_write_remaining_data", "output_write_method"),
+    *("output_write_method_kwargs", "output_filesystem", "output_filesystem_kwargs", "output_write_episodes"),
     *("learner_config_dict", "_learner_class", "_rl_module_spec"),  # for subclasses of RAPO's own learner and module
     *("stats_cls_lookup", "_use_msgpack_checkpoints", "_validate_config", "_is_frozen", "_dont_auto_sync_env_runner_states"),
 )
@@ -52,11 +55,15 @@ _OWN_ROLLOUT = "RAPO samples whole trajectories: set questions_per_step, group_s
 _BATCH = "a batch is questions_per_step groups of group_size trajectories, cut into num_minibatches: set these"
 _SYNC = "weights and counters reach every engine by RAPO's own confirmed sync; leave it out"
 _OFFLINE = "RAPO samples its own data; give trajectories of others by off_policy_trajectories, step traces by step_trace_buffer"
-_OUTPUT = "set transcripts: true, which writes every trajectory"
 _EXPLORE = "the policy explores by sampling: set temperature"
 _EVALUATION = (
     "an evaluation asks the first evaluation_duration test questions once: set evaluation_interval and evaluation_duration"
 )
+_RLLIBS_EVALUATION = (
+    "an evaluation asks the first evaluation_duration test questions once: leave it out, or set custom_evaluation_function to "
+    "None for RLlib's own evaluation, which reads it"
+)
+STOCK_EVALUATION = ("evaluation_duration_unit", "evaluation_force_reset_envs_before_iteration")
 _OLD = "RLlib's new API stack does not read it; leave it out"
 _COMPILE = "the learner's passes are not compiled; set model.attention or model.gradient_checkpointing to change them"
 _METRICS = "a metric of the rollout is that of one training step; leave it out"
@@ -121,15 +128,11 @@ _USE_INSTEAD: dict[str, tuple[str, ...]] = {
         *("prelearner_use_recorded_module_states", "dataset_num_iters_per_learner", "input_config"),
         *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size", "offline_sampling", "_is_online"),
     ),
-    _OUTPUT: (
-        *("output", "output_config", "output_compress_columns", "output_max_file_size", "output_max_rows_per_file"),
-        *("output_write_remaining_data", "output_write_method", "output_write_method_kwargs", "output_filesystem"),
-        *("output_filesystem_kwargs", "output_write_episodes"),
-    ),
+    "set output_write_method and output_write_method_kwargs": ("output_config", "output_max_file_size"),
+    _RLLIBS_EVALUATION: STOCK_EVALUATION,
     _EVALUATION: (
-        *("evaluation_duration_unit", "evaluation_auto_duration_min_env_steps_per_sample"),
-        *("evaluation_auto_duration_max_env_steps_per_sample", "evaluation_unhealthy_workers_timeout_s"),
-        *("evaluation_error_after_n_consecutive_skips", "evaluation_force_reset_envs_before_iteration"),
+        *("evaluation_auto_duration_min_env_steps_per_sample", "evaluation_auto_duration_max_env_steps_per_sample"),
+        *("evaluation_unhealthy_workers_timeout_s", "evaluation_error_after_n_consecutive_skips"),
         *("off_policy_estimation_methods", "ope_split_batch_by_episode", "offline_evaluation_interval"),
         *("num_offline_eval_runners", "offline_evaluation_type", "offline_eval_runner_class", "offline_loss_for_module_fn"),
         *("offline_evaluation_duration", "offline_evaluation_parallel_to_training", "offline_evaluation_timeout_s"),
@@ -143,10 +146,6 @@ _USE_INSTEAD: dict[str, tuple[str, ...]] = {
         "callbacks_on_evaluate_offline_end",
     ),
     "evaluation needs weights that stand still: set it to false": ("evaluation_parallel_to_training",),
-    "trajectories reach callbacks when they are whole: use on_episode_end, whose episode has every step": (
-        *("callbacks_on_episode_created", "callbacks_on_episode_start", "callbacks_on_episode_step"),
-    ),
-    "do it in the environment's constructor": ("callbacks_on_environment_created",),
     _STEP: ("min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
     _METRICS: (
         *("keep_per_episode_custom_metrics", "metrics_episode_collection_timeout_s", "metrics_num_episodes_for_smoothing"),
@@ -169,7 +168,6 @@ REFUSED: dict[str, str] = {key: advice for advice, keys in _USE_INSTEAD.items() 
 _SET_FOR_EVALUATION = ("batch_mode", "rollout_fragment_length")  # by RLlib, in the config of an evaluation
 
 NEVER_CALLED = (  # methods of an RLlibCallback
-    *("on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step"),
     *("on_evaluate_offline_start", "on_evaluate_offline_end", "on_offline_eval_runners_recreated"),
 )
 
@@ -188,6 +186,8 @@ def check_rllib_keys(config: AlgorithmConfig) -> None:
         ValueError: naming the key, its value and what to use instead.
     """
     skipped: Collection[str] = _SET_FOR_EVALUATION if config.in_evaluation else ()
+    if config.custom_evaluation_function is None:
+        skipped = (*skipped, *STOCK_EVALUATION)
     for key, advice in REFUSED.items():
         if key not in skipped and not _is_default(config, key):
             raise ValueError(f"{key.removeprefix('_')} = {getattr(config, key)!r}: {advice}")
@@ -198,10 +198,24 @@ def check_rllib_keys(config: AlgorithmConfig) -> None:
     _check_callbacks(config.callbacks_class)
 
 
+def check_rllibs_evaluation(config: AlgorithmConfig) -> None:
+    """Refuse RLlib's own evaluation where it would find no env runner to ask."""
+    if config.custom_evaluation_function is not None or not config.evaluation_interval or config.in_evaluation:
+        return
+    if config.num_env_runners and not config.evaluation_num_env_runners:
+        raise ValueError(
+            f"custom_evaluation_function = None with num_env_runners = {config.num_env_runners} and "
+            "evaluation_num_env_runners = 0: RLlib's own evaluation asks evaluation env runners; set "
+            "evaluation_num_env_runners, or leave custom_evaluation_function out"
+        )
+
+
 def _is_default(config: AlgorithmConfig, key: str) -> bool:
     if key == "policies":  # RLlib puts spaces into it
         return set(config.policies) == {DEFAULT_MODULE_ID}
     if key == "simple_optimizer" and config.simple_optimizer is False:  # RLlib's own validation sets it
+        return True
+    if key == "batch_mode" and config.batch_mode == "complete_episodes":  # as every trajectory is
         return True
     default, value = _defaults().get(key), getattr(config, key, None)
     return bool(value is default or value == default)

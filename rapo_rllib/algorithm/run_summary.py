@@ -15,6 +15,7 @@ class RunSummary:
 
     accuracy_before: float | None = None
     accuracy_after: float | None = None
+    evaluations: int = 0
     evaluated_questions: int = 0
     policy_tokens: int = 0
     rollout_s: float = 0.0
@@ -26,15 +27,17 @@ class RunSummary:
     @property
     def evaluated(self) -> bool:
         """Whether the initial policy has been evaluated."""
-        return self.accuracy_before is not None
+        return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """The first evaluation is 'before', the latest 'after'."""
-        accuracy = float(evaluated["accuracy"])
+        """The first evaluation is 'before', the latest 'after'; a user's own need not know of accuracies."""
+        self.evaluations += 1
+        self.evaluated_questions = int(evaluated.get("num_episodes", 0))
+        if "accuracy" not in evaluated:
+            return
+        self.accuracy_after = float(evaluated["accuracy"])
         if self.accuracy_before is None:
-            self.accuracy_before = accuracy
-        self.accuracy_after = accuracy
-        self.evaluated_questions = int(evaluated["num_episodes"])
+            self.accuracy_before = self.accuracy_after
 
     def count(self, result: SampleResult, rollout_s: float) -> None:
         """Add one sampling phase."""

@@ -1,58 +1,80 @@
-"""RLlib's episode callbacks for trajectories."""
+"""RLlib's callbacks of an env runner: which of them somebody has defined, and the calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
+from gymnasium.vector import VectorEnv
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.callbacks.utils import make_callback
+from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
 
-from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
-
-
-def call_episode_callbacks(env_runner: Any, callbacks: Sequence[RLlibCallback], groups: Sequence[TrajectoryGroup]) -> None:
-    """Call ``on_episode_end`` for every trajectory, then ``on_sample_end``, on the env runner that sampled them."""
-    config = env_runner.config
-    listens = config.callbacks_on_episode_end or config.callbacks_on_sample_end
-    if not listens and all(type(callback) is RLlibCallback for callback in callbacks):
-        return
-    common = {"env_runner": env_runner, "metrics_logger": env_runner.metrics}
-    episodes = [episode_view(group.question, t) for group in groups for t in group.trajectories]
-    for episode in episodes:
-        make_callback(
-            "on_episode_end",
-            callbacks_objects=list(callbacks),
-            callbacks_functions=config.callbacks_on_episode_end,
-            kwargs={**common, "episode": episode, "env": None, "env_index": 0, "rl_module": None},
-        )
-    make_callback(
-        "on_sample_end",
-        callbacks_objects=list(callbacks),
-        callbacks_functions=config.callbacks_on_sample_end,
-        kwargs={**common, "samples": episodes},
-    )
+EPISODE_CALLBACKS = ("on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+SAMPLE_CALLBACK = "on_sample_end"
 
 
-def episode_view(question: Question, trajectory: Trajectory) -> SingleAgentEpisode:
-    """One env step per generated step: observations and actions are texts, the whole reward comes with the last step.
+class RunnerCallbacks:
+    """The callbacks of one env runner, as ``AlgorithmConfig.callbacks`` gave them.
 
-    The trajectory itself is in ``infos`` of the last step, under ``"trajectory"``.
+    Args:
+        env_runner: what they are told of; its ``config`` has classes and functions.
     """
-    num_steps = max(len(trajectory.steps), 1)
-    observations = [question.text, *(step.observation for step in trajectory.steps)]
-    observations += [""] * (num_steps + 1 - len(observations))
-    ended_early = trajectory.end in ("length", "tool_limit", "error")
-    infos: list[dict[str, Any]] = [{} for _ in range(num_steps + 1)]
-    infos[-1] = {"trajectory": trajectory, "question": question, "correct": trajectory.correct, "end": trajectory.end}
-    rewards: list[Any] = [0.0] * (num_steps - 1) + [trajectory.reward]
-    return SingleAgentEpisode(
-        observations=observations,
-        actions=[step.text for step in trajectory.steps] or [""],
-        rewards=rewards,
-        infos=infos,
-        terminated=not ended_early,
-        truncated=ended_early,
-        len_lookback_buffer=0,
-    )
+
+    def __init__(self, env_runner: Any) -> None:
+        self._env_runner = env_runner
+        self._objects: list[RLlibCallback] = [make() for make in force_list(env_runner.config.callbacks_class)]
+        self._heard = {name for name in (*EPISODE_CALLBACKS, SAMPLE_CALLBACK) if self._functions(name) or self._methods(name)}
+        self._known_envs: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to know of episodes."""
+        return bool(self._heard)
+
+    def _functions(self, name: str) -> Any:
+        return getattr(self._env_runner.config, f"callbacks_{name}")
+
+    def _methods(self, name: str) -> list[Any]:
+        """The objects that do something of their own."""
+        unchanged = getattr(RLlibCallback, name)
+        return [one for one in self._objects if getattr(getattr(one, name), "__func__", None) is not unchanged]
+
+    def environment_created(self, env: Any) -> None:
+        """Tell of an environment that was not there before."""
+        if "on_environment_created" not in self._heard or self._known_envs.get(id(env)) is env:
+            return
+        self._known_envs[id(env)] = env
+        runner = self._env_runner
+        context = EnvContext(runner.config.env_config, runner.worker_index or 0, num_workers=runner.num_workers or 0)
+        self._call("on_environment_created", env=OneTextEnv(env), env_context=context)
+
+    def episode(self, name: str, episode: SingleAgentEpisode, env: Any) -> None:
+        """Call what there is by ``name`` for an episode in ``env``: one trajectory has one environment, at index 0."""
+        if name not in self._heard:
+            return
+        more: dict[str, Any] = {"prev_episode_chunks": []} if name == "on_episode_end" else {}  # trajectories are never cut
+        self._call(name, episode=episode, env=OneTextEnv(env), rl_module=self._env_runner.module, env_index=0, **more)
+
+    def sample_end(self, samples: Sequence[SingleAgentEpisode]) -> None:
+        """Tell of all episodes of a sampling phase."""
+        if SAMPLE_CALLBACK in self._heard:
+            self._call(SAMPLE_CALLBACK, samples=list(samples))
+
+    def _call(self, name: str, **kwargs: Any) -> None:
+        common = {"env_runner": self._env_runner, "metrics_logger": self._env_runner.metrics}
+        make_callback(
+            name, callbacks_objects=self._objects, callbacks_functions=self._functions(name), kwargs={**common, **kwargs}
+        )
+
+
+class OneTextEnv(VectorEnv):
+    """The environment of one trajectory, where RLlib has a vector of them: ``envs[0]``; None once it hangs."""
+
+    num_envs = 1
+
+    def __init__(self, env: Any) -> None:
+        self.envs = (env,)

@@ -11,27 +11,32 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.buffer.layered import BufferView
-from rapo_rllib.env_runner.callbacks import call_episode_callbacks
-from rapo_rllib.env_runner.metrics import SampleResult
-from rapo_rllib.errors import RetrievalError
+from rapo_rllib.env_runner.callbacks import RunnerCallbacks
+from rapo_rllib.env_runner.episodes import EpisodeObserver
+from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
+from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
+from rapo_rllib.errors import EnvError, RetrievalError
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
+from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.settings import Settings
-from rapo_rllib.types import Question
+from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, this_node
 from rapo_rllib.weights.sync import VLLM_TRANSFERS, Confirmation, EngineName, LoadFailure
@@ -55,7 +60,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self.engine = self._make_engine()
         self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
-        self._callbacks = [cls() for cls in _callback_classes(self.settings.rllib.callbacks_class)]
+        self._callbacks = RunnerCallbacks(self)
+        self._recorder = self._make_recorder()
+        index, count = max((self.worker_index or 0) - 1, 0), max(self.num_workers or 0, 1)
+        self.own_questions = OwnQuestions(self.config.question_source, self.settings.rllib.seed or 0, index, count)
+        self._own_samples = SampleResult()  # of questions of its own; not reported yet
+        self._held_out, self._asked_by = False, -1  # the weights that were asked held-out questions last
+        self._retrieval_prob = _first_value(self.settings.rollout.retrieval_prob)
 
     @property
     def settings(self) -> Settings:
@@ -84,6 +95,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
         settings, make_env = self.settings, self.config.question_source.env_maker()
         probe = make_env()
+        self._env_name = type(probe.unwrapped).__name__.lower()
         if settings.rollout.branching is not None:
             check_copies(probe)
         chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
@@ -105,6 +117,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
         self._layers = LayeredBuffer(buffer)
         return make_retriever(self.settings, self._layers)
+
+    def _make_recorder(self) -> Any:
+        if not self.config.output:
+            return None
+        from rapo_rllib.env_runner.recording import EpisodeRecorder
+
+        return EpisodeRecorder(self.config, self.worker_index or 0, self._env_name)
 
     @property
     def policy_version(self) -> int:
@@ -151,36 +170,130 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def sample(  # type: ignore[override]
         self,
         *,
-        questions: Sequence[Question],
-        retrieval_prob: float,
-        explore: bool = True,
+        questions: Sequence[Question] | None = None,
+        retrieval_prob: float | None = None,
+        explore: bool | None = None,
         group_size: int | None = None,
         buffer_view: BufferView | None = None,
-        **kwargs: Any,
-    ) -> SampleResult:
-        """Roll out every question.
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> SampleResult | list[SingleAgentEpisode]:
+        """Roll out every question; without ``questions`` sample episodes, as RLlib's env runners do.
 
         Args:
-            questions: what to roll out, a group each.
-            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory. Without a default: a job's is a
-                schedule that the driver reads, and one that was forgotten would be on-policy unseen.
-            explore: False: greedy, without retrieval.
-            group_size: trajectories per question; None: the config's.
+            questions: what to roll out, a group each; the result is a ``SampleResult``. None: the job's own questions, in
+                the order of training; held-out ones in evaluation, from the first on for each version of the weights. It is
+                a list of ``SingleAgentEpisode``, without those that failed.
+            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory. With ``questions`` it has no
+                default: a job's is a schedule that the driver reads, and one that was forgotten would be on-policy unseen.
+                Without: the last that was given, at first the one that a schedule begins with; 0 in evaluation.
+            explore: False: greedy, without retrieval. None: False in evaluation, else True.
+            group_size: trajectories per question; None: the config's, in evaluation of episodes 1.
             buffer_view: what the policy has added to the buffer, and how its traces have fared.
-            **kwargs: RLlib's other arguments (``num_timesteps`` and the like) mean nothing here: work is given in questions.
+            num_timesteps: generated steps to sample at least. Episodes are never cut: it may be more.
+            num_episodes: episodes to sample at least; whole groups, so there may be up to ``group_size - 1`` more. Neither:
+                this runner's share of a training step, or of an evaluation.
+            random_actions: refused; an action is a text.
+            force_reset: begin with the first held-out question. There is nothing else to reset: episodes end with the call.
+
+        Raises:
+            ValueError: ``random_actions``, ``questions`` without ``retrieval_prob``, or both numbers.
+            EnvError: every episode failed.
         """
+        if random_actions:
+            raise ValueError("random_actions = True: an action is a text; leave it out")
         if buffer_view is not None and self.loop.retriever is not None:
             self._layers.set_view(buffer_view)
             self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
-        groups = self.loop.run(questions, retrieval_prob=retrieval_prob, greedy=not explore, group_size=group_size)
+        if questions is None:
+            wanted = Wanted.of(self.settings, self.own_questions.num_runners, self.in_evaluation, num_timesteps, num_episodes)
+            return self._sample_episodes(wanted, explore, group_size, force_reset)
+        if retrieval_prob is None:
+            raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
+        self._retrieval_prob = retrieval_prob
+        observer = self._observer() if self._callbacks.listens or self._recorder is not None else None
+        groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer)
+        if observer is not None:
+            self._hand_on(observer.of(groups))
+        return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
+
+    def _sample_episodes(
+        self, wanted: Wanted, explore: bool | None, group_size: int | None, force_reset: bool
+    ) -> list[SingleAgentEpisode]:
+        held_out = self.in_evaluation
+        greedy = held_out if explore is None else not explore
+        size = group_size or (1 if held_out else self.settings.rollout.group_size)
+        if held_out and (force_reset or self._asked_by != self.policy_version):
+            self.own_questions.restart()
+            self._asked_by = self.policy_version
+        take = self.own_questions.take_held_out if held_out else self.own_questions.take
+        sampled, episodes = SampleResult(), []
+        while missing := wanted.missing(sampled):
+            observer = self._observer()
+            questions = take(-(-missing // size))
+            groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer)
+            sampled.extend(SampleResult(groups, [self.loop.stats]))
+            whole = [one for one in observer.of(groups) if one.get_infos(-1)["end"] != "error"]
+            if not whole:
+                error = groups[0].trajectories[0].error
+                raise EnvError(f"every episode of {len(questions)} questions failed ({questions[0].id}, ...): {error}")
+            episodes += whole
+        self._own_samples.extend(sampled)
+        self._hand_on(episodes)
+        return episodes
+
+    def _observer(self) -> EpisodeObserver:
+        return EpisodeObserver(self._callbacks)
+
+    def _roll_out(
+        self,
+        questions: Sequence[Question],
+        retrieval_prob: float,
+        greedy: bool,
+        group_size: int | None,
+        observer: EpisodeObserver | None,
+    ) -> list[TrajectoryGroup]:
+        groups = self.loop.run(
+            questions, retrieval_prob=retrieval_prob, greedy=greedy, group_size=group_size, observer=observer
+        )
         add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
-        call_episode_callbacks(self, self._callbacks, groups)
-        return SampleResult(groups, [self.loop.stats], [self.get_metrics()])
+        return groups
+
+    def _hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
+        """To the recorder, and to whoever listens."""
+        if self._recorder is not None:
+            kept = self._recorder.record(episodes)
+            self.metrics.log_value("recording_buffer_size", kept, window=1)
+        self._callbacks.sample_end(episodes)
+
+    @property
+    def in_evaluation(self) -> bool:
+        """Whether episodes are of held-out questions."""
+        return bool(self.config.in_evaluation) or self._held_out
+
+    @contextmanager
+    def held_out(self) -> Iterator[None]:
+        """Sample episodes of held-out questions, on an env runner that trains; ``get_metrics`` is of these alone meanwhile."""
+        before = (self._held_out, self._own_samples)
+        self._held_out, self._own_samples = True, SampleResult()
+        try:
+            yield
+        finally:
+            self._held_out, self._own_samples = before
 
     @override(EnvRunner)
     def get_metrics(self) -> Any:
-        """Return what callbacks have logged; the driver computes the rest from the groups."""
-        return self.metrics.reduce()
+        """Return what callbacks have logged, and the numbers of episodes that were sampled without ``questions``.
+
+        Of groups the driver computes the rest.
+        """
+        sampled, self._own_samples = [t for t in self._own_samples.trajectories if not t.failed], SampleResult()
+        logged = self.metrics.reduce()
+        if sampled:
+            logged |= logged_metrics(episode_metrics(sampled), sum(len(t.steps) for t in sampled), len(sampled))
+        return logged
 
     @override(EnvRunner)
     def get_spaces(self) -> dict[str, Any]:
@@ -224,11 +337,14 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def stop(self) -> None:
         """Stop threads, free the engine, leave the buffer."""
+        if self._recorder is not None:
+            self._recorder.stop()
         self.loop.close()
         self.engine.close()
         if self._layers is not None:
             self._layers.close()
 
 
-def _callback_classes(given: Any) -> list[type]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _first_value(schedule: Any) -> float:
+    """What a schedule begins with; a number is its own."""
+    return float(schedule[0][1] if isinstance(schedule, list | tuple) else schedule)

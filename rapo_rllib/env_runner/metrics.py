@@ -49,6 +49,20 @@ class SampleResult:
         return sum(len(t.own_steps) for t in self.trajectories)
 
 
+def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The means of episodes as RLlib's own env runners name them, and how many answers are right."""
+    returns = [t.reward for t in trajectories]
+    return {
+        "accuracy": mean(t.correct for t in trajectories),
+        "format_rate": mean(t.format_ok for t in trajectories),
+        "episode_return_mean": mean(returns),
+        "episode_return_min": min(returns),
+        "episode_return_max": max(returns),
+        "episode_len_mean": mean(len(t.steps) for t in trajectories),
+        "episode_duration_sec_mean": mean(t.seconds for t in trajectories),
+    }
+
+
 def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) -> dict[str, float]:
     """Everything about one sampling phase that is a mean or a count.
 

@@ -101,10 +101,17 @@ def _calling(name: str, borrower: Borrower) -> Iterator[None]:
         borrower.env_started = None
 
 
+def acquire_env(borrower: Borrower, envs: EnvPool) -> None:
+    """Lend an environment; ``reset_env`` does it where nobody has."""
+    with _calling("acquire", borrower):
+        envs.acquire(borrower)
+
+
 def reset_env(borrower: Borrower, envs: EnvPool) -> str:
     """Start an episode; returns the first observation: the question as text."""
     with _calling("reset", borrower):
-        envs.acquire(borrower)
+        if borrower.env is None:
+            envs.acquire(borrower)
         observation, _info = borrower.env.reset(seed=borrower.question.seed, options={"question": borrower.question})
         return _readable(observation)
 
@@ -144,7 +151,7 @@ class EnvCalls:
         self._under_way: dict[Future[Any], tuple[str, Borrower]] = {}
 
     async def call(self, function: Callable[..., T], borrower: Borrower, *arguments: Any) -> T:
-        """Call ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns."""
+        """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns."""
         future = self._threads.submit(function, borrower, *arguments)
         self._under_way[future] = (function.__name__.removesuffix("_env"), borrower)
         try:

@@ -128,7 +128,16 @@ class Episode:
         step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
         step.observation, step.right = str(result.observation), info.get("step_right")
         step.calls = tuple(ToolUse(*use) for use in info.get("tool_calls", ()))
-        self.trajectory.reward += result.reward
+        self._pay(result.reward)
+
+    def take_judgement(self, judgement: EnvResult) -> None:
+        """Note what the environment says of an episode that a budget has ended."""
+        self._pay(judgement.reward)
+        self.take_outcome(judgement.info)
+
+    def _pay(self, reward: float) -> None:
+        self.trajectory.steps[-1].reward += reward
+        self.trajectory.reward += reward
 
     def append_observation(self, observation: str) -> bool:
         """Append what the environment says; False: the budget has no room for it. The policy always writes the next step."""

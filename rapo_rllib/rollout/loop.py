@@ -12,7 +12,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from rapo_rllib.errors import EnvError, RequestError, RetrievalError
 from rapo_rllib.protocol.turns import RolloutProtocol
@@ -20,7 +21,7 @@ from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
 from rapo_rllib.rollout.engine import Engine
 from rapo_rllib.rollout.engine_pump import Barrier, EnginePump
-from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, reset_env, step_env, truncate_env
+from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.group import RolloutGroup, make_groups
 from rapo_rllib.rollout.retriever import Retriever
@@ -32,6 +33,25 @@ from rapo_rllib.types import Question, TrajectoryGroup
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.25  # for calls of environments that are overdue, where nothing else happens
+
+
+class Observer(Protocol):
+    """Told of every trajectory in the thread that drives the engine, so what it does delays all of them.
+
+    A trajectory whose environment could not be made or reset is told of by ``ended`` alone, or by ``created`` and ``ended``.
+    """
+
+    def created(self, episode: Episode) -> None:
+        """It has an environment, which is not reset yet; a branch has that of its origin, as it stood there."""
+
+    def started(self, episode: Episode) -> None:
+        """Its environment has been reset, and its prompt is made; a branch has the steps that it shares."""
+
+    def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
+        """The environment has answered its last step, with ``info``; ``end`` says what ended it, if anything did."""
+
+    def ended(self, episode: Episode) -> None:
+        """It is whole, however it ended; its environment is about to be released."""
 
 
 class RolloutLoop:
@@ -74,6 +94,7 @@ class RolloutLoop:
         greedy: bool = False,
         group_size: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        observer: Observer | None = None,
     ) -> list[TrajectoryGroup]:
         """Roll out every question; returns the groups in the order of the questions, and leaves ``stats``.
 
@@ -83,6 +104,7 @@ class RolloutLoop:
             greedy: temperature 0, no retrieval, no branches (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
             on_progress: called with (ended, all) trajectories whenever one ends.
+            observer: told of every trajectory while it grows, in this thread; what it raises ends the run.
 
         Raises:
             EngineError: the engine broke; nothing of this run is usable, and nothing of it is left for the next one.
@@ -104,7 +126,7 @@ class RolloutLoop:
         groups = make_groups(questions, plan, self.stats)
         ended = itertools.count(1)
         on_end = (lambda: None) if on_progress is None else lambda: on_progress(next(ended), size * len(groups))
-        Run(self, on_end).drive(groups)
+        Run(self, on_end, observer).drive(groups)
         self.stats.seconds = time.monotonic() - started
         return [group.close() for group in groups]
 
@@ -118,8 +140,8 @@ class RolloutLoop:
 class Run:
     """The trajectories of one run, each a coroutine, and beside them what they wait for. Nothing of it outlives the run."""
 
-    def __init__(self, loop: RolloutLoop, on_end: Callable[[], None]) -> None:
-        self._envs, self._stats, self._on_end = loop.envs, loop.stats, on_end
+    def __init__(self, loop: RolloutLoop, on_end: Callable[[], None], observer: Observer | None = None) -> None:
+        self._envs, self._stats, self._on_end, self._observer = loop.envs, loop.stats, on_end, observer
         self._coroutines = Coroutines()
         self._barrier = Barrier(closed=loop.settings.rollout_schedule == "lockstep")
         self._engine = EnginePump(loop.engine, self._barrier, self._stats)
@@ -132,26 +154,40 @@ class Run:
         Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
         """
         trajectory, call_env = episode.trajectory, self._env_calls.call
-        if episode.env is None:  # a branch has one, and goes on behind a tool's result
-            episode.begin(await call_env(reset_env, episode, self._envs))
-            await self._maybe_retrieve(episode, "trajectory")
+        await self._start(episode)
         while True:
             completion = await self._engine.generate(episode.request())
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
             turn = episode.append_step(completion)
             result = await call_env(step_env, episode, turn, trajectory.turn_ended)
             episode.take_result(result)
+            end = ""
             if result.terminated or result.truncated:
                 episode.take_outcome(result.info)
-                return result.info.get("end") or episode.natural_end(completion)
-            out_of_budget = completion.finish == "length" or episode.out_of_steps
-            if out_of_budget or not episode.append_observation(result.observation):
-                judgement = await call_env(truncate_env, episode)  # running over must not pay
-                trajectory.reward += judgement.reward
-                episode.take_outcome(judgement.info)
-                return "length"
+                end = result.info.get("end") or episode.natural_end(completion)
+            elif completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
+                episode.take_judgement(await call_env(truncate_env, episode))  # running over must not pay
+                end = "length"
+            if self._observer is not None:
+                self._observer.stepped(episode, result.info, end)
+            if end:
+                return end
             await self._maybe_retrieve(episode, "step")
             episode.open_turn()
+
+    async def _start(self, episode: Episode) -> None:
+        """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
+        if episode.env is None:
+            if self._observer is not None:
+                await self._env_calls.call(acquire_env, episode, self._envs)
+                self._observer.created(episode)
+            episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
+            if self._observer is not None:
+                self._observer.started(episode)
+            await self._maybe_retrieve(episode, "trajectory")
+        elif self._observer is not None:
+            self._observer.created(episode)
+            self._observer.started(episode)
 
     async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
         """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""
@@ -171,17 +207,26 @@ class Run:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
         trajectory = episode.trajectory
         try:
-            trajectory.end = await self.roll_out(group, episode)
+            trajectory.end = await self._outcome(group, episode)
+            trajectory.seconds = time.monotonic() - episode.started
+            if self._observer is not None:
+                self._observer.ended(episode)
+        finally:
+            self._envs.release(episode)
+        self._on_end()
+        self._begin(group, group.refill())
+
+    async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
+        """What ended the trajectory; what fails for it alone is noted in it."""
+        trajectory = episode.trajectory
+        try:
+            return await self.roll_out(group, episode)
         except (EnvError, RequestError) as error:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
             details = (episode.question.id, episode.name, step, episode.called_tool(), age, error)
             logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
-            trajectory.end, trajectory.error = "error", str(error)
-        finally:
-            trajectory.seconds = time.monotonic() - episode.started
-            self._envs.release(episode)
-        self._on_end()
-        self._begin(group, group.refill())
+            trajectory.error = str(error)
+            return "error"
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:

@@ -26,11 +26,13 @@ from rapo_rllib.algorithm.rllib_keys import (
     REFUSED,
     check_rllib_keys,
 )
+from rapo_rllib.env_runner.callbacks import EPISODE_CALLBACKS, SAMPLE_CALLBACK
 
 RLLIB = Path(ray.rllib.__file__).parent
 PASSED_THROUGH = (  # what of RLlib runs in a training of RAPO
     *("algorithms/algorithm.py", "algorithms/algorithm_config.py", "algorithms/utils.py", "env/env_runner_group.py"),
     *("core/learner/learner.py", "core/learner/learner_group.py", "core/learner/torch/torch_learner.py"),
+    "offline/offline_env_runner.py",
     *("utils/framework.py", "utils/actor_manager.py", "utils/metrics/metrics_logger.py", "utils/runners/runner_group.py"),
 )
 
@@ -52,7 +54,7 @@ def test_what_is_said_to_be_read_is_read() -> None:
     ours = "\n".join(p.read_text() for p in package.rglob("*.py") if not any(part in left_out for part in p.parts))
     theirs = "\n".join((RLLIB / path).read_text() for path in PASSED_THROUGH)
     built = (
-        "callbacks_on_episode_end",
+        *(f"callbacks_{name}" for name in (*EPISODE_CALLBACKS, SAMPLE_CALLBACK)),
         "callbacks_on_evaluate_start",
         "callbacks_on_evaluate_end",
     )  # getattr(f"callbacks_{...}")
@@ -99,9 +101,14 @@ def test_a_key_that_nothing_reads_is_refused_with_what_to_use(key: str) -> None:
         ("env_runners", {"env_to_module_connector": lambda *_: None}, "env_to_module_connector = .*RAPO has no connectors"),
         ("multi_agent", {"policies": {"a", "b"}}, "policies = .*: RAPO trains one policy"),
         ("offline_data", {"input_": ["/data"]}, r"input_ = \['/data'\]: RAPO samples its own data"),
-        ("offline_data", {"output": "/data"}, "output = '/data': set transcripts: true"),
-        ("callbacks", {"on_episode_step": print}, "callbacks_on_episode_step = .*use on_episode_end"),
+        ("offline_data", {"output_config": {"format": "json"}}, "output_config = .*: set output_write_method"),
+        ("callbacks", {"on_evaluate_offline_end": print}, "callbacks_on_evaluate_offline_end = .*: an evaluation asks"),
         ("evaluation", {"evaluation_duration_unit": "timesteps"}, "evaluation_duration_unit = 'timesteps': an evaluation asks"),
+        (
+            "evaluation",
+            {"evaluation_force_reset_envs_before_iteration": False},
+            "evaluation_force_reset_envs_before_iteration = False: .*set custom_evaluation_function to None",
+        ),
         ("evaluation", {"evaluation_config": {"gamma": 0.5}}, "evaluation_config.gamma = 0.5: outcomes are not discounted"),
         ("evaluation", {"evaluation_config": {"minibatch_size": 1}}, "evaluation_config.minibatch_size = 1: a batch is"),
         ("learners", {"num_aggregator_actors_per_learner": 1}, "num_aggregator_actors_per_learner = 1: learners are given"),
@@ -187,6 +194,26 @@ def test_configs_of_every_origin_are_accepted_again() -> None:
 def test_points_of_a_schedule_are_numbers(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config().training(**settings).validate()
+
+
+def test_rllibs_own_evaluation_is_taken_with_its_keys_where_it_has_env_runners_to_ask() -> None:
+    stock = config().evaluation(
+        evaluation_interval=1,
+        custom_evaluation_function=None,
+        evaluation_duration_unit="timesteps",
+        evaluation_force_reset_envs_before_iteration=False,
+    )
+    stock.validate()
+    stock.env_runners(num_env_runners=1)
+    with pytest.raises(ValueError, match="custom_evaluation_function = None with num_env_runners = 1 and evaluation_num_env_"):
+        stock.validate()
+    stock.evaluation(evaluation_num_env_runners=1).validate()
+
+
+def test_recording_needs_nothing_else() -> None:
+    made = config().offline_data(output="/data")
+    made.validate()
+    assert made.batch_mode == "complete_episodes"
 
 
 def test_settings_of_an_evaluation_without_engines_of_its_own_are_refused() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from pages import REPOSITORY
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
-from rapo_rllib.env_runner.callbacks import episode_view
 from rapo_rllib.types import Step, Trajectory
 
 
@@ -77,6 +77,7 @@ def test_the_callback_counts_calls(pipeline: ModuleType) -> None:
     steps = [Step(0, 1, "<convert>1 m in cm</convert>", tool="convert"), Step(1, 2, "<answer>100</answer>")]
     trajectory = Trajectory(question.id, [0], steps=steps, end="answer")
     logger = MetricsLogger(root=True)
-    pipeline.CountsTools().on_episode_end(episode=episode_view(question, trajectory), metrics_logger=logger)
+    episode = SingleAgentEpisode(observations=[question.text], infos=[{"trajectory": trajectory}])
+    pipeline.CountsTools().on_episode_end(episode=episode, metrics_logger=logger)
     assert logger.peek("unit_calls") == 1.0
     assert pipeline.config.custom_evaluation_function is pipeline.evaluate
