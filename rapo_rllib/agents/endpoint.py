@@ -22,6 +22,7 @@ from rapo_rllib.errors import AgentError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
+from rapo_rllib.types import Question
 
 APIS = ("chat", "completions")
 MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here
@@ -83,6 +84,7 @@ class AgentEndpoint:
         max_tokens: int,
         temperature: float,
         seed: int | None = None,
+        given: Question | None = None,
     ) -> WrittenStep:
         """The next step.
 
@@ -93,6 +95,7 @@ class AgentEndpoint:
             max_tokens: of the step.
             temperature: of the sampling.
             seed: of this request; None: none is sent.
+            given: may bring turns before the question.
 
         Raises:
             AgentError: the endpoint would refuse every request: wrong key, address or model.
@@ -104,7 +107,7 @@ class AgentEndpoint:
             "temperature": temperature,
             "stop": list(stop[:MAX_STOP_STRINGS]),
             **({} if seed is None else {"seed": seed}),
-            **self._said_so_far(question, steps),
+            **self._said_so_far(question, steps, given),
             **self._options.extra,
         }
         body = {name: value for name, value in body.items() if value is not None}
@@ -115,10 +118,10 @@ class AgentEndpoint:
         """Close the connections."""
         self._service.close()
 
-    def _said_so_far(self, question: str, steps: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    def _said_so_far(self, question: str, steps: Sequence[tuple[str, str]], given: Question | None) -> dict[str, Any]:
         if self._options.api == "completions":
-            return {"prompt": self._chat.prompt_text(question) + "".join(text + shown for text, shown in steps)}
-        messages = self._chat.messages(question)
+            return {"prompt": self._chat.prompt_text(question, given) + "".join(text + shown for text, shown in steps)}
+        messages = self._chat.messages(question, given)
         for text, shown in steps:
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": shown.strip()}]
         return {"messages": messages}

@@ -172,7 +172,7 @@ class EndpointAgent:
         episode.started = time.monotonic()
         episode.text = reset_env(episode, self._envs)
         with self._tokenizer_lock:
-            length = len(self._chat.prompt_ids(episode.text))
+            length = len(self._chat.prompt_ids(episode.text, episode.question))
         if length > settings.max_prompt_tokens:
             raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {settings.max_prompt_tokens}")
         while (room := settings.max_response_tokens - episode.used) > 0:
@@ -203,6 +203,7 @@ class EndpointAgent:
             max_tokens=max_tokens,
             temperature=self._settings.temperature,
             seed=seed,
+            given=episode.question,
         )
         episode.num_tokens += self._count(written.text) if written.num_tokens is None else written.num_tokens
         return written

@@ -139,7 +139,7 @@ def _fitting(
 ) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
     """Those with a positive reward that fit into the budgets, with the tokens of their prompts."""
     for expert in experts:
-        prompt_ids = chat.prompt_ids(expert.question.text)
+        prompt_ids = chat.prompt_ids(expert.question.text, expert.question)
         fits = len(prompt_ids) <= rollout.max_prompt_tokens
         if expert.reward > 0 and fits and len(worked_tokens(expert, [], chat, {}).token_ids) <= rollout.max_response_tokens:
             yield expert, prompt_ids

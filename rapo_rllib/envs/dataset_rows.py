@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rapo_rllib.envs.chat_columns import CHAT_FIELDS, TOOLS_FIELD, Turns, read_tools, read_turns
 from rapo_rllib.types import Question
 
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
@@ -21,30 +22,39 @@ def question_from_row(
         row: fields of the row.
         where: file and row number, for messages.
         id: of the question.
-        question_field: dotted name of the field that holds the question; None: the known formats are tried.
+        question_field: dotted name of the field that holds the question, or a list of turns that ends with it; None: the known
+            formats are tried.
         answer_field: the same for the answer: a text, a number, or a list of accepted ones.
 
     Raises:
         ValueError: no question or no answer; names file, row and field.
     """
-    text = question_text(row, where, question_field)
+    text, turns = _asked(row, where, question_field)
     answers = _texts(_first(row, (answer_field,) if answer_field else _ANSWER_FIELDS))
     if not answers:
         raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
     aliases = tuple(dict.fromkeys([*answers[1:], *_texts(row.get("aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
-    return Question(id=id, text=text, answer=answers[0], aliases=aliases, source=source)
+    tools = read_tools(row.get(TOOLS_FIELD), where)
+    return Question(id=id, text=text, answer=answers[0], aliases=aliases, source=source, turns=turns, tools=tools)
 
 
 def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:
     """The question of one row, whether it has an answer or not. Arguments and errors as of :func:`question_from_row`."""
-    text = _first(row, (question_field,) if question_field else _QUESTION_FIELDS)
-    if text is None and question_field is None:
-        text = _last_user_message(row)
-    if not isinstance(text, str) or not text.strip():
+    return _asked(row, where, question_field)[0]
+
+
+def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
+    """The question of a row, and the turns that stand before it."""
+    names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
+    name = next((name for name in names if field_value(row, name) is not None), "")
+    value = field_value(row, name)
+    if isinstance(value, list) and (question_field or name in CHAT_FIELDS):
+        return read_turns(value, where, name)
+    if not isinstance(value, str) or not value.strip():
         raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
-    return text.strip()
+    return value.strip(), ()
 
 
 def field_value(row: Any, dotted: str) -> Any:
@@ -59,13 +69,6 @@ def field_value(row: Any, dotted: str) -> Any:
 
 def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((value for name in names if (value := field_value(row, name)) is not None), None)
-
-
-def _last_user_message(row: Mapping[str, Any]) -> Any:
-    messages = row.get("prompt")
-    if not isinstance(messages, list):
-        return messages
-    return next((m.get("content") for m in reversed(messages) if isinstance(m, Mapping) and m.get("role") == "user"), None)
 
 
 def _texts(value: Any) -> list[str]:

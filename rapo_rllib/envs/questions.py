@@ -21,6 +21,7 @@ from rapo_rllib.envs.dataset_rows import question_from_row
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.settings.knobs import knob
+from rapo_rllib.tools import shared_tools
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
 from rapo_rllib.validation import require
@@ -45,7 +46,7 @@ class QuestionsOptions(ToolEnvOptions):
     )
     train_split: str = knob("train", "of a Hugging Face data set or a folder")
     test_split: str = knob("test", "of the same")
-    question_field: str | None = knob(None, "dotted; None: known formats")
+    question_field: str | None = knob(None, "dotted; of a text, or of a list of turns; None: known formats")
     answer_field: str | None = knob(None, "the same of the accepted answer")
     limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
     limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
@@ -109,7 +110,22 @@ def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) ->
     if split_name(name) is not None:
         return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit, key == "test_dataset")
     wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-    return _load(name, f"env_config.{key}", upstream_split, _changed_at(name), *wanted)
+    found = _load(name, f"env_config.{key}", upstream_split, _changed_at(name), *wanted)
+    _check_tools(options, name, found)
+    return found
+
+
+def _check_tools(options: QuestionsOptions, name: str, questions: Sequence[Question]) -> None:
+    """Refuse rows whose tools the job does not have."""
+    asked = [question for question in questions if question.tools]
+    known = [tool.tag for entry in options.tools for tool in shared_tools(entry)] if asked else []
+    for question in asked:
+        unknown = [tool for tool in question.tools or () if tool not in known]
+        if unknown:
+            raise ValueError(
+                f"{name}, row {question.id.rpartition('-')[2]}: tools: {unknown[0]!r} is none of the job's tools "
+                f"({', '.join(known) or 'it has none'}): name it in env_config.tools"
+            )
 
 
 def _short_name(name: str) -> str:
