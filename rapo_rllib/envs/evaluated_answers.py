@@ -1,0 +1,84 @@
+"""Which answers may be handed to a verifier that evaluates them as Python.
+
+Some verifiers of reasoning-gym call ``eval`` on what the policy wrote, or sympy's ``parse_expr``, which does. An answer is a
+policy's own text: it must be able to name a value, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+
+MAX_CHARS = 2000
+MAX_EXPONENT = 64
+_MAX_DIGITS = 40  # of one number
+_FUNCTION_NAMES = "sqrt exp log ln sin cos tan cot sec csc asin acos atan sinh cosh tanh asinh acosh atanh Abs"
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
+
+
+def is_literal(text: str) -> bool:
+    """Whether ``eval(text)`` does no more than to make a value, or to fail.
+
+    >>> is_literal("[['Q', '_'], ['_', 'Q']]"), is_literal("a b c"), is_literal("__import__('os')")
+    (True, True, False)
+    """
+    if len(text) > MAX_CHARS:
+        return False
+    tree = _parsed(text)
+    if tree is None:
+        return "\0" not in text  # eval fails in the same way
+    try:
+        ast.literal_eval(tree)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return isinstance(tree.body, ast.Name)  # one word: eval finds no such name, or something that is no answer
+    return True
+
+
+def is_formula(text: str) -> bool:
+    """Whether sympy may parse ``text``: numbers, one-word names, the four operations, small powers, elementary functions.
+
+    >>> is_formula("3*x**2 + sin(x)/2 + C"), is_formula("().__class__"), is_formula("9**9**9"), is_formula("5!")
+    (True, False, False, False)
+    """
+    tree = _parsed(text.strip()) if len(text) <= MAX_CHARS else None
+    return tree is not None and _is_safe(tree.body, inside_power=False)
+
+
+def _parsed(text: str) -> ast.Expression | None:
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_safe(node: ast.expr, inside_power: bool) -> bool:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return not isinstance(value, bool) and len(repr(value)) <= _MAX_DIGITS
+        case ast.Name(id=name):
+            return "_" not in name
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _is_safe(operand, inside_power)
+        case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
+            return not inside_power and _is_safe(base, inside_power=True) and _is_small(exponent)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return isinstance(operator, _OPERATORS) and _is_safe(left, inside_power) and _is_safe(right, inside_power)
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
+            return name in _FUNCTIONS and _is_safe(argument, inside_power)
+    return False
+
+
+def _is_small(exponent: ast.expr) -> bool:
+    """Whether it is a number of a size that no calculation drowns in, or holds a variable and no power."""
+    match exponent:
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+            return _is_small(operand)
+        case ast.Constant(value=int() | float() as value):
+            return abs(value) <= MAX_EXPONENT
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Div(), right=right):
+            return _is_small(left) and _is_small(right)
+        case ast.BinOp(left=ast.Constant() as left, op=ast.Mult(), right=ast.Name() as right):
+            return _is_small(left) and _is_small(right)
+        case ast.Name(id=name):
+            return "_" not in name
+    return False

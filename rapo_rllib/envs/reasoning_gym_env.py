@@ -1,0 +1,200 @@
+"""``rapo/reasoning_gym``: any procedural task of the package reasoning-gym, scored by the task's own verifier.
+
+(task, task_config, seed) -> its data set -> entry -> Question;   answer, entry -> verifier -> Score
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, ClassVar
+
+from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
+from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
+from rapo_rllib.settings.knobs import Knobs, knob
+from rapo_rllib.types import Question
+from rapo_rllib.validation import require
+
+VERIFIER = "verifier"
+# Tasks whose verifier evaluates the answer as Python, or has sympy do it: a test reads the package's source for others.
+EVALUATED = frozenset({"string_insertion", "spiral_matrix", "binary_matrix", "n_queens"})
+CALCULATED = frozenset({"simple_integration", "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown"})
+_TEST_SHARE = 5  # every fifth question, by its text, belongs to the test split
+_ATTEMPTS = 200
+_PROBES = 8
+NONSENSE = "no such thing"
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class ReasoningGymOptions(ToolEnvOptions):
+    """Keys of ``env_config`` of ``rapo/reasoning_gym``, beside those of every tool environment."""
+
+    task: str = knob("", "a task of reasoning-gym, for example `chain_sum`")
+    task_config: dict = knob(dict, "the task's own keys, for example {min_terms: 2, max_terms: 3}")
+    num_train: int = knob(10_000, "training questions", at_least=1)
+    num_test: int = knob(500, "test questions", at_least=1)
+    seed: int = knob(0, "other seeds, other questions; no question is in both splits of any seed", at_least=0)
+    tools: tuple[Any, ...] = knob((), "names or import paths; or {name: ..., options: {...}}", rule="a list of tool names")
+    scorer: Any = knob(VERIFIER, "`verifier`: the task's own, whose score is the reward; or one that all environments know")
+    require_boxed: bool = knob(False, "a well-formed answer holds one \\boxed{...}")
+
+    def __post_init__(self) -> None:
+        if self.scorer == VERIFIER:
+            Knobs.__post_init__(self)
+        else:
+            super().__post_init__()
+        known = sorted(_package().factory.DATASETS)
+        near = difflib.get_close_matches(self.task, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {known[0]} to {known[-1]}"
+        require(self.task in known, "task", self.task, f"reasoning-gym has no task of this name; {hint}")
+        clash = sorted({"seed", "size"} & set(self.task_config))
+        require(
+            not clash, "task_config", self.task_config, f"leave {' and '.join(clash)} out: see seed, num_train and num_test"
+        )
+        if self.scorer == VERIFIER:
+            _check_verifier(self.task, _as_json(self.task_config))
+
+
+class ReasoningGymQuestions(LazyQuestions):
+    """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
+
+    def __init__(self, options: ReasoningGymOptions, split: str) -> None:
+        check_split(split)
+        super().__init__(options.num_train if split == "train" else options.num_test)
+        self._options, self._split = options, split
+
+    def make(self, index: int) -> Question:
+        """Question ``index``: of the entries drawn for it, the first that belongs to the split."""
+        options = self._options
+        for attempt in range(_ATTEMPTS):
+            seed = _seed_of(options.seed, self._split, index, attempt)
+            entry = entry_of(options, seed)
+            if split_of(entry["question"]) == self._split:
+                answer = "" if entry["answer"] is None else str(entry["answer"])
+                return Question(
+                    id=f"{options.task}-{self._split}-{options.seed}-{index}",
+                    text=entry["question"],
+                    answer=answer,
+                    seed=seed,
+                    source=f"reasoning_gym/{options.task}",
+                )
+        raise ValueError(f"env_config.task_config = {options.task_config!r}: too few different questions; make them harder")
+
+
+def entry_of(options: ReasoningGymOptions, seed: int) -> dict[str, Any]:
+    """The entry that the task makes from ``seed``: with ``question``, ``answer`` and ``metadata``."""
+    with _lock:  # tasks keep state while they make an entry
+        entry: dict[str, Any] = _data_set(options.task, _as_json(options.task_config), seed)[0]
+    return entry
+
+
+def split_of(text: str) -> str:
+    """The split a question belongs to, whatever the seed, so neither split can leak."""
+    return "test" if hashlib.sha256(text.encode()).digest()[0] % _TEST_SHARE == 0 else "train"
+
+
+class ReasoningGym(ToolEnv):
+    """A task of reasoning-gym, in one turn or with tools."""
+
+    options_class: ClassVar[type[ToolEnvOptions]] = ReasoningGymOptions
+
+    @classmethod
+    def questions(cls, env_config: Mapping[str, Any], split: str) -> ReasoningGymQuestions:
+        """The questions of ``split``."""
+        return ReasoningGymQuestions(read_options(ReasoningGymOptions, env_config), split)
+
+    def make_scorer(self) -> Scorer:
+        """The task's verifier, unless another scorer is named."""
+        options = self.options
+        assert isinstance(options, ReasoningGymOptions)
+        return Verifier(options) if options.scorer == VERIFIER else shared_scorer(options.scorer)
+
+
+class Verifier:
+    """Scores by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct."""
+
+    def __init__(self, options: ReasoningGymOptions) -> None:
+        self._options = options
+
+    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
+        """Score ``answer``. What the verifier may not be handed is wrong, and so is what it cannot take, which is counted."""
+        options = self._options
+        if answer is None or question.seed is None:
+            return Score(0.0, False)
+        if not may_be_verified(options.task, answer):
+            return Score(0.0, False)
+        entry = entry_of(options, question.seed)
+        try:
+            value = float(_data_set(options.task, _as_json(options.task_config), question.seed).score_answer(answer, entry))
+        except Exception as error:  # of the answer: any text may come, and verifiers are not written for all
+            return Score(0.0, False, failure=f"verifier/{type(error).__name__}")
+        return Score(value, value >= 1.0)
+
+
+def may_be_verified(task: str, answer: str) -> bool:
+    """Whether the verifier of ``task`` may be handed ``answer``: some evaluate it as Python."""
+    if task in EVALUATED:
+        return is_literal(answer)
+    return task not in CALCULATED or is_formula(answer)
+
+
+@lru_cache(maxsize=64)
+def _check_verifier(task: str, task_config: str) -> None:
+    """Raise ``ValueError`` if nonsense is right: a policy would find that out before it learns anything else."""
+    for seed in range(_PROBES):
+        found = _data_set(task, task_config, seed)
+        if may_be_verified(task, NONSENSE) and _value(found, NONSENSE) >= 1.0:
+            raise ValueError(
+                f"env_config.task = {task!r}: its verifier takes {NONSENSE!r} for right, asked {found[0]['question'][-80:]!r}; "
+                "choose another task, or a scorer that compares with the answer, as scorer: qa_em"
+            )
+
+
+def _value(data_set: Any, answer: str) -> float:
+    try:
+        return float(data_set.score_answer(answer, data_set[0]))
+    except Exception:  # what verifiers raise is their own; the scorer counts it
+        return 0.0
+
+
+_lock = threading.RLock()
+
+
+@lru_cache(maxsize=4096)
+def _data_set(task: str, task_config: str, seed: int) -> Any:
+    """One entry of a task, made from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
+    config = json.loads(task_config)
+    try:
+        return _package().create_dataset(task, seed=seed, size=1, **config)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"env_config.task_config = {config!r}: {task} refuses it: {error}") from error
+
+
+def _as_json(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, sort_keys=True)
+
+
+def _seed_of(seed: int, split: str, index: int, attempt: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{split}/{index}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % _SEEDS
+
+
+def _package() -> ModuleType:
+    try:
+        import reasoning_gym
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"env = 'rapo/reasoning_gym': it needs {error.name}: run `pip install 'rapo_rllib[reasoning-gym]'`"
+        ) from error
+    found: ModuleType = reasoning_gym
+    return found
