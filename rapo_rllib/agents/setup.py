@@ -24,7 +24,7 @@ from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.make import MakeReader, make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.turns import RolloutProtocol, Schema
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
@@ -195,9 +195,9 @@ def _endpoint_agent(
         check_model(choice.tokenizer, key="--agent-tokenizer")
 
     def opened() -> OffPolicyAgent:
-        tags, protocol = tool_tags(source), settings.protocol
-        ours = ChatProtocol(load_tokenizer(settings.model), protocol, tags)
-        endpoint = AgentEndpoint(options, ChatProtocol(load_tokenizer(theirs), protocol, tags))
+        protocol, (tags, schemas) = settings.protocol, offered_tools(source)
+        ours = ChatProtocol(load_tokenizer(settings.model), protocol, tags, schemas)
+        endpoint = AgentEndpoint(options, ChatProtocol(load_tokenizer(theirs), protocol, tags, schemas))
         envs = EnvPool(source.env_maker(), protocol.answer_tag)
         return EndpointAgent(endpoint, ours, envs, rollout, choice.concurrency, choice.seed)
 
@@ -215,10 +215,10 @@ def protocol_of_agent(
         env.close()
 
 
-def tool_tags(source: QuestionSource) -> tuple[str, ...]:
-    """The tags of the tools that the job's environment offers."""
+def offered_tools(source: QuestionSource) -> tuple[tuple[str, ...], list[Schema]]:
+    """Tags of the tools that the job's environment offers, and the schemas of those that have one."""
     env = source.env_maker()()
     try:
-        return tuple(getattr(env.unwrapped, "tool_tags", ()))
+        return tuple(getattr(env.unwrapped, "tool_tags", ())), list(getattr(env.unwrapped, "tool_schemas", ()))
     finally:
         env.close()

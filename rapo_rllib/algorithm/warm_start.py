@@ -104,9 +104,9 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
         ValueError: nothing is correct and fits into the budgets.
     """
     env, rollout = source.env_maker()(), job.rollout
-    tool_tags = tuple(getattr(env.unwrapped, "tool_tags", ()))
+    tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", ())
     env.close()
-    chat = ChatProtocol(load_tokenizer(job.model), job.protocol, tool_tags)
+    chat = ChatProtocol(load_tokenizer(job.model), job.protocol, tags, schemas)
     rng = random.Random(settings.seed)
     experts = list(islice(_fitting(_experts(source, settings), chat, rollout), settings.num_trajectories))
     if not experts:

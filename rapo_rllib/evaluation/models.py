@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.agents.setup import AgentChoice, make_agent_factory, tool_tags
+from rapo_rllib.agents.setup import AgentChoice, make_agent_factory, offered_tools
 from rapo_rllib.envs.benchmarks import Benchmark
 from rapo_rllib.envs.benchmarks.table import WORDS
 from rapo_rllib.errors import AgentError
@@ -89,7 +89,7 @@ def evaluate_model(
         }
         config = evaluation_config(base, tools, plan.scorer)
         source = config.question_source
-        tool_tags(source)  # what is wrong with a tool is told before a model is loaded
+        offered_tools(source)  # what is wrong with a tool is told before a model is loaded
         if not left:
             continue
         with (

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.calls import CallReader, expected_form, parser_of, read_json
+from rapo_rllib.protocol.calls import JSON, CallReader, expected_form, parser_of, read_json
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
@@ -43,13 +43,13 @@ class NativeProtocol:
                 "protocol.format to 'tags'"
             )
         self.tokenizer, self.settings = tokenizer, settings
-        self.parser = parser_of(settings.tool_parser, tokenizer)
         self.end_ids = end_ids(tokenizer)
         self._schemas = {schema["function"]["name"]: schema for schema in schemas}
         self._read_calls = read_calls or read_json
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
         self._template = ChatTemplate(tokenizer, list(schemas), settings.template_options, self._end)
+        self.parser = parser_of(settings.tool_parser, tokenizer) if schemas else JSON
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()

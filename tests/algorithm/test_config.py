@@ -216,12 +216,23 @@ def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -
         ({"step_trace_buffer": {"pooling": "max"}}, r"step_trace_buffer\.pooling = 'max': must be one of"),
         ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
         ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),
+        ({"protocol": NATIVE}, "the model's chat template does not show tools"),
         ({"step_trace_buffer": {"embedder": "/no/embedder"}}, r"step_trace_buffer\.embedder.*/no/embedder"),
     ],
 )
 def test_preflight_names_what_is_missing(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**change).preflight()
+
+
+def test_an_endpoint_writes_in_tags() -> None:
+    from rapo_rllib.agents.setup import AgentChoice, make_agent_factory
+
+    config = make(protocol=NATIVE)
+    with pytest.raises(
+        ValueError, match=r"protocol\.format = 'native' with --agent = 'http://h/v1': an endpoint writes in tags"
+    ):
+        make_agent_factory(config.settings, config.question_source, AgentChoice("http://h/v1"))
 
 
 def test_preflight_refuses_an_unknown_environment() -> None:

@@ -162,7 +162,7 @@ SHOWS = "{{ tools | tojson if tools }}" + PLAIN
     ("template", "settings", "message"),
     [
         (None, {}, "protocol.format = 'native': the model's tokenizer has no chat template"),
-        (PLAIN, {"tool_parser": "hermes"}, "does not show tools .it renders the same with and without them."),
+        (PLAIN, {}, "does not show tools .it renders the same with and without them."),
         (SHOWS, {}, "protocol.tool_parser = 'auto': the model's chat template does not say how it writes calls"),
         (SHOWS, {"tool_parser": "mistral"}, r"protocol.tool_parser = 'mistral': .* has no token \[TOOL_CALLS\]"),
         (SHOWS.replace("<|im_end|>", " END"), {"tool_parser": "json"}, "ends a turn with text instead of a special token"),

@@ -93,7 +93,11 @@ def make(smollm2: Path) -> Callable[..., Made]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_are_run_and_the_last_turn_is_scored(make: Callable[..., Made], family: str) -> None:
-    for trajectory in make(family=family).run():
+    made = make(family=family)
+    opening = list(made.chat.opening.token_ids)
+    for trajectory in made.run():
+        before = [trajectory.token_ids[: step.start] for step in trajectory.steps[1:]]
+        assert all(ids[len(ids) - len(opening) :] == opening for ids in before)
         assert [(step.tool, step.tool_error, step.observation) for step in trajectory.steps] == [
             ("calculator", None, "8"),
             ("calculator", None, "9"),
@@ -172,7 +176,7 @@ def test_several_calls_in_a_turn(make: Callable[..., Made]) -> None:
         assert trajectory.steps[0].as_text == "<calculator>3 + 5</calculator>\n<calculator>8 + 1</calculator>"
     assert made.loop.stats.tool_calls == {"calculator": 4}
     limited = make(lambda so_far: two, env={"max_tool_calls": 1}).run()
-    assert {t.end for t in limited} == {"tool_limit"} and {t.reward for t in limited} == {0.0}
+    assert {(t.end, len(t.steps)) for t in limited} == {("tool_limit", 1)} and {t.reward for t in limited} == {0.0}
 
 
 @pytest.mark.parametrize(
