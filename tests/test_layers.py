@@ -44,6 +44,7 @@ HOMES = {
     "pymilvus": ("milvus/*",),
     "milvus_lite": ("milvus/lite/*",),
     "diskcache": ("web_search/store.py",),
+    "mcp": ("tools/mcp/*",),
     "mlflow": ("loggers/mlflow_logger.py",),
     "wandb": ("loggers/wandb_logger.py",),
 }

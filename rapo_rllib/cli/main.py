@@ -20,6 +20,7 @@ from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
 from rapo_rllib.cli.options import RunOptions, json_object, key_value
 from rapo_rllib.cli.report import report
+from rapo_rllib.cli.tools import tools_app
 
 if TYPE_CHECKING:
     from rapo_rllib.cli.train.experiments import ExperimentSpec
@@ -36,6 +37,7 @@ app.add_typer(train_app, name="train")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(config_app, name="config")
+app.add_typer(tools_app, name="tools")
 app.command("evaluate")(evaluate)
 app.command("report")(report)
 

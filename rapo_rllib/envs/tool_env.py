@@ -49,6 +49,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.tool_schemas = self._schemas()
         self._scorer = self.make_scorer()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
+        self._shared: dict[Any, Any] = {}  # of these, what several have in common
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
@@ -135,7 +136,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             return tool.tag, ToolResult(f"Error: {problem}", "arguments")
         else:
             text = input_of(tool.schema, call.arguments)
-        session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session())
+        session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session(self._shared))
         return tool.tag, session.run(text)
 
     def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
@@ -176,6 +177,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
+        self._shared.clear()
 
     def close(self) -> None:
         """Let go of everything."""

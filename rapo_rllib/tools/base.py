@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,11 @@ class KeepsState(Protocol):
 
     def session(self) -> ToolSession | None:
         """A fresh session; None: this tool is set up to keep nothing between calls."""
+
+
+@runtime_checkable
+class SharesState(Protocol):
+    """A tool whose session in a trajectory is also that of other tools."""
+
+    def session_in(self, shared: dict[Any, Any]) -> ToolSession:
+        """Its session; what it has in common with others is found, or put, in ``shared``, a trajectory's own."""

@@ -17,14 +17,18 @@ from typing import Any
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.turns import Schema
-from rapo_rllib.tools.base import KeepsState, Tool, ToolLimits, ToolResult, ToolSession
+from rapo_rllib.tools.base import KeepsState, SharesState, Tool, ToolLimits, ToolResult, ToolSession
 from rapo_rllib.tools.make import make_function_tool, make_tool
 from rapo_rllib.tools.schema import tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
 
 logger = logging.getLogger(__name__)
 
-_KINDS = {"name": ("name", "options", "limits"), "function": ("function", "limits")}  # of entries, and their keys
+_KINDS = {
+    "name": ("name", "options", "limits"),
+    "function": ("function", "limits"),
+    "mcp": ("mcp", "limits"),
+}  # of entries, and their keys
 MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
 
 
@@ -54,8 +58,10 @@ class BoundedTool:
         """One call, kept apart from all others."""
         return self.call(self.tool.run, input)
 
-    def session(self) -> BoundedSession:
-        """Return what one trajectory calls."""
+    def session(self, shared: dict[Any, Any] | None = None) -> BoundedSession:
+        """Return what one trajectory calls; tools that share a session with others keep it in ``shared``."""
+        if isinstance(self.tool, SharesState):
+            return BoundedSession(self, self.tool.session_in({} if shared is None else shared))
         return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
 
     def call(self, run: Callable[[str], ToolResult], input: str) -> ToolResult:
@@ -160,8 +166,9 @@ _shared_lock = threading.Lock()
 def shared_tools(entry: Any) -> list[BoundedTool]:
     """The tools that an entry of ``env_config.tools`` describes.
 
-    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{function: package.module:name, limits: {...}}``, or in Python a
-    function itself. Equal entries give the same objects for as long as someone uses them; afterwards the tools are closed.
+    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{function: package.module:name, limits: {...}}``,
+    ``{mcp: {...}, limits: {...}}``, or in Python a function itself. Equal entries give the same objects for as long as someone
+    uses them; afterwards the tools are closed.
 
     Raises:
         ValueError: naming what is wrong with the entry.
@@ -171,10 +178,10 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
     elif callable(entry):
         entry = {"function": entry}
     kind = next((kind for kind in _KINDS if isinstance(entry, Mapping) and kind in entry), None)
-    if kind is None or not (isinstance(entry[kind], str) or (kind == "function" and callable(entry[kind]))):
+    if kind is None or not (isinstance(entry[kind], str) or (kind == "function" and callable(entry[kind])) or kind == "mcp"):
         raise ValueError(
             f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}, or "
-            "{function: package.module:name}"
+            "{function: package.module:name}, or {mcp: {command: program}}"
         )
     refuse_unknown_keys(entry, _KINDS[kind], "env_config.tools: ")
     named, options, limits = entry[kind], entry.get("options") or {}, entry.get("limits") or {}
@@ -184,8 +191,36 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
     refuse_unknown_keys(limits, [f.name for f in fields(ToolLimits)], "env_config.tools: limits.")
     key = json.dumps([kind, named, options, limits], sort_keys=True, default=repr)
     with _shared_lock:
+        if kind == "mcp":
+            return _tools_of_server(key, named, limits)
         found = _shared.get(key)
         if found is None:
             tool = make_tool(named, **options) if kind == "name" else make_function_tool(named)
             found = _shared[key] = BoundedTool(tool, replace(tool.limits, **limits))
         return [found]
+
+
+_servers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[BoundedTool]:
+    """All that an MCP server offers; it runs for as long as someone uses one of them."""
+    from rapo_rllib.tools.mcp.options import McpOptions
+
+    options, given = McpOptions.of(named), ToolLimits(**limits)
+    try:
+        from rapo_rllib.tools.mcp.server import McpServer
+        from rapo_rllib.tools.mcp.tool import McpTool
+    except ImportError as error:
+        raise ValueError(f"env_config.tools: mcp needs the package mcp, version 2 ({error}): pip install 'mcp>=2'") from error
+    server = _servers.get(key)
+    if server is None:
+        server = _servers[key] = McpServer(options)
+    found = []
+    for declared in server.tools:
+        name = f"{key}/{declared.name}"
+        tool = _shared.get(name)
+        if tool is None:
+            tool = _shared[name] = BoundedTool(McpTool(server, declared, given))
+        found.append(tool)
+    return found

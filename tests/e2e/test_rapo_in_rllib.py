@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from jobs import TUNED_EXAMPLES, at
+from ray.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
 from rapo_rllib import RAPOConfig
 
@@ -16,10 +18,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(TUNED_EXAMPLES)
-    return importlib.import_module("rapo_in_rllib")
+    module = importlib.import_module("rapo_in_rllib")
+    register_pickle_by_value(module)  # as what a script defines itself
+    yield module
+    unregister_pickle_by_value(module)
 
 
 def small(script: ModuleType, model: str) -> RAPOConfig:

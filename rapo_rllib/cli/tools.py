@@ -1,0 +1,58 @@
+"""``rllib tools list``: what a job's environment offers to the policy, MCP servers asked for theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rapo_rllib.cli.endings import one_line_errors
+
+tools_app = typer.Typer(no_args_is_help=True, help="The tools of a job.")
+
+
+@tools_app.command("list")
+def list_tools(
+    job: Annotated[
+        Path, typer.Argument(help="YAML or Python file of one training, as for `rllib train file`.", dir_okay=False)
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key, for example env_config.tools=[...].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The JSON schemas, as a chat template gets them.")] = False,
+) -> None:
+    """Show name, description and arguments of every tool that the policy of a job may call."""
+    with one_line_errors():
+        from rapo_rllib.cli.buffer.build import job_config
+
+        env = job_config(job, overrides or []).question_source.env_maker()()
+        try:
+            tags = tuple(getattr(env.unwrapped, "tool_tags", ()))
+            schemas = {one["function"]["name"]: one["function"] for one in getattr(env.unwrapped, "tool_schemas", None) or ()}
+        finally:
+            env.close()
+    if as_json:
+        typer.echo(json.dumps([{"type": "function", "function": one} for one in schemas.values()], ensure_ascii=False))
+        return
+    for tag in dict.fromkeys([*tags, *schemas]):
+        _show(tag, schemas.get(tag))
+    if not tags and not schemas:
+        typer.echo("The policy of this job has no tools.")
+
+
+def _show(tag: str, function: Mapping[str, Any] | None) -> None:
+    typer.secho(tag, bold=True, nl=False)
+    if function is None:
+        typer.echo(f": one text, between <{tag}> and </{tag}>")
+        return
+    typer.echo(f": {' '.join(function['description'].split())}")
+    parameters = function["parameters"]
+    for name, declared in parameters.get("properties", {}).items():
+        kind = declared.get("type", "anything")
+        kind = " or ".join(kind) if isinstance(kind, list) else kind
+        optional = "" if name in parameters.get("required", ()) else ", may be left out"
+        meaning = f": {declared['description']}" if declared.get("description") else ""
+        typer.echo(f"    {name} ({kind}{optional}){meaning}")

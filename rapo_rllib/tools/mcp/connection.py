@@ -1,0 +1,175 @@
+"""One session with an MCP server: started, asked and ended from any thread; it runs in one thread of the process.
+
+What the ``mcp`` package does is asynchronous; tools are called from threads. A session whose server died or hung is lost, and
+says so at every later call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from concurrent.futures import CancelledError
+from functools import cache
+from typing import Any, TypeVar
+
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CONNECTION_CLOSED
+
+from rapo_rllib.services.credentials import secret_of
+from rapo_rllib.tools.mcp.options import McpOptions
+
+T = TypeVar("T")
+_END_S = 10.0  # for a server to end by itself, and then to be killed
+
+
+class ServerLostError(Exception):
+    """The server died, hung, or was never there; the session is of no use any more."""
+
+
+class McpConnection:
+    """A session; ``tools`` are those that the server has.
+
+    Args:
+        options: how to reach the server.
+        timeout_s: until it must have told its tools.
+
+    Raises:
+        ServerLostError: it did not, and why.
+    """
+
+    def __init__(self, options: McpOptions, timeout_s: float) -> None:
+        self._options = options
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
+        self._lost = ""
+        self._client: Any = None
+        self._closing: asyncio.Event | None = None
+        self.tools: list[mcp.Tool] = []
+        self._ready: asyncio.Event | None = None
+        self._task = asyncio.run_coroutine_threadsafe(self._serve(), _loop())
+        try:
+            _wait(self._started(timeout_s), timeout_s + _END_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can be called no more."""
+        return bool(self._lost) or self._task.done()
+
+    async def _serve(self) -> None:
+        """The whole life of the session, in one task, as ``mcp`` wants it."""
+        self._closing, self._ready = asyncio.Event(), asyncio.Event()
+        try:
+            async with self._transport() as server, mcp.Client(server) as client:
+                cursor = None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    self.tools += page.tools
+                    cursor = page.next_cursor
+                    if not cursor:
+                        break
+                self._client = client
+                self._ready.set()
+                await self._closing.wait()
+        except BaseException as error:
+            self._lost = self._lost or self._reason(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._client = None
+            self._lost = self._lost or "the session has ended"
+            self._ready.set()
+
+    @contextlib.asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        options = self._options
+        if options.url is None:
+            program: dict[str, Any] = {"command": options.command, "args": list(options.args), "cwd": options.cwd}
+            given = mcp.StdioServerParameters(**program, env=options.environment())
+            yield mcp.stdio_client(given, errlog=self._log)
+            return
+        import httpx2
+
+        token = secret_of(options.token_env)
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"} if token else {}) as client:
+            yield streamable_http_client(options.url, http_client=client)
+
+    async def _started(self, timeout_s: float) -> None:
+        while self._ready is None:
+            await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        except TimeoutError:
+            self._lost = self._reason(TimeoutError(f"it has not told its tools within {timeout_s:g} s"))
+        if self._lost:
+            raise ServerLostError(self._lost)
+
+    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        """Call a tool; returns what ``mcp`` does.
+
+        Raises:
+            ServerLostError: the server died meanwhile or before, or has not answered in time; its session ends.
+            mcp.MCPError: the server refused the call.
+        """
+        if self.lost:
+            raise ServerLostError(self._lost)
+        return _wait(self._called(tool, dict(arguments), timeout_s), timeout_s + _END_S)
+
+    async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+        if self._client is None:
+            raise ServerLostError(self._lost)
+        call = asyncio.ensure_future(self._client.call_tool(tool, arguments))
+        session = asyncio.wrap_future(self._task)
+        await asyncio.wait([call, session], timeout=timeout_s, return_when="FIRST_COMPLETED")
+        why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:g} s"
+        if call.done():
+            try:
+                return call.result()
+            except mcp.MCPError as error:
+                if error.code != CONNECTION_CLOSED:
+                    raise
+                why = "the server has died"
+            except Exception as error:
+                why = f"the server cannot be reached: {error}"
+        call.cancel()
+        self._lost = self._lost or self._reason(ConnectionError(why))
+        if self._closing is not None:
+            self._closing.set()
+        raise ServerLostError(self._lost)
+
+    def _reason(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup) and error.exceptions:
+            error = error.exceptions[0]
+        self._log.seek(0)
+        said = self._log.read().strip().splitlines()
+        return f"{error}" + (f" (it wrote: {said[-1][:200]})" if said else "")
+
+    def close(self) -> None:
+        """End the session and its program; may be called twice, and waits until it is gone."""
+        _loop().call_soon_threadsafe(self._end)
+        with contextlib.suppress(Exception, CancelledError):
+            self._task.result(_END_S)
+
+    def _end(self) -> None:
+        self._lost = self._lost or "the session has ended"
+        if self._client is not None and self._closing is not None:
+            self._closing.set()
+        else:
+            self._task.cancel()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The one that all sessions of the process run in."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="rapo-mcp").start()
+    return loop
+
+
+def _wait(task: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    return asyncio.run_coroutine_threadsafe(task, _loop()).result(timeout_s)

