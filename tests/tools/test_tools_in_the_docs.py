@@ -19,7 +19,7 @@ def test_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(block, vars(module))
     monkeypatch.setitem(sys.modules, "my_tools", module)
-    first, config = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+    first, config, _ = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
     assert ToolEnv(yaml.safe_load(first)["env_config"]).tool_tags == ("weather",)
     native = {**yaml.safe_load(config)["env_config"], "protocol": {"format": "native"}}
     assert len(ToolEnv(native).tool_schemas) == 4

@@ -145,8 +145,10 @@ class McpConnection:
     def _reason(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
-        self._log.seek(0)
-        said = self._log.read().strip().splitlines()
+        said = []
+        if not self._log.closed:
+            self._log.seek(0)
+            said = self._log.read().strip().splitlines()
         return f"{error}" + (f" (it wrote: {said[-1][:200]})" if said else "")
 
     def close(self) -> None:
@@ -154,6 +156,7 @@ class McpConnection:
         _loop().call_soon_threadsafe(self._end)
         with contextlib.suppress(Exception, CancelledError):
             self._task.result(_END_S)
+        self._log.close()
 
     def _end(self) -> None:
         self._lost = self._lost or "the session has ended"
