@@ -24,7 +24,7 @@ class EngineError(RolloutError):
 
 
 class RequestError(RolloutError):
-    """The inference engine refuses one request (too long for the model, say); the others run on."""
+    """One request is refused (too long for the model, say, or its prompt over the budget); the others run on."""
 
 
 class AgentError(RolloutError):
@@ -32,7 +32,7 @@ class AgentError(RolloutError):
 
 
 class EnvError(RolloutError):
-    """A text environment raised in ``reset`` or ``step``."""
+    """A text environment could not be made, raised, or has not returned in time; another one may do better."""
 
 
 class WeightSyncError(RuntimeError):

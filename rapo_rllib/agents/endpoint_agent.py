@@ -43,6 +43,8 @@ class Episode:
     env: Any = None
     stop: tuple[str, ...] = ()
     env_started: float | None = None
+    env_failed: bool = False
+    tries: int = 0  # it has one
     text: str = ""  # of the question, as the environment asks it
     steps: list[tuple[str, str]] = field(default_factory=list)  # text, rendered observation
     used: int = 0  # response tokens, in tokens of the policy

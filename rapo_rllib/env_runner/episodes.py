@@ -50,6 +50,10 @@ class EpisodeObserver:
         _add(made, episode.trajectory, episode.trajectory.steps[-1], {**info, **_outcome(episode, end)}, end)
         self._tell("on_episode_step", episode, made)
 
+    def failed(self, episode: Episode) -> None:
+        """Drop what there is: as in RLlib, nobody is told of the end of an episode whose environment is made anew."""
+        self._episodes.pop(id(episode.trajectory), None)
+
     def ended(self, episode: Episode) -> None:
         """Complete what failed, as a truncated episode with the step at which it did."""
         trajectory, made = episode.trajectory, self._episode_of(episode.trajectory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.types import Question
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Borrower(Protocol):
     env: Any
     stop: tuple[str, ...]
     env_started: float | None  # when the call that is running began; None: none runs
+    env_failed: bool  # a call of it raised, or never returned
+    tries: int  # that have failed
 
 
 class EnvPool:
@@ -55,18 +60,30 @@ class EnvPool:
         self._lock = threading.Lock()
 
     def acquire(self, borrower: Borrower) -> None:
-        """Give ``borrower`` an environment of its own, and the strings at which its steps stop."""
+        """Give ``borrower`` an environment of its own, and the strings at which its steps stop.
+
+        One that tries again gets a new one: what broke the last may have broken those that wait.
+        """
+        borrower.env_failed = False
         with self._lock:
-            borrower.env = self._idle.pop() if self._idle else None
+            borrower.env = self._idle.pop() if self._idle and not borrower.tries else None
         if borrower.env is None:
             borrower.env = self._make_env()
         tags = (*getattr(borrower.env.unwrapped, "tool_tags", ()), self._answer_tag)
         borrower.stop = tuple(f"</{tag}>" for tag in tags)
 
-    def release(self, borrower: Borrower) -> None:
-        """Take the environment of a trajectory that ended."""
+    def release(self, borrower: Borrower, close_failed: bool = True) -> None:
+        """Take the environment of a trajectory that ended; one that failed is lent to nobody again.
+
+        Args:
+            borrower: has it.
+            close_failed: close it then; False: a copy of it may use what it holds.
+        """
         env, borrower.env = borrower.env, None
-        if env is not None:
+        if env is not None and borrower.env_failed:
+            # on a thread of its own: what is broken may hang, too
+            threading.Thread(target=_let_go, args=(env, close_failed), daemon=True, name="rapo-env-close").start()
+        elif env is not None:
             getattr(env.unwrapped, "end_sessions", lambda: None)()  # the episode may have been cut short
             with self._lock:
                 self._idle.append(env)
@@ -77,6 +94,15 @@ class EnvPool:
             for env in self._idle:
                 env.close()
             self._idle.clear()
+
+
+def _let_go(env: Any, close: bool) -> None:
+    try:
+        getattr(env.unwrapped, "end_sessions", lambda: None)()
+        if close:
+            env.close()
+    except Exception as error:
+        logger.warning("an environment that failed could not be closed: %r", error)
 
 
 def check_copies(env: Any) -> None:
@@ -96,6 +122,7 @@ def _calling(name: str, borrower: Borrower) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
+        borrower.env_failed = True
         raise EnvError(f"env.{name} failed for question {borrower.question.id}: {error!r}") from error
     finally:
         borrower.env_started = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rapo_rllib.buffer.shown_answers import shows_answer
-from rapo_rllib.errors import EnvError
+from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
 from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -48,6 +48,8 @@ class Episode:
     turn: Turn = field(default_factory=Turn)  # the last one that the policy wrote
     turn_open: bool = True  # the policy's next turn has begun
     env_started: float | None = None  # when the call of its env that is running began; None: none runs
+    env_failed: bool = False
+    tries: int = 0  # from its start, that failed with their environments
     history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
     started: float = field(init=False)
@@ -59,8 +61,19 @@ class Episode:
 
     def fork(self, branch: int, member: int) -> Episode:
         """Return one that shares everything so far, environment included, and goes its own way from here."""
-        name = f"{self.name}.{len(self.trajectory.steps)}.{branch}"
-        return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
+        name = f"{self.label}.{len(self.trajectory.steps)}.{branch}"
+        return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env), tries=0)
+
+    def again(self, trajectory: Trajectory) -> Episode:
+        """Return one that begins anew, with the same name and so the same coins, and writes ``trajectory``."""
+        made = Episode(self.name, self.question, self.plan, trajectory, tries=self.tries + 1)
+        made.started = self.started
+        return made
+
+    @property
+    def label(self) -> str:
+        """Its name, with the try: no two requests and no two forks of a run are called the same."""
+        return f"{self.name}~{self.tries}" if self.tries else self.name
 
     @property
     def remaining_tokens(self) -> int:
@@ -74,12 +87,12 @@ class Episode:
         return limit is not None and len(self.trajectory.steps) >= limit
 
     def begin(self, question_text: str) -> None:
-        """Make the prompt. Raises ``EnvError`` if it is over the budget."""
+        """Make the prompt. Raises ``RequestError`` if it is over the budget."""
         self.trajectory.question_text = question_text
         self.trajectory.prompt_ids = self.plan.chat.prompt_ids(question_text, self.question)
         length, limit = len(self.trajectory.prompt_ids), self.plan.settings.max_prompt_tokens
         if length > limit:
-            raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
+            raise RequestError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
 
     def wants_trace(self, level: str) -> bool:
         """Whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
@@ -91,7 +104,7 @@ class Episode:
         seeded = self.plan.seeded and self.plan.temperature > 0
         stop, final_stop = self.plan.chat.stops(self.stop)
         return GenerationRequest(
-            request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
+            request_id=f"{self.label}/{len(self.trajectory.own_steps) + 1}",
             token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
             max_tokens=min(self.remaining_tokens, self.plan.settings.max_step_tokens or self.remaining_tokens),
             stop=stop,

@@ -44,6 +44,7 @@ class RolloutGroup:
     plan: RunPlan
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
+    num_again: int = 0  # episodes that were begun anew
 
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
@@ -66,15 +67,26 @@ class RolloutGroup:
             num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
         for index in range(count):
             member = len(self.episodes)
-            trajectory = Trajectory(
-                self.question.id,
-                (),
-                hybrid=index >= count - num_hybrid,
-                policy_version=self.plan.policy_version,
-                segments=[(0, member)],
-            )
+            trajectory = self._empty(index >= count - num_hybrid, member)
             self.episodes.append(Episode(f"{self.name}/{prefix}{member}", self.question, self.plan, trajectory))
         return self.episodes[-count:]
+
+    def _empty(self, hybrid: bool, writer: int) -> Trajectory:
+        version = self.plan.policy_version
+        return Trajectory(self.question.id, (), hybrid=hybrid, policy_version=version, segments=[(0, writer)])
+
+    def again(self, episode: Episode) -> Episode:
+        """Begin ``episode`` anew in its place, as its environment failed; nothing of the failed try is in the group.
+
+        It may retrieve if it might before. A branch, whose origin's environment is somewhere else by now, starts from the prompt.
+        Branches of the failed try go on and share its tokens, which are not the new one's: that counts as another writer.
+        """
+        self.stats.add_failed_try(episode.trajectory)
+        place = next(index for index, other in enumerate(self.episodes) if other is episode)
+        writer = self.plan.size + self.num_again
+        self.num_again += 1
+        self.episodes[place] = episode.again(self._empty(episode.trajectory.hybrid, writer))
+        return self.episodes[place]
 
     def _room_for(self, hybrid: bool) -> int:
         """How many more hybrid, or on-policy, episodes belong into the group."""

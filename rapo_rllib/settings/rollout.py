@@ -103,6 +103,9 @@ class RolloutSettings(Knobs):
     )
     tool_workers: int = knob(4, "threads that wait for tools", at_least=1)
     step_timeout_s: float = knob(120.0, "deadline of one env step (its tool call included)", at_least=1e-3)
+    env_retries: int = knob(
+        1, "times that a trajectory whose environment failed begins anew, in a new one, before it is an `error`", at_least=0
+    )
     entropy_top_k: int | None = knob(
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
     )

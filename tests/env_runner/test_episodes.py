@@ -234,3 +234,21 @@ def test_how_much_is_wanted() -> None:
     assert Wanted.of(settings, 2, True, None, 0) == Wanted()
     with pytest.raises(ValueError, match="num_timesteps = 7 with num_episodes = 1: give one of them"):
         Wanted.of(settings, 2, True, 7, 1)
+
+
+def test_a_try_whose_environment_failed_is_no_episode() -> None:
+    calls = iter(range(100))
+
+    class BreaksOnce(PaysPerStep):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
+            if next(calls) == 1:
+                raise ConnectionError("gone")
+            return super().step(action)
+
+    seen: list[str] = []
+    config = RAPOConfig().callbacks(**{name: lambda seen_name=name, **kwargs: seen.append(seen_name) for name in NAMES})
+    groups, episodes, _ = rolled_out(config, BreaksOnce)
+    assert [episode.get_rewards() for episode in episodes] == [[0.25, 1.0]] * 2
+    assert [episode.get_infos(-1)["trajectory"] for episode in episodes] == groups[0].trajectories
+    counted = {name: seen.count(name) for name in NAMES}
+    assert counted == dict(zip(NAMES, (3, 3, 3, 4, 2), strict=True))  # nobody is told of the end of the failed try

@@ -249,7 +249,7 @@ def hang_at_step_1(so_far: str) -> str:
 def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
     """Every thread hangs; that costs these trajectories, and whatever comes next has threads again."""
     tools = {"tools": ["python", WAITS]}
-    loop = make_loop(hang_at_step_1, NeverAnswers, tools, tool_workers=4, step_timeout_s=DEADLINE_S)
+    loop = make_loop(hang_at_step_1, NeverAnswers, tools, tool_workers=4, step_timeout_s=DEADLINE_S, env_retries=0)
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING):

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -107,10 +108,9 @@ def test_a_server_that_dies_costs_its_trajectory_alone() -> None:
     one, other = environment(entry()), environment(entry())
     total(one, 1)
     total(other, 1)
-    text, error = called(one, "fail", "die")
-    assert error == "server" and "fail is not available: the server has died" in text
-    text, error = called(one, "add", '{"amount": 1}')
-    assert error == "server", "its total is forgotten"
+    for call in ("<fail>die</fail>", '<add>{"amount": 1}</add>'):  # its total is forgotten
+        with pytest.raises(ToolError, match="was lost, with the state of the trajectory: the server has died"):
+            one.step(call)
     assert total(other, 1)[0] == 2
     begin(one)
     assert total(one, 1)[0] == 1
@@ -121,6 +121,7 @@ def test_a_hung_server_is_ended() -> None:
     _, process = total(env, 1)
     text, error = called(env, "fail", "hang")
     assert error == "server" and "the server has not answered within" in text
+    assert called(env, "add", '{"amount": 1}')[1] == "server", "it may have hung because of the call"
     wait_until_gone(process)
     begin(env)
     assert total(env, 4)[0] == 4
@@ -140,18 +141,43 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert called(env, "fail", "tell")[0] == "s3cret"
 
 
-def test_a_rollout_goes_on_where_servers_die() -> None:
+def rollout(tools_entry: dict[str, Any], script: Callable[[str], str]) -> RolloutLoop:
+    tools = {"tools": [tools_entry], "max_tool_calls": 20}
+    chat = make_protocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ToolEnv(tools), None)
+    envs, settings = EnvPool(lambda: ToolEnv(tools), "answer"), RolloutSettings(group_size=3, max_response_tokens=2000)
+    return RolloutLoop(ScriptedEngine(script), chat, envs, settings)
+
+
+@pytest.mark.parametrize(
+    ("mcp", "end", "failures"), [({}, "error", {}), ({"state": "none"}, "answer", {"fail/server": 3})], ids=["state", "none"]
+)
+def test_a_rollout_goes_on_where_servers_die(mcp: dict[str, Any], end: str, failures: dict[str, int]) -> None:
     def script(text: str) -> str:
         return "<answer>3</answer>" if "</result>" in text else "<fail>die</fail>"
 
-    tools = {"tools": [entry()], "max_tool_calls": 20}
-    chat = make_protocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ToolEnv(tools), None)
-    envs, settings = EnvPool(lambda: ToolEnv(tools), "answer"), RolloutSettings(group_size=3, max_response_tokens=2000)
-    loop = RolloutLoop(ScriptedEngine(script), chat, envs, settings)
+    loop = rollout(entry(**mcp), script)
     (group,) = loop.run([Question("q", "Count.", "3")])
     loop.close()
-    assert [t.end for t in group.trajectories] == ["answer"] * 3
-    assert loop.stats.tool_failures == {"fail/server": 3}
+    assert [t.end for t in group.trajectories] == [end] * 3
+    assert (loop.stats.tool_failures, loop.stats.retries) == (failures, 3 * (end == "error"))
+
+
+def test_a_trajectory_whose_server_was_killed_begins_anew() -> None:
+    """The first server of all dies after the first call; what was counted there is not in the second try."""
+    killed: list[int] = []
+
+    def script(text: str) -> str:
+        if text.count("</result>") == 1 and not killed:
+            killed.append(int(text.rsplit("</result>", 1)[0].split()[-1]))
+            os.kill(killed[0], signal.SIGKILL)
+        return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
+
+    loop = rollout(entry(), script)
+    (group,) = loop.run([Question("q", "Count.", "3")])
+    loop.close()
+    assert [t.end for t in group.trajectories] == ["answer"] * 3 and loop.stats.retries == 1
+    assert [[step.observation.split()[0] for step in t.steps[:2]] for t in group.trajectories] == [["1", "2"]] * 3
+    assert not [t for t in group.trajectories if str(killed[0]) in t.text]
 
 
 def test_tau2_retail_keeps_trajectories_apart_by_a_key() -> None:
@@ -198,6 +224,8 @@ def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
     process.kill()
     process.wait()
     assert called(env, "add", '{"amount": 1}')[1] == "server"
+    with pytest.raises(ToolError, match="does not begin a session"):
+        env.step('<add>{"amount": 1}</add>')
 
 
 @pytest.mark.parametrize(

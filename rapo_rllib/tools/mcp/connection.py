@@ -45,6 +45,7 @@ class McpConnection:
         self._options = options
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
+        self.hung = False  # a call was not answered in time, and the session given up: it may have been the caller's fault
         self._client: Any = None
         self._closing: asyncio.Event | None = None
         self.tools: list[mcp.Tool] = []
@@ -126,6 +127,7 @@ class McpConnection:
         call = asyncio.ensure_future(self._client.call_tool(tool, arguments))
         session = asyncio.wrap_future(self._task)
         await asyncio.wait([call, session], timeout=timeout_s, return_when="FIRST_COMPLETED")
+        self.hung = not call.done() and not session.done()
         why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:g} s"
         if call.done():
             try:

@@ -69,8 +69,8 @@ class McpServer:
 class McpSession:
     """The calls of one trajectory, to all tools of a server.
 
-    A server that keeps state and is lost has forgotten what the trajectory did: its later calls fail, too. Any other is
-    called in another session.
+    A server that keeps state and dies has forgotten what the trajectory did, so that it must begin anew. One that hangs at a
+    call may do so because of the call: this one and all later ones fail. Without state another session is called.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -78,13 +78,26 @@ class McpSession:
         self._connection: McpConnection | None = None
 
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
-        """Call a tool. Raises ``ServerLostError`` and what ``McpConnection.call`` raises."""
+        """Call a tool.
+
+        Raises what ``McpConnection.call`` raises, and ``ToolError`` where the trajectory cannot go on: no session can be begun,
+        or the server died with its state.
+        """
         options, deadline = self._server.options, time.monotonic() + timeout_s
-        if self._connection is None or (self._connection.lost and options.state == "none" and options.state_key is None):
-            self._connection = self._server.acquire(timeout_s)
+        keeps_state = options.state != "none" or options.state_key is not None
+        try:
+            if self._connection is None or (self._connection.lost and not keeps_state):
+                self._connection = self._server.acquire(timeout_s)
+        except ServerLostError as error:
+            raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
         if options.state_key is not None:
             arguments = {**arguments, options.state_key: self._key}
-        return self._connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
+        try:
+            return self._connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
+        except ServerLostError as error:
+            if keeps_state and not self._connection.hung:
+                raise ToolError(f"MCP server {options.shown!r} was lost, with the state of the trajectory: {error}") from error
+            raise
 
     def fork(self) -> McpSession:
         """Another for a trajectory that branches. Raises ``ToolError`` where a server would have to copy its state."""

@@ -46,7 +46,7 @@ class McpTool:
         return McpToolSession(self, shared.setdefault(id(self.server), self.server.session()))
 
     def run_in(self, session: McpSession, input: str) -> ToolResult:
-        """One call; whatever is wrong with it or with the server is an observation."""
+        """One call; what is wrong with it is an observation. ``ToolError`` where the server is gone, and its state with it."""
         name = text_argument(self._schema)
         try:
             arguments = {name: input} if name is not None else json.loads(input or "{}")
