@@ -196,8 +196,8 @@ class Trajectory:
     unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
     error: str = ""
     seconds: float = 0.0
-    # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
-    # Empty: all its own.
+    # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member, or
+    # of a try of one whose environment failed, which has no member's number. Empty: all its own.
     segments: list[tuple[int, int]] = field(default_factory=list)
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
 

@@ -78,7 +78,7 @@ class RolloutGroup:
     def again(self, episode: Episode) -> Episode:
         """Begin ``episode`` anew in its place, as its environment failed; nothing of the failed try is in the group.
 
-        It may retrieve if it might before. A branch, whose origin's environment is somewhere else by now, starts from the prompt.
+        It may retrieve if it might before. A branch starts from the prompt: nothing can put a new environment where it was.
         Branches of the failed try go on and share its tokens, which are not the new one's: that counts as another writer.
         """
         self.stats.add_failed_try(episode.trajectory)

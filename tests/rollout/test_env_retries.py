@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
@@ -32,7 +32,7 @@ Breaks = Callable[["Flaky", str], bool]  # (environment, its call) -> whether it
 class Flaky(CalculatorEnv):
     """Fails where it is told to; remembers whom it serves, and whether it was closed."""
 
-    made: list[Flaky] = []
+    made: ClassVar[list[Flaky]] = []
     breaks: Breaks = staticmethod(lambda env, call: False)
 
     def __init__(self) -> None:
