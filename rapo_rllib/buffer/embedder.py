@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import EMBEDDER_KEY
-from rapo_rllib.buffer.keys import MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPES, key_text, last_characters
+from rapo_rllib.buffer.keys import KEY_TEXTS, MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPES
 from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
 from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
 from rapo_rllib.settings import BufferSettings
@@ -38,7 +38,7 @@ class Embedder:
         self,
         name_or_path: str,
         pooling: str = "mean",
-        key_recipe: str = "question_and_recent",
+        key_recipe: str = "goal_and_recent",
         tokenizer: str | None = None,
         timeout_s: float = 30.0,
     ) -> None:
@@ -64,8 +64,7 @@ class Embedder:
             ValueError: the model's tokenizer gives no character offsets, or its texts are too short for a key.
             RetrievalError: an endpoint does not answer.
         """
-        max_tokens = self._max_tokens
-        recipe = last_characters if self.key_recipe == "last_characters" else key_text
+        max_tokens, recipe = self._max_tokens, KEY_TEXTS[self.key_recipe]
 
         def text_of(pair: tuple[str, str], tokenizer: PreTrainedTokenizerBase) -> str:
             return recipe(*pair, tokenizer, max_tokens)

@@ -4,6 +4,8 @@ Encoders read a few hundred tokens and cut the right end off without a word, whi
 same vector. Here the cut is explicit (``step_trace_buffer.key_recipe``). Flow: ``embedder.py`` calls this for every (question,
 history) pair.
 
+    goal_and_recent:     question and history whole where both fit (the paper); else the two ends of the question, where games
+                         and puzzles have their rules and their case, and the most recent END of the history
     question_and_recent: the first tokens of the question, then the most recent END of the history
     last_characters:     the last 1,300 characters of question and history together (released code)
 """
@@ -11,6 +13,7 @@ history) pair.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +22,12 @@ if TYPE_CHECKING:
 MAX_KEY_TOKENS = 256
 MAX_QUESTION_TOKENS = 64
 LAST_CHARACTERS = 1300
+MAX_CHARACTERS = 16_384  # of a text's end that are looked at: more than any 256 tokens of a language have
 RECIPES = {  # name -> what a fingerprint says
+    "goal_and_recent": (
+        f"question + newline + history; else question[:n/2] + newline + question[-n/2:], n={MAX_QUESTION_TOKENS} or more, + "
+        f"newline + history[-{MAX_CHARACTERS} characters:][-rest:]"
+    ),
     "question_and_recent": f"question[:{MAX_QUESTION_TOKENS}] + newline + history[-rest:]",
     "last_characters": f"(question + newline + history)[-{LAST_CHARACTERS} characters:][-rest:]",
 }
@@ -48,13 +56,12 @@ def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerB
     return text
 
 
-def key_text(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
-    """The text whose embedding stands for ``history`` of ``question``.
+def goal_and_recent(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
+    """Question, newline and history, where they fit: the key of the paper.
 
-    The first 64 tokens of the question, a newline, and as many tokens of the history's end as fit into ``max_tokens`` together
-    with the encoder's special tokens. Both parts are substrings of the input. Text that begins within a word can tokenize
-    into more pieces than it was cut from, hence the loop: what is returned never exceeds ``max_tokens``, so the encoder
-    truncates nothing.
+    Else as many tokens of the history's end as fit beside 64 of the question. A question that is longer gets what the history
+    leaves, half of it from its beginning and half from its end, a newline between: rules are alike in all questions of a game,
+    and what tells one from the other may stand behind them.
 
     Args:
         question: the question's text.
@@ -65,17 +72,65 @@ def key_text(question: str, history: str, tokenizer: PreTrainedTokenizerBase, ma
     Raises:
         ValueError: ``max_tokens`` leaves no room for any history.
     """
+    room = _room(tokenizer, max_tokens)
+    history = history[-MAX_CHARACTERS:]
+    rest = len(_token_spans(history, tokenizer))
+    goal = _both_ends(question, tokenizer, max(room - rest, MAX_QUESTION_TOKENS))
+    return _with_recent(goal, history, tokenizer, room) if history else goal
+
+
+def question_and_recent(
+    question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS
+) -> str:
+    """The first 64 tokens of the question, a newline, and as many tokens of the history's end as fit.
+
+    Arguments and errors are those of :func:`goal_and_recent`.
+    """
+    room = _room(tokenizer, max_tokens)
+    spans = _token_spans(question, tokenizer)
+    head = question if len(spans) <= MAX_QUESTION_TOKENS else question[: spans[MAX_QUESTION_TOKENS - 1][1]]
+    return _with_recent(head, history, tokenizer, room) if history else head
+
+
+KEY_TEXTS: dict[str, Callable[[str, str, PreTrainedTokenizerBase, int], str]] = {
+    "goal_and_recent": goal_and_recent,
+    "question_and_recent": question_and_recent,
+    "last_characters": last_characters,
+}
+
+
+def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
+    """Tokens of a key without the encoder's special ones."""
     room = max_tokens - tokenizer.num_special_tokens_to_add()
     if room <= MAX_QUESTION_TOKENS:
         raise ValueError(
             f"an encoder limit of {max_tokens} tokens has no room for {MAX_QUESTION_TOKENS} question tokens and a history"
         )
-    offsets = _token_spans(question, tokenizer)
-    head = question if len(offsets) <= MAX_QUESTION_TOKENS else question[: offsets[MAX_QUESTION_TOKENS - 1][1]]
-    if not history:
-        return head
+    return room
+
+
+def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
+    """``text``, or its first and its last tokens, ``room`` of them together."""
+    spans = _token_spans(text, tokenizer)
+    if len(spans) <= room:
+        return text
+    first, last = room - room // 2, room // 2
+    while True:  # what is cut within a word may be more tokens than before
+        cut = f"{text[: spans[first - 1][1]]}\n{text[spans[-last][0] :]}"
+        excess = len(_token_spans(cut, tokenizer)) - room
+        if excess <= 0 or first == 1:
+            return cut
+        less = (excess + 1) // 2
+        first, last = max(first - less, 1), max(last - less, 1)
+
+
+def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
+    """``head``, a newline, and the most recent end of ``history``: ``room`` tokens at most, the head's included.
+
+    Text that begins within a word can tokenize into more pieces than it was cut from, hence the loop.
+    """
     spans = _token_spans(history, tokenizer)
-    keep = min(len(spans), room - min(len(offsets), MAX_QUESTION_TOKENS))
+    keep = min(len(spans), room - len(_token_spans(head, tokenizer)))
     while True:
         tail = "" if keep <= 0 else history if keep >= len(spans) else history[spans[-keep][0] :]
         text = f"{head}\n{tail}"

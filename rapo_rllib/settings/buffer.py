@@ -64,8 +64,10 @@ class BufferSettings(Knobs):
     pooling: Literal["mean", "last_token"] = knob(
         "mean", "what a text's vector is made of: `mean` of its tokens, or `last_token` (released code)"
     )
-    key_recipe: Literal["question_and_recent", "last_characters"] = knob(
-        "question_and_recent", "what is embedded: see keys.py; `last_characters` as in the released code"
+    key_recipe: Literal["goal_and_recent", "question_and_recent", "last_characters"] = knob(
+        "goal_and_recent",
+        "what is embedded: question and history whole where they fit, else both ends of the question and the recent end of the "
+        "history; `question_and_recent`: of the question the first 64 tokens; `last_characters` as in the released code",
     )
     index: Literal["auto", "exact", "hnsw"] = knob("auto", "`auto`: exact while small; `exact`; `hnsw` (released code)")
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_rllib.buffer.keys import key_text, last_characters, trace_id
+from rapo_rllib.buffer.keys import KEY_TEXTS, RECIPES, goal_and_recent, last_characters, question_and_recent, trace_id
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +18,66 @@ def length(tokenizer, text: str) -> int:
     return len(tokenizer(text, truncation=False)["input_ids"])  # [CLS] and [SEP] included, as the encoder counts
 
 
-def test_short_texts_are_kept_whole(tokenizer):
-    assert key_text("What is 3 + 5?", "<think>Add.</think>", tokenizer) == "What is 3 + 5?\n<think>Add.</think>"
-    assert key_text("What is 3 + 5?", "", tokenizer) == "What is 3 + 5?"
+@pytest.mark.parametrize("recipe", KEY_TEXTS)
+def test_short_texts_are_kept_whole(tokenizer, recipe):
+    assert KEY_TEXTS[recipe]("What is 3 + 5?", "<think>Add.</think>", tokenizer, 256) == "What is 3 + 5?\n<think>Add.</think>"
+    assert KEY_TEXTS[recipe]("What is 3 + 5?", "", tokenizer, 256) == "What is 3 + 5?"
+    assert recipe in RECIPES
+
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]  # one token each
+
+
+def words(count: int) -> str:
+    return " ".join((WORDS * count)[:count])
+
+
+def test_what_fits_is_the_key_of_the_paper(tokenizer):
+    question, history = words(150), words(104)  # 254, and two special tokens
+    assert goal_and_recent(question, history, tokenizer) == f"{question}\n{history}"
+    assert goal_and_recent(words(254), "", tokenizer) == words(254)
+    cut = goal_and_recent(f"first {question}", history, tokenizer)
+    assert length(tokenizer, cut) == 256 and cut.endswith(f"\n{history}") and cut.startswith("first one")
+
+
+def test_of_a_long_question_both_ends_and_of_a_long_history_the_recent_one(tokenizer):
+    question, history = words(200), words(1000)
+    first, last, recent = goal_and_recent(question, history, tokenizer).split("\n")
+    assert (first, last) == (" ".join(question.split()[:32]), " ".join(question.split()[-32:]))
+    assert recent == " ".join(history.split()[-190:])
+    first, last, recent = goal_and_recent(question, words(100), tokenizer).split("\n")
+    assert (len(first.split()), len(last.split()), recent) == (77, 77, words(100))  # it gets what the history leaves
+    assert question.startswith(first) and question.endswith(last)
+
+
+def test_questions_that_differ_behind_their_rules_have_different_keys(tokenizer):
+    rules = "You are a player of Sokoban. Push each of the boxes onto a goal, and never pull. Write your moves as letters. " * 4
+    boards = ["+ + + @ $ + X +", "+ X + $ + @ + +"]
+    for history in ("", words(400)):
+        assert goal_and_recent(rules + boards[0], history, tokenizer) != goal_and_recent(rules + boards[1], history, tokenizer)
+        same = {question_and_recent(rules + board, history, tokenizer) for board in boards}
+        assert len(same) == 1  # what the rule is there for
+
+
+def test_a_very_long_history_takes_no_longer(tokenizer):
+    assert goal_and_recent("q", "word " * 200_000, tokenizer) == goal_and_recent("q", "word " * 4_000, tokenizer)
+    seen = []
+
+    class Counting:
+        num_special_tokens_to_add = tokenizer.num_special_tokens_to_add
+
+        def __call__(self, text, **options):
+            seen.append(len(text))
+            return tokenizer(text, **options)
+
+    goal_and_recent("q", "word " * 200_000, Counting())
+    assert max(seen) <= 16_384
 
 
 def test_long_texts_keep_the_start_of_the_question_and_the_end_of_the_history(tokenizer):
-    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]  # one token each
-    question = " ".join(words * 20)
-    history = " ".join(words[::-1] * 100)
-    head, tail = key_text(question, history, tokenizer).split("\n")
+    question = " ".join(WORDS * 20)
+    history = " ".join(WORDS[::-1] * 100)
+    head, tail = question_and_recent(question, history, tokenizer).split("\n")
     assert head.split() == question.split()[:64]
     assert tail.split() == history.split()[-190:]  # 256 - 2 special - 64
     assert length(tokenizer, f"{head}\n{tail}") == 256
@@ -35,14 +85,15 @@ def test_long_texts_keep_the_start_of_the_question_and_the_end_of_the_history(to
 
 def test_a_short_question_leaves_its_room_to_the_history(tokenizer):
     # 4 question tokens: 256 - 2 - 4 = 250 words of one token.
-    assert key_text("how many apples ?", "one " * 1000, tokenizer).count("one") == 250
+    assert question_and_recent("how many apples ?", "one " * 1000, tokenizer).count("one") == 250
 
 
 def test_histories_that_right_truncation_confuses_differ(tokenizer):
     past = "<think>We look at each of the boxes in turn.</think>" * 100
-    first, second = (key_text("How many?", past + f"<python>{call}</python>", tokenizer) for call in ("3 + 5", "7 * 9"))
-    assert first != second
-    assert first.endswith("<python>3 + 5</python>")
+    for rule in (goal_and_recent, question_and_recent):
+        first, second = (rule("How many?", past + f"<python>{call}</python>", tokenizer) for call in ("3 + 5", "7 * 9"))
+        assert first != second
+        assert first.endswith("<python>3 + 5</python>")
     right_truncated = [
         tokenizer("How many?\n" + past + call, truncation=True, max_length=256)["input_ids"] for call in ("3 + 5", "7 * 9")
     ]
@@ -52,7 +103,7 @@ def test_histories_that_right_truncation_confuses_differ(tokenizer):
 @settings(max_examples=60, deadline=None)
 @given(question=st.text(max_size=400), history=st.text(max_size=2500))
 def test_the_encoder_never_truncates_a_key(tokenizer, question, history):
-    text = key_text(question, history, tokenizer, max_tokens=128)
+    text = question_and_recent(question, history, tokenizer, max_tokens=128)
     assert length(tokenizer, text) <= 128
     assert (
         text == question
@@ -61,14 +112,32 @@ def test_the_encoder_never_truncates_a_key(tokenizer, question, history):
     )
 
 
+@settings(max_examples=60, deadline=None)
+@given(question=st.text(max_size=900), history=st.text(max_size=2500))
+def test_the_encoder_never_truncates_a_key_of_goal_and_recent(tokenizer, question, history):
+    text = goal_and_recent(question, history, tokenizer, max_tokens=128)
+    assert length(tokenizer, text) <= 128
+    ends = [at for at, character in enumerate(text) if character == "\n"]
+    whole = [text] if not history else [text[:at] for at in ends if history.endswith(text[at + 1 :])]
+    assert any(question == goal or _ends_of(question, goal) for goal in whole)
+
+
+def _ends_of(question: str, goal: str) -> bool:
+    cuts = [at for at, character in enumerate(goal) if character == "\n"]
+    return any(question.startswith(goal[:at]) and question.endswith(goal[at + 1 :]) for at in cuts)
+
+
 def test_words_cut_in_the_middle_stay_within_the_limit(tokenizer):
     # One word of many pieces: cut anywhere, its rest is tokenized into other, maybe more pieces.
-    assert length(tokenizer, key_text("x" * 90, "1234567890123" * 7 + " " + "unbelievably" * 8 * 40, tokenizer, 70 + 2)) <= 72
+    for rule in (goal_and_recent, question_and_recent):
+        assert length(tokenizer, rule("x" * 90, "1234567890123" * 7 + " " + "unbelievably" * 8 * 40, tokenizer, 72)) <= 72
+        assert length(tokenizer, rule("unbelievablysupercali " * 90, "", tokenizer, 72)) <= 72
 
 
 def test_a_limit_without_room_for_a_history_is_refused(tokenizer):
-    with pytest.raises(ValueError, match="limit of 66 tokens has no room"):
-        key_text("q", "h", tokenizer, max_tokens=66)
+    for rule in (goal_and_recent, question_and_recent):
+        with pytest.raises(ValueError, match="limit of 66 tokens has no room"):
+            rule("q", "h", tokenizer, max_tokens=66)
 
 
 def test_the_last_1300_characters_of_question_and_history(tokenizer):

@@ -35,7 +35,8 @@ def import_(
     ] = None,
     pooling: Annotated[str | None, typer.Option(help="mean or last_token (default: the buffer's, else mean).")] = None,
     key_recipe: Annotated[
-        str | None, typer.Option(help="What is embedded: question_and_recent or last_characters (default: the same).")
+        str | None,
+        typer.Option(help="What is embedded: goal_and_recent, question_and_recent or last_characters (default: the same)."),
     ] = None,
     format: Annotated[str, typer.Option(help="auto, traces, released, chat or traces-steps.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
