@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import EMBEDDER_KEY
-from rapo_rllib.buffer.keys import KEY_TEXTS, MAX_KEY_TOKENS, MAX_QUESTION_TOKENS, RECIPES
+from rapo_rllib.buffer.keys import (
+    MAX_KEY_TOKENS,
+    MAX_QUESTION_TOKENS,
+    NO_LIMITS,
+    RECIPES,
+    KeyLimits,
+    goal_and_recent,
+    last_characters,
+    question_and_recent,
+)
 from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
 from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
 from rapo_rllib.settings import BufferSettings
@@ -29,6 +39,7 @@ class Embedder:
         key_recipe: which text stands for a pair (``keys.py``).
         tokenizer: of an endpoint, see ``EndpointEncoder``.
         timeout_s: of one request to an endpoint.
+        limits: of the parts of a key of ``goal_and_recent``.
 
     Raises:
         ValueError: ``name_or_path`` names no model, or something is set that this kind of embedder does not have.
@@ -41,6 +52,7 @@ class Embedder:
         key_recipe: str = "goal_and_recent",
         tokenizer: str | None = None,
         timeout_s: float = 30.0,
+        limits: KeyLimits = NO_LIMITS,
     ) -> None:
         check_embedder(name_or_path, pooling, tokenizer)
         self.encoder: TextEncoder | EndpointEncoder
@@ -49,13 +61,14 @@ class Embedder:
         else:
             self.encoder = TextEncoder(name_or_path, pooling, key=EMBEDDER_KEY)
         self.name, self.pooling, self.key_recipe, self.tokenizer = name_or_path, pooling, key_recipe, tokenizer
+        self._limits = limits
 
     @classmethod
     def of(cls, settings: BufferSettings) -> Embedder:
         """The embedder that settings name. Raises ``ValueError`` as the constructor does."""
-        return cls(
-            settings.embedder, settings.pooling, settings.key_recipe, settings.embedder_tokenizer, settings.embedder_timeout_s
-        )
+        limits = KeyLimits(settings.key_question_tokens, settings.key_history_tokens)
+        of_endpoint = (settings.embedder_tokenizer, settings.embedder_timeout_s)
+        return cls(settings.embedder, settings.pooling, settings.key_recipe, *of_endpoint, limits)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
@@ -64,10 +77,13 @@ class Embedder:
             ValueError: the model's tokenizer gives no character offsets, or its texts are too short for a key.
             RetrievalError: an endpoint does not answer.
         """
-        max_tokens, recipe = self._max_tokens, KEY_TEXTS[self.key_recipe]
+        max_tokens = self._max_tokens
 
         def text_of(pair: tuple[str, str], tokenizer: PreTrainedTokenizerBase) -> str:
-            return recipe(*pair, tokenizer, max_tokens)
+            if self.key_recipe == "goal_and_recent":
+                return goal_and_recent(*pair, tokenizer, max_tokens, self._limits)
+            rule = question_and_recent if self.key_recipe == "question_and_recent" else last_characters
+            return rule(*pair, tokenizer, max_tokens)
 
         place_of = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}  # first steps of a question share a key
         vectors: np.ndarray = self.encoder.encode(list(place_of), text_of)
@@ -82,6 +98,7 @@ class Embedder:
     def fingerprint(self) -> str:
         """The facts that decide whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
         facts = {**self.encoder.facts, "recipe": RECIPES[self.key_recipe], "max_tokens": self._max_tokens}
+        facts |= {f"key_{part}_tokens": limit for part, limit in asdict(self._limits).items() if limit is not None}
         return json.dumps(facts, sort_keys=True)
 
     @property

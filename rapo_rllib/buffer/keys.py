@@ -13,7 +13,7 @@ history) pair.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,27 +56,49 @@ def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerB
     return text
 
 
-def goal_and_recent(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
+@dataclass(frozen=True)
+class KeyLimits:
+    """The most tokens that a key of ``goal_and_recent`` takes of each part; None: as many as fit."""
+
+    question: int | None = None
+    history: int | None = None
+
+
+NO_LIMITS = KeyLimits()
+
+
+def goal_and_recent(
+    question: str,
+    history: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int = MAX_KEY_TOKENS,
+    limits: KeyLimits = NO_LIMITS,
+) -> str:
     """Question, newline and history, where they fit: the key of the paper.
 
     Else as many tokens of the history's end as fit beside 64 of the question. A question that is longer gets what the history
     leaves, half of it from its beginning and half from its end, a newline between: rules are alike in all questions of a game,
     and what tells one from the other may stand behind them.
 
+    A vector is a mean over all tokens. Where the latest observation alone says what the situation is, a key of many steps hides
+    it: ``limits`` shortens the parts, whether or not more would fit.
+
     Args:
         question: the question's text.
         history: the steps so far, in the text protocol; may be empty.
         tokenizer: a fast tokenizer (it must give character offsets).
         max_tokens: limit of the encoder, special tokens included.
+        limits: of the parts.
 
     Raises:
         ValueError: ``max_tokens`` leaves no room for any history.
     """
     room = _room(tokenizer, max_tokens)
     history = history[-MAX_CHARACTERS:]
-    rest = len(_token_spans(history, tokenizer))
-    goal = _both_ends(question, tokenizer, max(room - rest, MAX_QUESTION_TOKENS))
-    return _with_recent(goal, history, tokenizer, room) if history else goal
+    recent = min(len(_token_spans(history, tokenizer)), room if limits.history is None else limits.history)
+    share = max(room - recent, MAX_QUESTION_TOKENS) if limits.question is None or not history else limits.question
+    goal = _both_ends(question, tokenizer, share)
+    return _with_recent(goal, history, tokenizer, room, recent) if history else goal
 
 
 def question_and_recent(
@@ -89,14 +111,7 @@ def question_and_recent(
     room = _room(tokenizer, max_tokens)
     spans = _token_spans(question, tokenizer)
     head = question if len(spans) <= MAX_QUESTION_TOKENS else question[: spans[MAX_QUESTION_TOKENS - 1][1]]
-    return _with_recent(head, history, tokenizer, room) if history else head
-
-
-KEY_TEXTS: dict[str, Callable[[str, str, PreTrainedTokenizerBase, int], str]] = {
-    "goal_and_recent": goal_and_recent,
-    "question_and_recent": question_and_recent,
-    "last_characters": last_characters,
-}
+    return _with_recent(head, history, tokenizer, room, room) if history else head
 
 
 def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
@@ -114,6 +129,8 @@ def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
     spans = _token_spans(text, tokenizer)
     if len(spans) <= room:
         return text
+    if room < 2:
+        return ""
     first, last = room - room // 2, room // 2
     while True:  # what is cut within a word may be more tokens than before
         cut = f"{text[: spans[first - 1][1]]}\n{text[spans[-last][0] :]}"
@@ -124,13 +141,13 @@ def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
         first, last = max(first - less, 1), max(last - less, 1)
 
 
-def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
-    """``head``, a newline, and the most recent end of ``history``: ``room`` tokens at most, the head's included.
+def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, room: int, recent: int) -> str:
+    """``head``, a newline, and ``recent`` tokens of the end of ``history``: ``room`` at most, the head's included.
 
     Text that begins within a word can tokenize into more pieces than it was cut from, hence the loop.
     """
     spans = _token_spans(history, tokenizer)
-    keep = min(len(spans), room - len(_token_spans(head, tokenizer)))
+    keep = min(len(spans), recent, room - len(_token_spans(head, tokenizer)))
     while True:
         tail = "" if keep <= 0 else history if keep >= len(spans) else history[spans[-keep][0] :]
         text = f"{head}\n{tail}"

@@ -50,8 +50,8 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
     if different := differences(stored, embedder):
         raise ValueError(
             f"step_trace_buffer.embedder: {where} was embedded by {stored['name']!r}, and {embedder.name!r} as it is here "
-            f"makes other vectors ({'; '.join(different)}). Name that embedder (with its pooling and key_recipe), or another "
-            "collection."
+            f"makes other vectors ({'; '.join(different)}). Name that embedder (with its pooling, key_recipe and "
+            "key_…_tokens), or another collection."
         )
     built = stored.get("level", "step")
     if built != level:

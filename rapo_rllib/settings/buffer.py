@@ -69,6 +69,16 @@ class BufferSettings(Knobs):
         "what is embedded: question and history whole where they fit, else both ends of the question and the recent end of the "
         "history; `question_and_recent`: of the question the first 64 tokens; `last_characters` as in the released code",
     )
+    key_question_tokens: int | None = knob(
+        None, "of `goal_and_recent`: at most so many of the question; None: as many as fit", at_least=0, at_most=128
+    )
+    key_history_tokens: int | None = knob(
+        None,
+        "of `goal_and_recent`: at most so many of the history's end, 32 say where the latest observation tells the situation; "
+        "None: as many as fit",
+        at_least=8,
+        at_most=256,
+    )
     index: Literal["auto", "exact", "hnsw"] = knob("auto", "`auto`: exact while small; `exact`; `hnsw` (released code)")
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
     filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
@@ -82,6 +92,12 @@ class BufferSettings(Knobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("key_question_tokens", "key_history_tokens"):
+            if getattr(self, name) is not None and self.key_recipe != "goal_and_recent":
+                raise ValueError(
+                    f"step_trace_buffer.{name} = {getattr(self, name)} with key_recipe = {self.key_recipe!r}, which has its "
+                    f"own lengths; set key_recipe to 'goal_and_recent', or leave {name} out"
+                )
         if self.usage_weight > 0 and self.top_k == 1:
             raise ValueError(
                 f"step_trace_buffer.usage_weight = {self.usage_weight} with top_k = 1: with one candidate there is nothing to "

@@ -204,7 +204,7 @@ def test_vectors_that_cannot_be_stored_are_refused(filled, monkeypatch, vectors,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"key_recipe": "last_characters"}, r"step_trace_buffer\.embedder: 'step_traces' at .*pooling and key_recipe"),
+        ({"key_recipe": "last_characters"}, r"step_trace_buffer\.embedder: 'step_traces' at .*pooling, key_recipe and key_"),
         ({"pooling": "last_token"}, r"step_trace_buffer\.embedder: 'step_traces' at .*last_token"),
         (
             {"level": "trajectory"},

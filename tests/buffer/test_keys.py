@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_rllib.buffer.keys import KEY_TEXTS, RECIPES, goal_and_recent, last_characters, question_and_recent, trace_id
+from rapo_rllib.buffer.keys import KeyLimits, goal_and_recent, last_characters, question_and_recent, trace_id
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +18,10 @@ def length(tokenizer, text: str) -> int:
     return len(tokenizer(text, truncation=False)["input_ids"])  # [CLS] and [SEP] included, as the encoder counts
 
 
-@pytest.mark.parametrize("recipe", KEY_TEXTS)
-def test_short_texts_are_kept_whole(tokenizer, recipe):
-    assert KEY_TEXTS[recipe]("What is 3 + 5?", "<think>Add.</think>", tokenizer, 256) == "What is 3 + 5?\n<think>Add.</think>"
-    assert KEY_TEXTS[recipe]("What is 3 + 5?", "", tokenizer, 256) == "What is 3 + 5?"
-    assert recipe in RECIPES
+@pytest.mark.parametrize("rule", [goal_and_recent, question_and_recent])
+def test_short_texts_are_kept_whole(tokenizer, rule):
+    assert rule("What is 3 + 5?", "<think>Add.</think>", tokenizer) == "What is 3 + 5?\n<think>Add.</think>"
+    assert rule("What is 3 + 5?", "", tokenizer) == "What is 3 + 5?"
 
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]  # one token each
@@ -59,8 +58,19 @@ def test_questions_that_differ_behind_their_rules_have_different_keys(tokenizer)
         assert len(same) == 1  # what the rule is there for
 
 
+def test_limits_shorten_what_would_fit(tokenizer):
+    def key(goal, steps, **limits):
+        return goal_and_recent(goal, steps, tokenizer, limits=KeyLimits(**limits))
+
+    assert key(words(10), words(40), history=8) == words(10) + "\n" + " ".join(words(40).split()[-8:])
+    assert key(words(10), words(40), question=4) == "one two\nnine ten\n" + words(40)
+    assert key(words(10), words(40), question=0, history=8) == "\n" + " ".join(words(40).split()[-8:])
+    assert key(words(10), "", question=0) == words(10)  # the first step has nothing else to go by
+    assert length(tokenizer, key(words(300), words(900), question=128, history=256)) == 256
+
+
 def test_a_very_long_history_takes_no_longer(tokenizer):
-    assert goal_and_recent("q", "word " * 200_000, tokenizer) == goal_and_recent("q", "word " * 4_000, tokenizer)
+    assert goal_and_recent("q", "word " * 200_000 + "end", tokenizer).endswith(" word end")
     seen = []
 
     class Counting:
@@ -131,7 +141,8 @@ def test_words_cut_in_the_middle_stay_within_the_limit(tokenizer):
     # One word of many pieces: cut anywhere, its rest is tokenized into other, maybe more pieces.
     for rule in (goal_and_recent, question_and_recent):
         assert length(tokenizer, rule("x" * 90, "1234567890123" * 7 + " " + "unbelievably" * 8 * 40, tokenizer, 72)) <= 72
-        assert length(tokenizer, rule("unbelievablysupercali " * 90, "", tokenizer, 72)) <= 72
+    for word in ("uuldeiabbgvi", "rklsbxwtupwu"):  # the end of a question that begins within these is more pieces
+        assert length(tokenizer, goal_and_recent(f"{word} " * 60, "", tokenizer, 72)) <= 72
 
 
 def test_a_limit_without_room_for_a_history_is_refused(tokenizer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,7 +49,7 @@ def search(
     from rapo_rllib.settings import TraceFilter
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
-    where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
+    where: dict[str, Any] = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
     with opened_as_stored(embedder, filter=chosen, **where) as buffer:
         (hits,) = buffer.retrieve([_query(text, question, history)], top_k)
         for number, hit in enumerate(hits, start=1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,6 +38,8 @@ def import_(
         str | None,
         typer.Option(help="What is embedded: goal_and_recent, question_and_recent or last_characters (default: the same)."),
     ] = None,
+    key_question_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the question in a key.")] = None,
+    key_history_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the steps' end in a key.")] = None,
     format: Annotated[str, typer.Option(help="auto, traces, released, chat or traces-steps.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
     weight: Annotated[list[str] | None, typer.Option(help="SOURCE=W: a source's weight (default: 1).")] = None,
@@ -49,8 +51,8 @@ def import_(
 ) -> None:
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
     weights = _weights(weight or [])
-    where = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
-    with opened_as_stored(embedder, pooling, key_recipe, **where) as buffer:
+    where: dict[str, Any] = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
+    with opened_as_stored(embedder, pooling, key_recipe, key_question_tokens, key_history_tokens, **where) as buffer:
         from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
         from rapo_rllib.cli.buffer.question_files import evaluation_guard
         from rapo_rllib.cli.build_display import resumable

@@ -38,7 +38,12 @@ def opened(**settings: Any) -> Iterator[StepTraceBuffer]:
 
 @contextmanager
 def opened_as_stored(
-    embedder: str | None, pooling: str | None = None, key_recipe: str | None = None, **settings: Any
+    embedder: str | None,
+    pooling: str | None = None,
+    key_recipe: str | None = None,
+    key_question_tokens: int | None = None,
+    key_history_tokens: int | None = None,
+    **settings: Any,
 ) -> Iterator[StepTraceBuffer]:
     """As :func:`opened`. What the keys are made with is taken from the collection, and from the defaults for a new one.
 
@@ -46,12 +51,20 @@ def opened_as_stored(
         embedder: insists on one, which is refused later if the collection has another.
         pooling: the same.
         key_recipe: the same.
+        key_question_tokens: the same.
+        key_history_tokens: the same.
         settings: further ones of ``BufferSettings``.
     """
     from rapo_rllib.buffer.stored import adopted
     from rapo_rllib.settings import BufferSettings
 
-    insisted: dict[str, Any] = {"embedder": embedder, "pooling": pooling, "key_recipe": key_recipe}
+    insisted: dict[str, Any] = {
+        "embedder": embedder,
+        "pooling": pooling,
+        "key_recipe": key_recipe,
+        "key_question_tokens": key_question_tokens,
+        "key_history_tokens": key_history_tokens,
+    }
     with one_line_errors():
         stored = adopted(BufferSettings(**settings))
         chosen = replace(stored, **{key: value for key, value in insisted.items() if value is not None})
