@@ -1,4 +1,4 @@
-"""Games that are longer than an embedder reads: which step of the same situation a buffer finds, with real MiniLM and Milvus."""
+"""Games that are longer than an embedder reads: which step of the same situation a buffer finds, with real parts."""
 
 from __future__ import annotations
 
