@@ -25,7 +25,7 @@ def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveS
     ]
     return {
         "question_id": question.id,
-        "question": question.text,
+        "question": trajectory.question_text or question.text,
         "gold": question.answer,
         "text": trajectory.text,
         "reward": trajectory.reward,

@@ -4,4 +4,5 @@ traces       recorded trajectories                  traces/recorded.py (beside t
 released     {key, value, reward} of the released code  released.py
 chat         transcripts with tool calls            chat.py
 traces-steps what ``rllib buffer export`` wrote     exported.py
+transcripts  of a training run                      transcripts.py
 """

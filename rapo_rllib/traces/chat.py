@@ -7,6 +7,7 @@ r"""Chat transcripts with tool calls (OpenAI messages), one JSON object a line, 
     assistant  content -> <think>…</think>; each of ``tool_calls`` -> <NAME>INPUT</NAME>. INPUT is the one text argument of the
                call, or its arguments as JSON where there are none or several.
                Without tool calls: content -> <answer>\boxed{…}</answer>, or <answer>…</answer> if it has a \boxed{} already
+    user       later: what the environment answered, as a result. In such a dialogue content without calls stays as it is.
     tool       -> \n<result>\n…\n</result>\n, after the call with its ``tool_call_id``
 
 Content that has tags of the protocol already stays as it is. Of several calls in one message each becomes a step of its own, if
@@ -97,9 +98,7 @@ def _question(messages: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, A
 def _why_not(question: str, rest: Sequence[dict[str, Any]]) -> str:
     if not question:
         return "no question"
-    if not rest:
-        return "no answer of the assistant"
-    return "a user speaks again later" if any(message["role"] == "user" for message in rest) else ""
+    return "" if rest else "no answer of the assistant"
 
 
 def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
@@ -109,28 +108,31 @@ def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
         for message in messages
         if message["role"] == "tool" and message.get("tool_call_id") is not None
     }
+    dialogue = any(message["role"] == "user" for message in messages)
     segments: list[Segment] = []
     pending: list[Segment] = []  # calls whose results have no id and come in their order
     for message in messages:
         if message["role"] == "assistant":
             calls = [_call(call, where) for call in message.get("tool_calls") or []]
-            segments += _said(message, final=not calls)
+            segments += _said(message, "move" if dialogue and not calls else "thought" if calls else "answer")
             pending = [call for call in calls if call["id"] not in results]
             for call in calls:
                 segments += [call, {"type": "result", "text": results[call["id"]]}] if call["id"] in results else []
         elif message["role"] == "tool" and message.get("tool_call_id") is None and pending:
             segments += [pending.pop(0), {"type": "result", "text": message["content"]}]
+        elif message["role"] == "user":
+            segments.append({"type": "result", "text": message["content"]})
     return segments + pending[:1]  # a call at the end that never got a result makes what was thought before it no step
 
 
-def _said(message: dict[str, Any], final: bool) -> list[Segment]:
+def _said(message: dict[str, Any], content_is: str) -> list[Segment]:
     thought, content = message.get("reasoning_content"), message["content"].strip()
     segments = [{"type": "think", "text": thought}] if isinstance(thought, str) else []
     if not content:
         return segments
-    if _TAGGED.search(content):
+    if content_is == "move" or _TAGGED.search(content):
         return [*segments, {"type": "raw", "text": content}]
-    if not final:
+    if content_is == "thought":
         return [*segments, {"type": "think", "text": content}]
     answer = (
         {"type": "raw", "text": f"<answer>{content}</answer>"} if r"\boxed" in content else {"type": "answer", "text": content}

@@ -11,6 +11,7 @@ from rapo_rllib.traces.exported import MARK, read_exported
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.traces.released import read_released
 from rapo_rllib.traces.rows import json_rows
+from rapo_rllib.traces.transcripts import read_transcripts
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 AUTO = "auto"
@@ -20,9 +21,11 @@ READERS: dict[str, Reader] = {
     "released": read_released,
     "chat": read_chat,
     "traces-steps": read_exported,
+    "transcripts": read_transcripts,
 }
-_SIGNS = {  # fields that a row of each format has
-    "traces": ({"segments"}, {"steps", "gold"}),
+_SIGNS = {  # fields that a row of each format has; the first that fits
+    "transcripts": ({"steps", "kinds"},),
+    "traces": ({"segments"}, {"steps", "question"}),
     "released": ({"key", "value"},),
     "chat": ({"messages"},),
     "traces-steps": ({"history", "text"}, {MARK}),
@@ -48,7 +51,7 @@ def detect(path: Path) -> str:
 
 
 def read(path: Path, format: str, dropped: Counter[str]) -> Iterator[ExpertTrajectory] | Iterator[StepTrace]:
-    """Read what a file holds: whole trajectories (``traces``, ``chat``) or single steps (``released``, ``traces-steps``).
+    """Read what a file holds: whole trajectories (``traces``, ``chat``) or single steps (others).
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.

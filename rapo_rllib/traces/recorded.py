@@ -1,9 +1,9 @@
 r"""Files of recorded trajectories, rendered into the text protocol. Flow: file -> here -> ``buffer/build.py``, ``envs/``.
 
 One JSON object a line, plain or gzipped, with ``id``, ``source``, ``question``, ``gold``, ``correct`` and ``segments``: a list
-of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that are
-in the text protocol already (``rllib buffer build`` writes them). Optional: ``reward``, ``calc_ok`` (every recorded
-calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
+of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that
+are in the text protocol already (``rllib buffer build`` writes them); ``gold`` may be missing then. Optional: ``reward``,
+``calc_ok`` (every recorded calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
 
     think  -> <think>TEXT</think>           result -> \n<result>\nTEXT\n</result>\n
     call   -> <TOOL>TEXT</TOOL>             answer -> <answer>\boxed{TEXT}</answer>
@@ -96,7 +96,7 @@ def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
     text = text_field(row, "question", where)
     if not text.strip():
         raise ValueError(f"{where}: field 'question' is empty")
-    accepted = _golds(row, where)
+    accepted = _golds(row, where) if "gold" in row or "steps" not in row else [""]  # a game has no answer
     question = Question(
         id=text_field(row, "id", where),
         text=text,

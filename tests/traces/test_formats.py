@@ -139,7 +139,7 @@ def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
         ([[1]], r"a\.jsonl, line 1: expected a JSON object, got list"),
         (
             [{"text": "a"}],
-            r"a\.jsonl, line 1: fields \['text'\] belong to no known format \(traces: segments; released: key and",
+            r"a\.jsonl, line 1: fields \['text'\] belong to no known format \(transcripts: kinds and steps; traces: segments; released: key and",
         ),
         ([TRACE, {**TRACE, "question": 3}], r"a\.jsonl, line 2: field 'question' must be a text"),
         ([{"key": KEY, "value": STEP, "reward": "high"}], r"line 1: field 'reward' must be a finite number, got 'high'"),
@@ -171,7 +171,44 @@ def test_a_format_that_nobody_knows(tmp_path) -> None:
 
 def test_chats_that_are_no_trajectories_are_counted(tmp_path) -> None:
     ask, answer = {"role": "user", "content": "3 + 5?"}, {"role": "assistant", "content": "8"}
-    rows = [[answer], [ask], [ask, answer, ask], [{"role": "system", "content": "x"}]]
+    rows = [[answer], [ask], [{"role": "system", "content": "x"}]]
     found, dropped = all_of(write(tmp_path / "a.jsonl", *({"messages": row} for row in rows)))
     assert found == []
-    assert dropped == {"no question": 2, "no answer of the assistant": 1, "a user speaks again later": 1}
+    assert dropped == {"no question": 2, "no answer of the assistant": 1}
+
+
+def test_in_a_dialogue_the_user_is_the_environment(tmp_path) -> None:
+    said = [("user", "You are in the hall."), ("assistant", "go north"), ("user", "A locked door."), ("assistant", "open it")]
+    ((expert,), _) = all_of(write(tmp_path / "a.jsonl", {"messages": [{"role": r, "content": c} for r, c in said]}))
+    assert expert.question.text == "You are in the hall."
+    assert expert.steps == ("go north\n<result>\nA locked door.\n</result>\n", "open it")
+
+
+def test_steps_of_a_game_need_no_answer(tmp_path) -> None:
+    row = {"id": "1", "question": "You are in the hall.", "steps": ["go north\n<result>\nYou win.\n</result>\n"]}
+    ((expert,), _) = all_of(write(tmp_path / "a.jsonl", row))
+    assert (expert.question.answer, expert.steps) == ("", tuple(row["steps"]))
+
+
+def test_transcripts_of_a_run_are_step_traces(tmp_path) -> None:
+    step = {"text": "go north", "record": None, "tool_error": None, "observation": ""}
+    steps = [
+        {**step, "text": "x", "record": "<act>go</act>"},
+        {**step, "tool_error": "timeout"},
+        {**step, "observation": "You win."},
+    ]
+    row = {
+        "question": "A hall.",
+        "question_id": "seed-1",
+        "steps": steps,
+        "kinds": [0],
+        "gold": "",
+        "reward": 0.5,
+        "end": "answer",
+    }
+    found, dropped = all_of(write(tmp_path / "a.jsonl", row, {**row, "end": "length"}, {**row, "correct": False}))
+    empty = "\n<result>\n\n</result>\n"
+    assert [trace.text for trace in found] == [f"<act>go</act>{empty}", "go north\n<result>\nYou win.\n</result>\n"]
+    assert [trace.history for trace in found] == ["", f"<act>go</act>{empty}go north{empty}"]
+    assert {(t.question, t.reward, t.source, t.question_id) for t in found} == {("A hall.", 0.5, "transcripts", "seed-1")}
+    assert sum(dropped.values()) == 3

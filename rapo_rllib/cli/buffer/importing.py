@@ -40,7 +40,7 @@ def import_(
     ] = None,
     key_question_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the question in a key.")] = None,
     key_history_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the steps' end in a key.")] = None,
-    format: Annotated[str, typer.Option(help="auto, traces, released, chat or traces-steps.")] = "auto",
+    format: Annotated[str, typer.Option(help="auto, traces, released, chat, traces-steps or transcripts.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
     weight: Annotated[list[str] | None, typer.Option(help="SOURCE=W: a source's weight (default: 1).")] = None,
     max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared by the sources' weights.")] = None,
