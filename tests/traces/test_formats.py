@@ -139,7 +139,7 @@ def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
         ([[1]], r"a\.jsonl, line 1: expected a JSON object, got list"),
         (
             [{"text": "a"}],
-            r"a\.jsonl, line 1: fields \['text'\] belong to no known format \(transcripts: kinds and steps; traces: segments; released: key and",
+            r"a\.jsonl, line 1: fields \['text'\] belong to no known format \(transcripts: kinds and steps; traces: segments;",
         ),
         ([TRACE, {**TRACE, "question": 3}], r"a\.jsonl, line 2: field 'question' must be a text"),
         ([{"key": KEY, "value": STEP, "reward": "high"}], r"line 1: field 'reward' must be a finite number, got 'high'"),
