@@ -10,10 +10,12 @@ from typing import Any
 
 from learning_parts.measures import diversity, newest_transcripts, solved_once
 
-EFFECT = (  # of retrieval, as the plugin logs it
+_SAME = (
     *("accuracy_retrieved", "accuracy_others", "accuracy_right_step_retrieved", "accuracy_right_step_others"),
-    *("own_question", "shows_answer", "answers_count", "answers_copied", "z_ret", "z_on_policy", "count"),
+    *("own_question", "shows_answer", "answers_count", "answers_copied", "count"),
 )
+# of retrieval, as rows of the study have it -> as the plugin logs it
+EFFECT = {**dict(zip(_SAME, _SAME, strict=True)), "z_ret": "retrieval_reward", "z_on_policy": "retrieval_reward_baseline"}
 ATTEMPTS = 8  # samples of a question, of pass@8
 
 
@@ -69,6 +71,6 @@ def _row(result: dict[str, Any], totals: dict[str, float], seconds: float) -> di
         "entropy": sampled["entropy"],
         "groups_without_signal": sampled["groups_without_signal"] / sampled["groups"],
         "steps": sampled["episode_len_mean"],
-        **{name: sampled["retrieval"][name] for name in EFFECT},
+        **{name: sampled["retrieval"][logged] for name, logged in EFFECT.items()},
         **({"accuracy": evaluated["accuracy"]} if "accuracy" in evaluated else {}),
     }

@@ -66,8 +66,8 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) -> dict[str, float]:
     """Everything about one sampling phase that is a mean or a count.
 
-    ``z_ret`` and the entropies around retrievals are those that ``objective`` trains with; ``entropy`` is always the mean over
-    the tokens of a step.
+    ``retrieval_reward`` and the entropies around retrievals are those that ``objective`` trains with; ``entropy`` is always the
+    mean over the tokens of a step.
     """
     trajectories = result.trajectories
     values = {
@@ -146,8 +146,8 @@ def _retrieval_metrics(
         "per_trajectory": len(retrievals) / max(len(trajectories), 1),
         "count": float(len(retrievals)),
         "hybrid_share": len(hybrid) / max(len(trajectories), 1),
-        "f_ret": mean(t.retrieved_share for t in hybrid),
-        "z_ret": mean(trajectory_retrieval_reward(t, objective) for t in hybrid),
+        "retrieved_share": mean(t.retrieved_share for t in hybrid),
+        "retrieval_reward": mean(trajectory_retrieval_reward(t, objective) for t in hybrid),
         "entropy_before": mean(before for before, _ in pairs),
         "entropy_after": mean(after for _, after in pairs),
         "similarity": mean(r.similarity for r in found),

@@ -39,7 +39,7 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
         "answers_copied": mean(_copied(t, r) for t, r in answers),
         "wrong_answers_count": float(len(wrong)),
         "wrong_answers_copied": mean(_copied(t, r) for t, r in wrong),
-        "z_on_policy": mean(z for t in others if (z := unaided_retrieval_reward(t, objective)) is not None),
+        "retrieval_reward_baseline": mean(z for t in others if (z := unaided_retrieval_reward(t, objective)) is not None),
     }
 
 

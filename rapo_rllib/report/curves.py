@@ -31,6 +31,7 @@ _PHASES = {
     "evaluation": (_EVALUATION_S, "evaluation/env_runners/rollout_s"),
 }
 _TOTAL_S = "time_this_iter_s"
+_OLD_NAMES = {"z_ret": "retrieval_reward", "f_ret": "retrieved_share"}  # in results of earlier versions
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,19 @@ _PANELS = (
         "Nats; mean of a step's tokens. Before and after: of the steps around a retrieval.",
     ),
     Panel(
-        "Retrieval reward Z_ret", {"Z_ret": _RETRIEVAL + "z_ret"}, "Nats; positive where retrieved steps made the policy surer."
+        "Retrieval reward",
+        {"retrieval reward": _RETRIEVAL + "retrieval_reward"},
+        "Nats; positive where retrieved steps made the policy surer.",
     ),
     Panel(
         "Shares",
         {
             "hybrid trajectories": _RETRIEVAL + "hybrid_share",
-            "F_ret": _RETRIEVAL + "f_ret",
+            "retrieved share": _RETRIEVAL + "retrieved_share",
             "right format": _ROLLOUT + "format_rate",
             "similarity": _RETRIEVAL + "similarity",
         },
-        "F_ret: retrieved tokens / response tokens of hybrid trajectories. Similarity: cosine of query and key.",
+        "Retrieved share: retrieved tokens / response tokens of hybrid trajectories. Similarity: cosine of query and key.",
     ),
     Panel(
         "Tokens by who wrote them",
@@ -114,6 +117,9 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
 def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
     """All numbers of one result by their key, with the seconds of each phase."""
     values = {key: number(value) for key, value in flattened(row).items() if isinstance(value, (int, float))}
+    for old, new in _OLD_NAMES.items():
+        if _RETRIEVAL + old in values:
+            values.setdefault(_RETRIEVAL + new, values.pop(_RETRIEVAL + old))
     if (row.get("training_iteration") or 0) > 1 and not any(key.startswith("evaluation/") for key in values):
         values.pop(_EVALUATION_S, None)  # earlier versions repeat that of the last evaluation
     seconds = {name: next((values[key] for key in keys if key in values), None) for name, keys in _PHASES.items()}

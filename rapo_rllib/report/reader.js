@@ -43,9 +43,9 @@ function numbers(member) {
     ["tokens", shownNumber(member.tokens)],
     ["A_acc", signed(member.outcome)],
     ["A_ret", signed(member.retrieval)],
-    ["Z_ret", signed(member.z)],
+    ["retrieval reward", signed(member.z)],
   ];
-  if (member.share) facts.push(["F_ret", shownNumber(member.share)]);
+  if (member.share) facts.push(["retrieved share", shownNumber(member.share)]);
   for (const [name, value] of Object.entries(member.terms)) if (value) facts.push([name, signed(value)]);
   return element("dl", { class: "numbers" },
     ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.e2e
 ROLLOUT = (
     *("episode_return_mean", "accuracy", "format_rate", "entropy", "groups_without_signal", "rollout_s", "tokens_per_s"),
     *("tokens/policy", "tokens/observation", "tokens/retrieved", "tokens/prompt"),
-    *("retrieval/per_trajectory", "retrieval/hybrid_share", "retrieval/f_ret", "retrieval/z_ret", "retrieval/entropy_before"),
+    *("retrieval/per_trajectory", "retrieval/hybrid_share", "retrieval/retrieved_share"),
+    *("retrieval/retrieval_reward", "retrieval/entropy_before"),
     *("retrieval/entropy_after", "retrieval/similarity", "retrieval/seconds", "retrieval/failures"),
     *("tools/calls_per_trajectory", "tools/seconds"),
 )

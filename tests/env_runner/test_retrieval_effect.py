@@ -47,7 +47,7 @@ def test_who_was_right_with_it_and_without() -> None:
     }
     assert (values["accuracy_retrieved"], values["accuracy_others"]) == pytest.approx((1 / 4, 2 / 3))
     assert (values["accuracy_right_step_retrieved"], values["accuracy_right_step_others"]) == pytest.approx((1 / 3, 1.0))
-    assert values["z_on_policy"] == pytest.approx(1.523188, abs=1e-6)  # 2 tanh 1
+    assert values["retrieval_reward_baseline"] == pytest.approx(1.523188, abs=1e-6)  # 2 tanh 1
 
 
 def test_what_was_shown_and_what_was_copied() -> None:

@@ -56,8 +56,8 @@ def test_numbers() -> None:
         "tokens/prompt": 6,
         "retrieval/per_trajectory": 0.5,
         "retrieval/hybrid_share": 0.5,
-        "retrieval/f_ret": 3 / 8,
-        "retrieval/z_ret": math.tanh(2 * 0.5) * 2.0,  # ΔH = -(1 - 2) / 2
+        "retrieval/retrieved_share": 3 / 8,
+        "retrieval/retrieval_reward": math.tanh(2 * 0.5) * 2.0,  # ΔH = -(1 - 2) / 2
         "retrieval/entropy_before": 2.0,
         "retrieval/entropy_after": 1.0,
         "retrieval/similarity": 0.8,
@@ -80,7 +80,7 @@ def test_numbers_are_those_of_the_settings_that_are_trained_with() -> None:
     hybrid.entropies[0], hybrid.entropies[-1] = 3.0, 9.0  # of steps (3, 2) and (1, 9) only 3 and 1 count
     values = rollout_metrics(result, AS_RELEASED)
     assert (values["retrieval/entropy_before"], values["retrieval/entropy_after"]) == (3.0, 1.0)
-    assert values["retrieval/z_ret"] == pytest.approx(math.tanh(4 / 3))
+    assert values["retrieval/retrieval_reward"] == pytest.approx(math.tanh(4 / 3))
     assert values["entropy"] == pytest.approx((1.0 + 2.5 + 5.0) / 3)
 
 

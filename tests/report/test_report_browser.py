@@ -71,7 +71,7 @@ def count(page) -> tuple[int, int, int]:
 def test_curves_are_drawn_compared_and_alone(opened) -> None:
     page = opened()
     titles = page.locator("figure h3").all_inner_texts()
-    assert {"Reward", "Accuracy: held-out", "Entropy: before", "Entropy: after", "Retrieval reward Z_ret"} <= set(titles)
+    assert {"Reward", "Accuracy: held-out", "Entropy: before", "Entropy: after", "Retrieval reward"} <= set(titles)
     assert page.locator("figure[data-title=Reward] polyline").count() == 2
     assert page.locator("figure[data-title=Seconds] rect.bar").count() > 6
     page.select_option("#curve-trial", label="retrieval_prob=1.0")

@@ -106,6 +106,14 @@ def test_seconds_of_an_iteration_add_up() -> None:
     assert phases == {"rollout": 10.0, "update": 8.0, "sync": 1.0, "evaluation": 6.0, "rest": 5.0}
 
 
+def test_names_of_earlier_versions_are_in_the_same_plots(tmp_path) -> None:
+    old = {"training_iteration": 1, "env_runners": {"retrieval": {"z_ret": 0.5, "f_ret": 0.25}}}
+    later = {"z_ret": 0.5, "retrieval_reward": 0.1, "retrieved_share": 0.2}
+    both = {"training_iteration": 2, "env_runners": {"retrieval": later}}
+    names = [f"env_runners/retrieval/{name}" for name in ("retrieval_reward", "retrieved_share")]
+    assert [[plot_values(row)[name] for name in names] for row in (old, both)] == [[0.5, 0.25], [0.1, 0.2]]
+
+
 def test_curves_begin_with_the_accuracy_before_training(tmp_path) -> None:
     trial = read_trial(write_trial(tmp_path, iterations=4))
     drawn = trial_curves(trial, panels([trial]))
