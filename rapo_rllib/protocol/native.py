@@ -179,10 +179,18 @@ def _call_id(index: int) -> str:
 
 
 def _read_call(name: str, arguments: str, index: int) -> Call:
+    name = name.encode("utf-8", "replace").decode()
     try:
-        read = json.loads(arguments)
-    except ValueError as error:
+        read = json.loads(arguments, parse_constant=_no_constant)
+        json.dumps(read, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # an escape such as \ud800, which no tokenizer of keys and no tool takes
+        return Call(name, {}, _call_id(index), f"the arguments of {name} hold half a character, which is no Unicode")
+    except (ValueError, RecursionError) as error:
         return Call(name, {}, _call_id(index), f"the arguments of {name} are no JSON: {error}")
     if not isinstance(read, dict):
         return Call(name, {}, _call_id(index), f"the arguments of {name} must be a JSON object, got {arguments[:80]}")
     return Call(name, read, _call_id(index))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is none of its numbers")

@@ -184,3 +184,21 @@ def test_a_template_that_cannot_is_refused(smollm2: Path, template: str | None, 
     tokenizer.chat_template = template
     with pytest.raises(ValueError, match=message):
         made(tokenizer, **settings)
+
+
+@pytest.mark.parametrize(
+    ("written_call", "problem"),
+    [
+        (r'{"name": "calculator", "arguments": {"expression": "\ud800"}}', "hold half a character"),
+        (r'{"name": "calculator", "arguments": {"expression\udfff": ["3"]}}', "hold half a character"),
+        ('{"name": "calculator", "arguments": {"expression": NaN}}', "are no JSON: NaN is none of its numbers"),
+        (r'{"name": "calc\ud800", "arguments": {}}', ""),
+    ],
+)
+def test_what_no_text_can_hold_is_a_problem_of_the_call(tokenizers: dict[str, Any], written_call: str, problem: str) -> None:
+    chat = made(tokenizers["qwen25"])
+    turn = chat.read(written(tokenizers["qwen25"], chat, written_call), "", "", "eos")
+    (call,) = turn.calls
+    assert (problem in call.problem if problem else call.problem == "") and turn.record is not None
+    for text in (call.name, call.problem, turn.record):
+        text.encode()  # histories are embedded and stored
