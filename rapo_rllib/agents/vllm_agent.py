@@ -47,10 +47,10 @@ class VLLMAgent:
         make_env: Callable[[], Any],
         settings: RolloutSettings,
         at_once: int,
-        seed: int | None = None,
-        retriever: Retriever | None = None,
-        retrieval_prob: float = 0.0,
-        on_stats: Callable[[RolloutStats], None] = lambda stats: None,
+        seed: int | None,
+        retriever: Retriever | None,
+        retrieval_prob: float,
+        on_stats: Callable[[RolloutStats], None],
     ) -> None:
         self._engine, self._chat, self._at_once = engine, chat, at_once
         self._retrieval_prob, self._on_stats = retrieval_prob, on_stats

@@ -26,7 +26,7 @@ from rapo_rllib.errors import AgentError
 from rapo_rllib.evaluation.metrics import Outcome
 from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
 from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
-from rapo_rllib.evaluation.settings import benchmark_tools, evaluation_config
+from rapo_rllib.evaluation.settings import JobConfig, benchmark_tools, evaluation_config
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rollout.retriever import Retriever
@@ -58,7 +58,7 @@ def labels(choices: Sequence[AgentChoice]) -> list[str]:
 
 
 def evaluate_model(
-    base: Any, run: ModelRun, plan: EvaluationPlan, on_attempt: Callable[[], None], on_rows: Callable[[Rows], None]
+    base: JobConfig, run: ModelRun, plan: EvaluationPlan, on_attempt: Callable[[], None], on_rows: Callable[[Rows], None]
 ) -> None:
     """Let one model answer the questions that it has not answered yet; benchmarks with the same tools share an engine.
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rapo_rllib.agents.setup import AgentChoice, fingerprint_fields
-from rapo_rllib.config.question_source import is_tool_env
+from rapo_rllib.config.question_source import QuestionSource, is_tool_env
 from rapo_rllib.monitoring.metrics_flat import flattened
 
 if TYPE_CHECKING:
     from rapo_rllib.envs.benchmarks import Benchmark
     from rapo_rllib.evaluation.plan import EvaluationPlan
+    from rapo_rllib.settings import Settings
 
 ENV = "rapo/questions"
 ENV_KEYS = ("max_tool_calls", "protocol", "require_boxed", "reward", "tools")  # of env_config that an evaluation takes over
@@ -29,7 +30,28 @@ _NOT_OF_ANSWERS = (
 _OF_RETRIEVAL = ("retrieval_level", "retrieval_query", "retrieval_budget", "retrieval_noise")
 
 
-def for_benchmarks(base: Any) -> Any:
+class JobConfig(Protocol):
+    """What an evaluation reads and changes of a ``RAPOConfig``, which a higher layer has."""
+
+    env: Any
+    env_config: dict[Any, Any]
+    language_model: dict[str, Any]
+    num_hybrid: int
+    branching: Any
+
+    @property
+    def settings(self) -> Settings:
+        """Frozen and checked."""
+
+    @property
+    def question_source(self) -> QuestionSource:
+        """Of ``env`` and ``env_config``."""
+
+    def copy(self, copy_frozen: bool | None = None) -> Self:
+        """RLlib's."""
+
+
+def for_benchmarks(base: JobConfig) -> JobConfig:
     """A copy of ``base`` with the benchmarks' environment, and of its own ``env_config`` what means the same there."""
     config = base.copy(copy_frozen=False)
     own: Mapping[str, Any] = base.env_config if base.env is None or is_tool_env(base.env) else {}
@@ -38,7 +60,7 @@ def for_benchmarks(base: Any) -> Any:
     return config
 
 
-def evaluation_config(base: Any, tools: Sequence[Any], scorer: Any) -> Any:
+def evaluation_config(base: JobConfig, tools: Sequence[Any], scorer: Any) -> JobConfig:
     """``base`` with the benchmarks' environment in place of its own, and without retrieval."""
     config = for_benchmarks(base)
     # questions are handed over: none are loaded
@@ -47,15 +69,14 @@ def evaluation_config(base: Any, tools: Sequence[Any], scorer: Any) -> Any:
     return config
 
 
-def benchmark_tools(base: Any, plan: EvaluationPlan, benchmark: Benchmark) -> list[Any]:
+def benchmark_tools(base: JobConfig, plan: EvaluationPlan, benchmark: Benchmark) -> list[Any]:
     """The tools that a benchmark is answered with: those asked for, else the job's, else its own."""
     if plan.tools is not None:
         return list(plan.tools)
-    own: Mapping[str, Any] = for_benchmarks(base).env_config
-    return list(own.get("tools", benchmark.tools))
+    return list(for_benchmarks(base).env_config.get("tools", benchmark.tools))
 
 
-def resolved_settings(base: Any, choice: AgentChoice, plan: EvaluationPlan) -> dict[str, Any]:
+def resolved_settings(base: JobConfig, choice: AgentChoice, plan: EvaluationPlan) -> dict[str, Any]:
     """All of them with their values, as JSON has them."""
     config = evaluation_config(base, [], plan.scorer)
     found = fingerprint_fields(config.settings, config.question_source, choice)
