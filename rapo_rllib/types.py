@@ -7,6 +7,7 @@ Shapes: ``T`` response tokens of one trajectory, ``P`` prompt tokens, ``G`` traj
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -124,7 +125,8 @@ class Step:
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0
     observation: str = ""
-    reward: float = 0.0  # that the environment paid for it; a trajectory's is their sum
+    reward: float = 0.0  # that the environment paid at it; a trajectory's is their sum
+    state: str = ""  # key of the environment's state that it was written in, where its environment tells
     right: bool | None = None  # whether it is a step of a solution, where its environment can tell
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
     record: str | None = None  # its text in the text protocol, where it is written in another form
@@ -186,6 +188,7 @@ class Trajectory:
     text: str = ""  # the response, for people, tools and retrieval; never encoded again
     reward: float = 0.0
     reward_terms: dict[str, float] = field(default_factory=dict)  # which add up to the reward, where the environment names them
+    earlier: dict[int, float] = field(default_factory=dict)  # step -> what was paid at the end, but earned by it
     predicted: str = ""  # its answer, where it gave one and its environment told
     correct: bool = False
     format_ok: bool = False
@@ -211,8 +214,22 @@ class Trajectory:
             entropies=list(self.entropies),
             steps=list(self.steps),
             retrievals=list(self.retrievals),
+            earlier=dict(self.earlier),
             segments=[*self.segments, (len(self.token_ids), member)],
         )
+
+    @property
+    def step_rewards(self) -> list[float]:
+        """What each step earned; together the reward of the trajectory.
+
+        It is what was paid at the step, and what the end paid for it (``earlier``); the last step has the rest.
+
+        Example: paid ``[0.5, 1.0]``, of which 0.25 at the end for step 0: ``[0.75, 0.75]``.
+        """
+        if not self.steps:
+            return []
+        before = [step.reward + self.earlier.get(index, 0.0) for index, step in enumerate(self.steps[:-1])]
+        return [*before, self.reward - math.fsum(before)]
 
     @property
     def own_start(self) -> int:

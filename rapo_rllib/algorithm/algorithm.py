@@ -247,7 +247,7 @@ class RAPO(SavesCheckpoints, Algorithm):
     def _sampling(self) -> Callable[[], SampleResult]:
         """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
         roll_out = partial(self._roll_out, retrieval_prob=float(self._retrieval_prob.get_current_value()))
-        return partial(sample_batch, roll_out, self._cursor, self.settings.update)
+        return partial(sample_batch, roll_out, self._cursor, self.settings.update, self.settings.objective)
 
     def _roll_out(self, batch: list[Question], retrieval_prob: float) -> SampleResult:
         result = sample_questions(

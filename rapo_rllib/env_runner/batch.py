@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.objective.advantages import has_signal
-from rapo_rllib.settings import UpdateSettings
+from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question
 
 RollOut = Callable[[list[Question]], SampleResult]
 
 
-def sample_batch(roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSettings) -> SampleResult:
+def sample_batch(
+    roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSettings, objective: ObjectiveSettings
+) -> SampleResult:
     """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
 
     Where no group of any round has signal, the first round is returned, for its metrics. What is not trained on is in
@@ -24,13 +26,13 @@ def sample_batch(roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSett
     first = roll_out(cursor.take(wanted))
     if not settings.dynamic_sampling:
         return first
-    kept, rolled_out = _with_signal(first), list(first.groups)
+    kept, rolled_out = _with_signal(first, objective), list(first.groups)
     for _ in range(settings.max_sampling_rounds - 1):
         if len(kept.groups) >= wanted:
             break
         more = roll_out(cursor.take(wanted - len(kept.groups)))
         rolled_out += more.groups
-        kept.extend(_with_signal(more))
+        kept.extend(_with_signal(more, objective))
     found = kept if kept.groups else first
     trained_on = {id(group) for group in found.groups}
     found.left_out = [group for group in rolled_out if id(group) not in trained_on]
@@ -38,5 +40,5 @@ def sample_batch(roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSett
     return found
 
 
-def _with_signal(result: SampleResult) -> SampleResult:
-    return replace(result, groups=[group for group in result.groups if has_signal(group.member_rewards)])
+def _with_signal(result: SampleResult, objective: ObjectiveSettings) -> SampleResult:
+    return replace(result, groups=[group for group in result.groups if group_has_signal(group, objective)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.env_runner.retrieval_effect import effect_metrics, mean
-from rapo_rllib.objective.advantages import has_signal
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
 from rapo_rllib.rollout.stats import RolloutStats
@@ -79,7 +80,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
         "entropy": mean(_step_entropies(trajectories)),
         "groups": float(len(result.groups)),
         "retrieval_prob": result.retrieval_prob,
-        "groups_without_signal": float(sum(not has_signal(group.member_rewards) for group in result.groups)),
+        "groups_without_signal": float(sum(not group_has_signal(group, objective) for group in result.groups)),
         **_reward_metrics(trajectories),
         **_token_metrics(trajectories),
         **_retrieval_metrics(trajectories, result.stats, objective),
@@ -109,7 +110,9 @@ def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     names = dict.fromkeys(name for terms in named for name in terms)
     values = {f"reward/{name}": mean(terms.get(name, 0.0) for terms in named) for name in names}
     failures = Counter(t.score_failure for t in trajectories if t.score_failure)
-    return values | {f"reward/failures/{reason}": float(count) for reason, count in failures.items()}
+    before_the_end = mean(math.fsum(t.step_rewards[:-1]) for t in trajectories)
+    failed = {f"reward/failures/{reason}": float(count) for reason, count in failures.items()}
+    return {**values, "reward_before_end": before_the_end, **failed}
 
 
 def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -278,6 +278,7 @@ class RAPOTorchLearner(TorchLearner):
         values["num_failed_trajectories"] = statistics.num_failed_trajectories
         values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
         values["num_unaided_trajectories"] = statistics.num_unaided_trajectories
+        values["grouped_step_share"] = statistics.num_grouped_steps / max(statistics.num_steps, 1)
         trajectories = max(statistics.num_trajectories, 1)
         values["truncated_share"] = statistics.num_truncated_trajectories / trajectories
         values["masked_share"] = statistics.num_masked_trajectories / trajectories

@@ -80,32 +80,31 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
 
 
 def shared_token_advantages(
-    advantages: Sequence[float], lengths: Sequence[int], segments: Sequence[Sequence[tuple[int, int]]]
+    advantages: Sequence[Sequence[float]], segments: Sequence[Sequence[tuple[int, int]]]
 ) -> list[torch.Tensor]:
-    """Hard attribution over branches: a token that d trajectories share gets the mean of their advantages (section 10).
+    """Hard attribution over branches: a token that d trajectories share gets the mean of its advantages (section 10).
 
-        Aᵢ,ₜ = 1/d Σⱼ Aⱼ   over the d trajectories j that hold the very token t of trajectory i
+        Aᵢ,ₜ = 1/d Σⱼ Aⱼ,ₜ   over the d trajectories j that hold the very token t of trajectory i
 
     A token that belongs to one trajectory alone has d = 1 and keeps that one's advantage, so that without branches nothing
     changes. (Soft attribution is: every token has its trajectory's own advantage.)
 
     Args:
-        advantages: A, ``[G]``.
-        lengths: response tokens of each trajectory, ``[G]``.
+        advantages: A, of each response token of ``G`` trajectories.
         segments: of each trajectory, ``(first token, who wrote from there on)``; empty: all its own. Two trajectories share
             token t if both have it from the same writer.
 
     Returns:
-        ``G`` float64 tensors, ``[lengths[i]]`` each.
+        ``G`` float64 tensors, as long as the trajectories.
 
     Example: A of 3 tokens with advantage 2; B took over its first 2 tokens, wrote 2 more, and has advantage -1:
     ``[[0.5, 0.5, 2.0], [0.5, 0.5, -1.0, -1.0]]``.
     """
-    writers = [_writers(length, own, f"alone-{i}") for i, (length, own) in enumerate(zip(lengths, segments, strict=True))]
+    writers = [_writers(len(line), own, f"alone-{i}") for i, (line, own) in enumerate(zip(advantages, segments, strict=True))]
     held: dict[tuple[object, int], list[float]] = {}
-    for advantage, line in zip(advantages, writers, strict=True):
-        for position, writer in enumerate(line):
-            held.setdefault((writer, position), []).append(advantage)
+    for values, line in zip(advantages, writers, strict=True):
+        for position, (value, writer) in enumerate(zip(values, line, strict=True)):
+            held.setdefault((writer, position), []).append(value)
     means = {token: math.fsum(values) / len(values) for token, values in held.items()}
     return [torch.tensor([means[w, t] for t, w in enumerate(line)], dtype=torch.float64) for line in writers]
 

@@ -15,6 +15,24 @@ class ObjectiveSettings(Knobs):
 
     retrieval_advantage_weight: float = knob(0.2, "`a` of eq. 10 (paper: 0.2)", at_least=-1e3, at_most=1e3)
     importance_shaping_weight: float = knob(0.05, "`m` of eq. 8 (paper: 0.05)", at_least=0)
+    retrieval_credit: Literal["trajectory", "step"] = knob(
+        "trajectory",
+        "`Z` is of the whole `trajectory` (paper), or of the `step` behind the retrieval and, discounted, those before it",
+    )
+    credit: Literal["trajectory", "step", "turn", "gigpo"] = knob(
+        "trajectory",
+        "who has the outcome advantage: every token of the `trajectory` (paper); each `step` that of what it and later steps "
+        "earned; each `turn` its own beside the outcome's (MT-GRPO); or the trajectory's and that of steps from the same state "
+        "(`gigpo`); see docs/credit.md",
+    )
+    step_discount: float = knob(1.0, "`γ` of a later step's reward, per step between", above=0, at_most=1)
+    turn_advantage_weight: float = knob(1.0, "of the turns' advantage, with `credit: turn`", at_least=0)
+    turn_baseline: Literal["group", "reached"] = knob(
+        "group",
+        "a turn is compared with the whole `group`, where who has ended earns 0; or with those that `reached` it (MT-GRPO; "
+        "biased where the policy decides how many turns there are)",
+    )
+    state_advantage_weight: float = knob(1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0)
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "eq. 8 `before_clip` (eq. 11), or `after_clip`: for clip ranges that are narrower than `m`"
     )

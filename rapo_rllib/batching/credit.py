@@ -1,0 +1,137 @@
+"""Who of a group is trained with which advantage: for every step of every member, then for every token (docs/credit.md).
+
+    rewards of steps --credit--> A of steps --(1 + a · A_ret), eq. 10--> of steps --spans--> of tokens --> samples.py
+
+By default every step of a trajectory has the advantage of the trajectory, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import torch
+
+from rapo_rllib.objective.advantages import (
+    combined_advantages,
+    has_signal,
+    outcome_advantages,
+    retrieval_advantages,
+    shared_token_advantages,
+)
+from rapo_rllib.objective.overlong import overlong_punishment
+from rapo_rllib.objective.retrieval_reward import group_retrieval_rewards, group_step_retrieval_rewards
+from rapo_rllib.objective.state_groups import state_advantages, state_groups
+from rapo_rllib.objective.step_credit import Steps, step_advantages, turn_advantages
+from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import Trajectory, TrajectoryGroup
+
+
+def group_has_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> bool:
+    """Whether what its members earned gives any of them an advantage. Lengths and retrieval rewards are no outcome."""
+    if objective.credit == "trajectory":
+        return has_signal(group.member_rewards)
+    members = group.members
+    earned = [_earned(trajectory) for trajectory in members]
+    return any(bool((own != 0).any()) for own in _outcome_advantages(members, earned, objective))
+
+
+def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> float:
+    """Of its length. Only rollouts have one: nobody is to learn from it how long an expert should have been."""
+    if trajectory.off_policy:
+        return 0.0
+    limit = objective.max_response_tokens
+    length = len(trajectory.token_ids) + trajectory.unfitting_tokens
+    return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
+
+
+def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[float]:
+    """Eq. 9 and 10: one advantage per member, of the trajectory as a whole."""
+    std, epsilon = objective.normalize_std, objective.advantage_epsilon
+    rewards = [t.reward + length_punishment(t, objective) for t in group.members]
+    outcome = outcome_advantages(rewards, std, epsilon)
+    retrieval = retrieval_advantages(group_retrieval_rewards(group.members, objective), std, epsilon)
+    found: list[float] = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight).tolist()
+    return found
+
+
+def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np.ndarray]:
+    """What every response token of every member is trained with, float32 ``[T]``."""
+    members = group.members
+    if objective.credit == objective.retrieval_credit == "trajectory":
+        whole = trajectory_advantages(group, objective)
+        found = [np.full(len(t.token_ids), own, dtype=np.float32) for t, own in zip(members, whole, strict=True)]
+    else:
+        steps = _step_advantages(members, objective)
+        found = [_over_tokens(t, own) for t, own in zip(members, steps, strict=True)]
+    if objective.branch_advantage != "hard":
+        return found
+    shared = shared_token_advantages([own.tolist() for own in found], [t.segments for t in members])
+    return [values.numpy().astype(np.float32) for values in shared]
+
+
+def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:
+    """Eq. 10 for each step."""
+    std, epsilon = objective.normalize_std, objective.advantage_epsilon
+    earned = [_earned(t, length_punishment(t, objective)) for t in members]
+    outcome = _outcome_advantages(members, earned, objective)
+    if objective.retrieval_credit == "step":
+        z = group_step_retrieval_rewards(members, objective)
+        retrieval = step_advantages(z, objective.step_discount, std, epsilon)
+    else:
+        whole = retrieval_advantages(group_retrieval_rewards(members, objective), std, epsilon).double()
+        retrieval = [own.expand(len(steps)) for own, steps in zip(whole, outcome, strict=True)]
+    weight = objective.retrieval_advantage_weight
+    return [combined_advantages(a, a_ret, weight) for a, a_ret in zip(outcome, retrieval, strict=True)]
+
+
+def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
+    """What stands for A_acc, for each step; float64 ``[K]`` per member."""
+    how = {"normalize_std": objective.normalize_std, "epsilon": objective.advantage_epsilon}
+    gamma = objective.step_discount
+    if objective.credit == "step":
+        return step_advantages(earned, gamma, **how)
+    of_turns = objective.credit == "turn"
+    whole = _doubles([own[-1] if of_turns else sum(own) for own in earned])
+    outcome = [own.expand(len(steps)) for own, steps in zip(outcome_advantages(whole, **how), earned, strict=True)]
+    if objective.credit == "trajectory":
+        return outcome
+    if of_turns:
+        more, weight = turn_advantages(earned, gamma, objective.turn_baseline, **how), objective.turn_advantage_weight
+    else:
+        states = [step_states(trajectory) for trajectory in members]
+        more, weight = state_advantages(earned, states, gamma, **how), objective.state_advantage_weight
+    return [a + weight * b for a, b in zip(outcome, more, strict=True)]
+
+
+def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:
+    """What its steps earned, ``[K]``; a trajectory without steps (a replayed one) is one step."""
+    rewards = trajectory.step_rewards or [trajectory.reward]
+    return [*rewards[:-1], rewards[-1] + punishment]
+
+
+def step_states(trajectory: Trajectory) -> list[Hashable]:
+    """A key of the state that each of its steps starts from: its environment's own, else every token before the step."""
+    tokens = np.array([*trajectory.prompt_ids, *trajectory.token_ids], dtype=np.int32)
+    start = len(trajectory.prompt_ids)
+    return [
+        ("state", step.state) if step.state else tokens[: start + step.start].tobytes() for step in trajectory.steps
+    ] or [tokens[:start].tobytes()]
+
+
+def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
+    """How many steps of its members start from the same state as another one, where that is asked for."""
+    if objective.credit != "gigpo":
+        return 0
+    return sum(map(len, state_groups([step_states(trajectory) for trajectory in group.members])))
+
+
+def _over_tokens(trajectory: Trajectory, advantages: torch.Tensor) -> np.ndarray:
+    """From steps to tokens; what stands between two steps is not trained, and has the first one's."""
+    values = advantages.numpy().astype(np.float32)
+    starts = [0, *(step.start for step in trajectory.steps[1:]), len(trajectory.token_ids)]
+    return np.repeat(values, np.diff(starts))
+
+
+def _doubles(values: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,53 @@
+"""Steps that start from the same state form groups of their own: GiGPO (arXiv 2505.10978; docs/credit.md).
+
+states and step rewards of a group's trajectories --state_advantages--> A^S of each step, beside A^E of its trajectory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from rapo_rllib.objective.advantages import outcome_advantages
+from rapo_rllib.objective.step_credit import Steps, returns
+
+States = Sequence[Sequence[Hashable]]  # [G][K_i]
+
+
+def state_groups(states: States) -> list[list[tuple[int, int]]]:
+    """Steps ``(trajectory, step)`` by the state that they start from, of every state that two or more start from."""
+    groups: dict[Hashable, list[tuple[int, int]]] = {}
+    for i, own in enumerate(states):
+        for k, state in enumerate(own):
+            groups.setdefault(state, []).append((i, k))
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def state_advantages(
+    rewards: Steps, states: States, discount: float = 1.0, normalize_std: bool = True, epsilon: float = 1e-6
+) -> list[torch.Tensor]:
+    """Advantage of each step among those that start from the same state (GiGPO's step level).
+
+        A^S_ik = (G_ik - mean G) / (std G + ε)   over the steps of the group that start from the state of step k of i
+        G_ik = Σ_{l ≥ k} γ^(l - k) r_il
+
+    A state that one step alone starts from says nothing about it: A^S is 0. GiGPO trains with ``A^E + ω A^S``, A^E GRPO's.
+
+    Args:
+        rewards: r, ``[G][K_i]``.
+        states: a key of the state that each step starts from, ``[G][K_i]``. A trajectory may come to a state more than once.
+        discount: γ, in (0, 1]; the paper's code has 0.95.
+        normalize_std: divide by the deviation; without it the paper's F_norm = 1.
+        epsilon: ε.
+
+    Returns:
+        A^S, float64 ``[K_i]`` each.
+    """
+    found = [returns(own, discount) for own in rewards]
+    advantages = [torch.zeros(len(own), dtype=torch.float64) for own in found]
+    for group in state_groups(states):
+        values = torch.tensor([found[i][k] for i, k in group], dtype=torch.float64)
+        for (i, k), value in zip(group, outcome_advantages(values, normalize_std, epsilon), strict=True):
+            advantages[i][k] = value
+    return advantages
