@@ -87,20 +87,19 @@ def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
     """What stands for A_acc, for each step; float64 ``[K]`` per member."""
-    how = {"normalize_std": objective.normalize_std, "epsilon": objective.advantage_epsilon}
-    gamma = objective.step_discount
+    gamma, std, epsilon = objective.step_discount, objective.normalize_std, objective.advantage_epsilon
     if objective.credit == "step":
-        return step_advantages(earned, gamma, **how)
+        return step_advantages(earned, gamma, std, epsilon)
     of_turns = objective.credit == "turn"
     whole = _doubles([own[-1] if of_turns else sum(own) for own in earned])
-    outcome = [own.expand(len(steps)) for own, steps in zip(outcome_advantages(whole, **how), earned, strict=True)]
+    outcome = [own.expand(len(steps)) for own, steps in zip(outcome_advantages(whole, std, epsilon), earned, strict=True)]
     if objective.credit == "trajectory":
         return outcome
     if of_turns:
-        more, weight = turn_advantages(earned, gamma, objective.turn_baseline, **how), objective.turn_advantage_weight
+        more, weight = turn_advantages(earned, gamma, objective.turn_baseline, std, epsilon), objective.turn_advantage_weight
     else:
         states = [step_states(trajectory) for trajectory in members]
-        more, weight = state_advantages(earned, states, gamma, **how), objective.state_advantage_weight
+        more, weight = state_advantages(earned, states, gamma, std, epsilon), objective.state_advantage_weight
     return [a + weight * b for a, b in zip(outcome, more, strict=True)]
 
 
@@ -114,9 +113,9 @@ def step_states(trajectory: Trajectory) -> list[Hashable]:
     """A key of the state that each of its steps starts from: its environment's own, else every token before the step."""
     tokens = np.array([*trajectory.prompt_ids, *trajectory.token_ids], dtype=np.int32)
     start = len(trajectory.prompt_ids)
-    return [
-        ("state", step.state) if step.state else tokens[: start + step.start].tobytes() for step in trajectory.steps
-    ] or [tokens[:start].tobytes()]
+    return [("state", step.state) if step.state else tokens[: start + step.start].tobytes() for step in trajectory.steps] or [
+        tokens[:start].tobytes()
+    ]
 
 
 def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:

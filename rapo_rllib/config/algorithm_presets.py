@@ -63,4 +63,8 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
         "off_policy_source": "replay",
         "off_policy_shaping": None,
     },
+    # arXiv 2505.11821: the advantage of a turn's own reward beside the outcome's, each over those that have the turn
+    "mt_grpo": {**_GRPO, "credit": "turn", "turn_baseline": "reached"},
+    # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
+    "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
 }

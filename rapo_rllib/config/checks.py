@@ -44,6 +44,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_clip_room(settings)
     _check_cap(settings)
     _check_objective(settings.objective)
+    _check_credit(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
     _check_warm_start(settings.warm_start)
@@ -154,6 +155,36 @@ def _check_objective(objective: ObjectiveSettings) -> None:
             "importance_level = 'sequence' with branch_advantage = 'hard': one ratio for all tokens trains each by the mean of "
             "their advantages; set importance_level to 'sequence_token'"
         )
+
+
+def _check_credit(settings: Settings) -> None:
+    """Advantages of single steps: what they need, and keys that would say nothing."""
+    objective, size = settings.objective, settings.rollout.group_size
+    per_step = objective.credit != "trajectory"
+    if per_step and objective.importance_level == "sequence":
+        raise ValueError(
+            f"credit = {objective.credit!r} with importance_level = 'sequence': one ratio for all tokens trains each by the "
+            "mean of their advantages; set importance_level to 'sequence_token'"
+        )
+    if objective.credit == "gigpo" and size < 2:
+        raise ValueError(
+            f"credit = 'gigpo' with group_size = {size}: steps are compared with others that start from the same state; set "
+            "group_size to 2 or more"
+        )
+    read_by = {
+        "step_discount": per_step or objective.retrieval_credit == "step",
+        "turn_advantage_weight": objective.credit == "turn",
+        "turn_baseline": objective.credit == "turn",
+        "state_advantage_weight": objective.credit == "gigpo",
+    }
+    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "state_advantage_weight": "'gigpo'"}
+    for name, is_read in read_by.items():
+        value = getattr(objective, name)
+        if not is_read and value != knobs(ObjectiveSettings)[name].default:
+            raise ValueError(
+                f"{name} = {value!r} with credit = {objective.credit!r}, which does not read it: set credit to "
+                f"{asked_by.get(name, repr('turn'))}, or leave {name} out"
+            )
 
 
 def _check_off_policy(settings: Settings) -> None:

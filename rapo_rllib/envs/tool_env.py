@@ -16,7 +16,7 @@ from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.protocol.steps import boxed_answer, parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
-from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer
+from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
 from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.tools import ToolResult, shared_tools
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
@@ -53,6 +53,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
+        self._turn = -1  # the generated step that it has got last
 
     def make_scorer(self) -> Scorer:
         """What judges the answers: by default the scorer that the options name."""
@@ -77,7 +78,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.end_sessions()
         question = (options or {}).get("question") or self._random_question()
-        self._question, self._num_calls, self._steps = question, 0, []
+        self._question, self._num_calls, self._steps, self._turn = question, 0, [], -1
         return question.text, {}
 
     def _random_question(self) -> Question:
@@ -93,23 +94,24 @@ class ToolEnv(gymnasium.Env[str, str]):
         Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
         ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
         Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
-        to the reward, and ``score_failure`` if the scorer could not judge. One call too many truncates it, scored as
-        unanswered, with ``end = "tool_limit"``.
+        to the reward, the ``step_rewards`` of it that single steps earned, and ``score_failure`` if the scorer could not judge.
+        One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
         """
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
         turn = self._read(action)
+        self._turn += 1
         if not turn.calls:
             predicted = None if turn.answer is None else boxed_answer(turn.answer)
-            reward, info = self._outcome(predicted, EpisodeStep(str(action)), answer_text=turn.content)
+            reward, info = self._outcome(predicted, EpisodeStep(str(action), turn=self._turn), answer_text=turn.content)
             return "", reward, True, False, info
         self._num_calls += len(turn.calls)
         if self._num_calls > self.options.max_tool_calls:
-            reward, info = self._outcome(None, EpisodeStep(str(action)))
+            reward, info = self._outcome(None, EpisodeStep(str(action), turn=self._turn))
             return "", reward, False, True, {**info, "end": "tool_limit"}
         results = [self._called(call) for call in turn.calls]
         for index, (tag, result) in enumerate(results):
-            self._steps.append(EpisodeStep("" if index else str(action), tag, result.text, result.error))
+            self._steps.append(EpisodeStep("" if index else str(action), tag, result.text, result.error, self._turn))
         observation = Observation.of([result.text for _, result in results])
         return observation, 0.0, False, False, self._info_of(results)
 
@@ -196,7 +198,10 @@ class ToolEnv(gymnasium.Env[str, str]):
         terms = reward_terms(score, options.reward, format_ok=format_ok, all_tools=all_tools, tool_errors=episode.tool_errors)
         self._question = None
         self.end_sessions()
-        info = {"correct": score.correct, "format_ok": format_ok, "reward_terms": terms, "predicted": predicted or ""}
+        info: dict[str, Any] = {"correct": score.correct, "format_ok": format_ok, "predicted": predicted or ""}
+        info["reward_terms"] = terms
+        if any(earned := step_rewards(score, options.reward, episode.steps)):
+            info["step_rewards"] = earned
         return sum(terms.values()), info | ({"score_failure": score.failure} if score.failure else {})
 
 

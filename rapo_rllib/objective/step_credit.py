@@ -11,7 +11,6 @@ trajectory ``i`` did before step ``k``; never on whether ``i`` goes on behind it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -63,9 +62,7 @@ def step_advantages(
     """
     found = [returns(own, discount) for own in rewards]
     longest = max(map(len, found), default=0)
-    columns = [
-        _normalized([own[min(k, len(own) - 1)] for own in found], normalize_std, epsilon) for k in range(longest)
-    ]
+    columns = [_normalized([own[min(k, len(own) - 1)] for own in found], normalize_std, epsilon) for k in range(longest)]
     return [torch.tensor([columns[k][i] for k in range(len(own))], dtype=torch.float64) for i, own in enumerate(found)]
 
 
@@ -74,8 +71,10 @@ def turn_advantages(
 ) -> list[torch.Tensor]:
     """A^T of MT-GRPO (arXiv 2505.11821): advantage of the rewards that turns earned before the end.
 
-        reached:  A^T_ik = Σ_{k ≤ l < K_i - 1} γ^(l - k) (r_il - mean_j r_jl) / (std_j r_jl + ε)   j: those that have the turn l
-        group:    A^T_ik = (T_ik - mean_j T_jk) / (std_j T_jk + ε),  T_ik = Σ_{k ≤ l < K_i - 1} γ^(l - k) r_il   j: all, 0 behind the end
+        reached:  A^T_ik = Σ_{k ≤ l < K_i - 1} γ^(l - k) (r_il - mean_j r_jl) / (std_j r_jl + ε)
+                  over the trajectories j that have the turn l; 0 for one that has it alone
+        group:    A^T_ik = (T_ik - mean_j T_jk) / (std_j T_jk + ε),  T_ik = Σ_{k ≤ l < K_i - 1} γ^(l - k) r_il
+                  over all j, 0 behind their ends
 
     The last step's reward is the outcome, and no turn's. The paper has one turn before the answer, which every trajectory has:
     both forms are the paper's there. The sums for more turns, and ``group``, are ours.
@@ -97,7 +96,9 @@ def turn_advantages(
     """
     turns = [list(own[:-1]) for own in rewards]
     if baseline == "reached":
-        return [torch.tensor(own, dtype=torch.float64) for own in _among_those_that_reached(turns, discount, normalize_std, epsilon)]
+        return [
+            torch.tensor(own, dtype=torch.float64) for own in _among_those_that_reached(turns, discount, normalize_std, epsilon)
+        ]
     longest = max(map(len, rewards), default=0)
     padded = [returns([*own, *[0.0] * (longest - len(own))], discount) for own in turns]
     columns = [_normalized([own[k] for own in padded], normalize_std, epsilon) for k in range(longest)]

@@ -3,7 +3,7 @@
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
 from rapo_rllib.rewards.scorers import check_scorer, shared_scorer
-from rapo_rllib.rewards.terms import RewardOptions, reward_terms
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
 
 __all__ = [
     "Episode",
@@ -14,5 +14,6 @@ __all__ = [
     "check_scorer",
     "reward_terms",
     "shared_scorer",
+    "step_rewards",
     "with_reward_preset",
 ]

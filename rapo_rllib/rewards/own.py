@@ -80,10 +80,13 @@ def as_score(found: Any, path: str) -> Score:
             raise ValueError(f"{path} returned {name!r}: {value!r}, which is no finite number: return a number, or named terms")
     if taken := _TAKEN & terms.keys():
         raise ValueError(f"{path} returned a term {min(taken)!r}, which env_config.reward adds: give it another name")
+    steps = tuple(found.steps) if isinstance(found, Score) else ()
+    if not all(isinstance(value, Real) and math.isfinite(value) for value in steps):
+        raise ValueError(f"{path} returned steps = {steps!r}: must be a finite number for each step")
     numbers = {name: float(value) for name, value in terms.items()}
     total = math.fsum(numbers.values()) if numbers or isinstance(found, Mapping) else float(named["value"])
     correct = found.correct if isinstance(found, Score) else numbers.get("correct", total) >= 1
-    return Score(total, correct, numbers, found.failure if isinstance(found, Score) else "")
+    return Score(total, correct, numbers, found.failure if isinstance(found, Score) else "", steps)
 
 
 def _imported(path: str) -> Any:

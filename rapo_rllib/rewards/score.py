@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,7 @@ class Score:
     correct: bool
     terms: Mapping[str, float] = field(default_factory=dict)  # what ``value`` is made of; empty: one term, ``correct``
     failure: str = ""  # in one word why the scorer itself could not judge, for counting
+    steps: Sequence[float] = ()  # what each of the episode's steps is worth by itself, beside the value
 
 
 WRONG = Score(0.0, False)
@@ -35,6 +36,7 @@ class EpisodeStep:
     tool: str | None = None  # tag of the tool that was called
     observation: str = ""  # its bare output
     tool_error: str | None = None  # in one word
+    turn: int = 0  # the generated step that it is of: one may hold several calls
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@ Score, format, tool calls -> `reward_terms` -> `info["reward_terms"]`, whose sum
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rapo_rllib.rewards.score import Score
+from rapo_rllib.rewards.score import EpisodeStep, Score
 from rapo_rllib.settings.knobs import Knobs, knob
 
-TERMS = ("correct", "format", "bad_format", "all_tools", "tool_error")
+TERMS = ("correct", "format", "bad_format", "all_tools", "tool_error", "steps")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class RewardOptions(Knobs):
         "correct", "which answers that is for: correct ones, or partial: with a score above 0"
     )
     tool_error: float = knob(0.0, "added for every tool call that failed")
+    steps: float = knob(1.0, "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own")
     strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
     require_eos: bool = knob(False, "a good format also ends the turn: EOS follows the answer")
     format_check: Literal["final_step", "whole_text"] = knob(
@@ -57,4 +60,27 @@ def reward_terms(
         "bad_format": 0.0 if format_ok else options.bad_format,
         "all_tools": options.all_tools if counts and right and all_tools else 0.0,
         "tool_error": options.tool_error * tool_errors,
+        **({"steps": options.steps * math.fsum(score.steps)} if score.steps else {}),
     }
+
+
+def step_rewards(score: Score, options: RewardOptions, steps: Sequence[EpisodeStep]) -> list[float]:
+    """The part of the terms that single steps earned: the scorer's ``steps``, and ``tool_error`` of their failed calls.
+
+    Args:
+        score: of the episode.
+        options: weights.
+        steps: of the episode; several may be of one generated step.
+
+    Returns:
+        One per generated step.
+
+    Raises:
+        ValueError: the scorer's rewards are not one per step.
+    """
+    if score.steps and len(score.steps) != len(steps):
+        raise ValueError(f"a score has {len(score.steps)} rewards of steps, of an episode of {len(steps)} steps")
+    earned = [0.0] * (max((step.turn for step in steps), default=-1) + 1)
+    for step, reward in zip(steps, score.steps or [0.0] * len(steps), strict=True):
+        earned[step.turn] += options.steps * reward + (options.tool_error if step.tool_error is not None else 0.0)
+    return earned

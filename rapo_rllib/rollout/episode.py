@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rapo_rllib.buffer.shown_answers import shows_answer
-from rapo_rllib.errors import RequestError
+from rapo_rllib.errors import EnvError, RequestError
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
 from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -51,6 +51,7 @@ class Episode:
     env_failed: bool = False
     tries: int = 0  # from its start, that failed with their environments
     history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
+    state: str = ""  # key of the environment's state, where it tells; "": it has not told
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
     started: float = field(init=False)
     rng: random.Random = field(init=False)
@@ -127,6 +128,7 @@ class Episode:
         self.turn_open = False
         step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies)
         step.text, step.record, step.text_start = str(turn), turn.record, len(self.trajectory.text)
+        step.state = self.state
         self.trajectory.text += turn + turn.spill
         self.history += step.as_text
         # what its last token wrote behind the answer's tag is part of the turn
@@ -141,6 +143,7 @@ class Episode:
         step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
         step.observation, step.right = str(result.observation), info.get("step_right")
         step.calls = tuple(ToolUse(*use) for use in info.get("tool_calls", ()))
+        self.state = str(info.get("state", ""))
         self._pay(result.reward)
 
     def take_judgement(self, judgement: EnvResult) -> None:
@@ -197,7 +200,11 @@ class Episode:
         shown.answer = "" if answer is None else boxed_answer(answer)
 
     def take_outcome(self, info: Mapping[str, Any]) -> None:
-        """Note what the environment says at the end."""
+        """Note what the environment says at the end. Raises ``EnvError`` if it pays steps that there are not."""
+        earlier = [float(reward) for reward in info.get("step_rewards", ())]
+        if len(earlier) > len(self.trajectory.steps):
+            raise EnvError(f"info['step_rewards'] has {len(earlier)} rewards for {len(self.trajectory.steps)} steps")
+        self.trajectory.earlier = {index: reward for index, reward in enumerate(earlier) if reward}
         self.trajectory.predicted = str(info.get("predicted", ""))
         self.trajectory.correct = bool(info.get("correct", self.trajectory.reward > 0))
         self.trajectory.format_ok = bool(info.get("format_ok", True))

@@ -32,7 +32,9 @@ class ObjectiveSettings(Knobs):
         "a turn is compared with the whole `group`, where who has ended earns 0; or with those that `reached` it (MT-GRPO; "
         "biased where the policy decides how many turns there are)",
     )
-    state_advantage_weight: float = knob(1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0)
+    state_advantage_weight: float = knob(
+        1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0
+    )
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "eq. 8 `before_clip` (eq. 11), or `after_clip`: for clip ranges that are narrower than `m`"
     )

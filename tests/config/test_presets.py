@@ -42,6 +42,8 @@ ALGORITHMS = {
         "old_logprobs": "learner",
         "shaping_order": "after_clip",
     },
+    "mt_grpo": {**GRPO, "credit": "turn", "turn_baseline": "reached"},
+    "gigpo": {**GRPO, "credit": "gigpo", "step_discount": 0.95},
     "gppo": {"num_hybrid": 0, "clip_mode": "gradient_preserving", "loss_aggregation": "token"},
     "luffy": {**GRPO, "loss_aggregation": "constant", "normalize_std": False, "off_policy_trajectories": 1},
     "replay": {

@@ -93,7 +93,9 @@ def test_what_crashed_is_no_signal_to_anybody(rewards: list[float], crashed: int
     members = [Trajectory("q", (), reward=reward, token_ids=[1], kinds=[0], logprobs=[-1.0], end="eos") for reward in rewards]
     group = TrajectoryGroup(Question("q", ""), [*[CRASHED] * crashed, *members])
     settings = UpdateSettings(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
-    kept = sample_batch(lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), settings)
+    kept = sample_batch(
+        lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), settings, ObjectiveSettings()
+    )
     assert kept.groups_dropped == (not signal)
     assert rollout_metrics(SampleResult([group]))["groups_without_signal"] == (not signal)
     trained, statistics = sample_groups([group], ObjectiveSettings())

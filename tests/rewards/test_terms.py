@@ -6,7 +6,7 @@ from rapo_rllib.protocol.steps import last_box
 from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import WRONG, Episode, EpisodeStep, Score
-from rapo_rllib.rewards.terms import RewardOptions, reward_terms
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
 
 GOOD = "<think>Add.</think><answer>\\boxed{8}</answer>"
 HALF = Score(0.5, False)
@@ -95,3 +95,16 @@ def test_the_last_box() -> None:
     assert last_box("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
     assert last_box("\\boxed{1} and \\boxed{2") == "1"
     assert last_box("none") is None
+
+
+def test_steps_have_what_the_scorer_and_their_failed_calls_earned_them() -> None:
+    """Two calls of the first generated step, one of the second, and the answer."""
+    calls = [EpisodeStep("a", "t", "1"), EpisodeStep("", "t", "2", "timeout"), EpisodeStep("b", "t", "3", turn=1)]
+    steps = [*calls, EpisodeStep("c", turn=2)]
+    score, options = Score(1.0, True, steps=(0.5, 0.25, 1.0, 2.0)), RewardOptions(steps=2.0, tool_error=-0.125)
+    assert step_rewards(score, options, steps) == [2 * 0.75 - 0.125, 2.0, 4.0]
+    terms = reward_terms(score, options, format_ok=True, all_tools=False, tool_errors=1)
+    assert terms["steps"] == 7.5 and math.fsum(terms.values()) == 1 + 7.5 - 0.125
+    assert step_rewards(FULL, RewardOptions(), steps) == [0.0] * 3 and step_rewards(FULL, options, []) == []
+    with pytest.raises(ValueError, match="4 rewards of steps, of an episode of 3 steps"):
+        step_rewards(score, options, calls)
