@@ -6,6 +6,7 @@ _ENVIRONMENTS = {
     "rapo/word_problems": "rapo_rllib.envs.word_problems.env:WordProblems",
     "rapo/questions": "rapo_rllib.envs.questions:Questions",
     "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
+    "rapo/tau2_retail": "rapo_rllib.envs.tau2_retail.env:Tau2Retail",
 }
 
 for _id, _entry_point in _ENVIRONMENTS.items():

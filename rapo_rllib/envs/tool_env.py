@@ -45,15 +45,19 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.env_config = {**(env_config or {}), **kwargs}
         self.observation_space = AnyText()
         self.action_space = AnyText()
-        self._tools = _by_tag([tool for entry in self.options.tools for tool in shared_tools(entry)])
+        self._tools = _by_tag([tool for entry in self.tool_entries() for tool in shared_tools(entry)])
         self.tool_schemas = self._schemas()
-        self._scorer = self.make_scorer()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._shared: dict[Any, Any] = {}  # of these, what several have in common
+        self._scorer = self.make_scorer()
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
         self._turn = -1  # the generated step that it has got last
+
+    def tool_entries(self) -> Sequence[Any]:
+        """The tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
+        return self.options.tools
 
     def make_scorer(self) -> Scorer:
         """What judges the answers: by default the scorer that the options name."""

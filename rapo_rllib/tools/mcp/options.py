@@ -34,6 +34,7 @@ class McpOptions:
     only: tuple[str, ...] = ()  # names of tools that the policy sees; none: all
     state: str = "trajectory"  # who shares a session: a trajectory's calls; with none all
     state_key: str | None = None  # an argument that keeps trajectories apart, filled in here; sessions are shared then
+    state_end: str | None = None  # a tool that is called with a trajectory's state_key at its end, for the server to forget it
     sessions: int = 4  # that are shared, where they are
     start_timeout_s: float = 60.0  # until a server must have told its tools
 
@@ -54,7 +55,7 @@ class McpOptions:
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise ValueError(f"{_KEY}: give command or url, one of them (command = {self.command!r}, url = {self.url!r})")
-        for name in ("command", "url", "cwd", "state_key"):
+        for name in ("command", "url", "cwd", "state_key", "state_end"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{_KEY}.{name} = {value!r}: must be a text")
@@ -62,6 +63,8 @@ class McpOptions:
         self._check_numbers()
         if self.state not in STATES:
             raise ValueError(f"{_KEY}.state = {self.state!r}: must be one of {', '.join(STATES)}")
+        if self.state_end is not None and self.state_key is None:
+            raise ValueError(f"{_KEY}.state_end = {self.state_end!r}: name the argument that it is called with in state_key")
         if self.url is not None and (self.args or self.env or self.env_from or self.cwd):
             raise ValueError(f"{_KEY}: args, env, env_from and cwd go with command, not with url: leave them out")
 

@@ -60,10 +60,25 @@ class McpServer:
                 self._open.append(made)
         return made
 
-    def release(self, connection: McpConnection) -> None:
-        """A trajectory ended: its own session ends with it, for nobody may see what it left there."""
+    def release(self, connection: McpConnection, key: str) -> None:
+        """A trajectory ended: its own session ends with it, for nobody may see what it left there; or its state of that key."""
         if not self.options.is_shared:
             threading.Thread(target=connection.close, daemon=True, name="rapo-mcp-close").start()
+        elif self.options.state_end is not None:
+            threading.Thread(target=self._forget, args=(connection, key), daemon=True, name="rapo-mcp-close").start()
+
+    def _forget(self, connection: McpConnection, key: str) -> None:
+        options = self.options
+        assert options.state_end is not None and options.state_key is not None
+        try:
+            result = connection.call(options.state_end, {options.state_key: key}, options.start_timeout_s)
+            problem = str(result.content) if result.is_error else ""
+        except ServerLostError:
+            return  # and its states with it
+        except Exception as error:
+            problem = str(error)
+        if problem:
+            logger.warning("MCP server %r: %s failed: %.200s", options.shown, options.state_end, problem)
 
 
 class McpSession:
@@ -112,7 +127,7 @@ class McpSession:
         """The trajectory ended."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._server.release(connection)
+            self._server.release(connection, self._key)
 
 
 def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
@@ -121,7 +136,9 @@ def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
     for name in options.only:
         if name not in names:
             raise ValueError(f"{where} has no tool {name!r} (mcp.only): it has {', '.join(names) or 'none'}")
-    shown = [tool for tool in found if not options.only or tool.name in options.only]
+    if options.state_end is not None and options.state_end not in names:
+        raise ValueError(f"{where} has no tool {options.state_end!r} (mcp.state_end): it has {', '.join(names) or 'none'}")
+    shown = [tool for tool in found if tool.name in (options.only or names) and tool.name != options.state_end]
     if not shown:
         raise ValueError(f"{where} has no tools")
     for tool in shown:

@@ -54,7 +54,7 @@ class McpTool:
             return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error}", "arguments")
         if not isinstance(arguments, dict):
             return ToolResult(f"Error: the arguments of {self.name} must be a JSON object", "arguments")
-        if problem := problem_of(self._schema, arguments):
+        if problem := problem_of(self._schema, arguments) or _unreadable(arguments):
             return ToolResult(f"Error: {problem}", "arguments")
         try:
             result = session.call(self.name, arguments, _OF_LIMIT * self.limits.timeout_s)
@@ -90,6 +90,15 @@ def text_of(result: Any) -> str:
     if not pieces and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(pieces)
+
+
+def _unreadable(arguments: Mapping[str, Any]) -> str:
+    """What would end the session, with all trajectories that share it: half a character cannot be sent."""
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return f"the arguments hold half a character, {error.object[error.start : error.end]!a}"
+    return ""
 
 
 def _without(schema: Mapping[str, Any], key: str | None) -> dict[str, Any]:
