@@ -246,16 +246,19 @@ class RAPO(SavesCheckpoints, Algorithm):
 
     def _sampling(self) -> Callable[[], SampleResult]:
         """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
-        roll_out = partial(self._roll_out, retrieval_prob=float(self._retrieval_prob.get_current_value()))
+        steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
+        chance = float(self._retrieval_prob.get_current_value())
+        roll_out = partial(self._roll_out, retrieval_prob=chance, env_steps=steps)
         return partial(sample_batch, roll_out, self._cursor, self.settings.update, self.settings.objective)
 
-    def _roll_out(self, batch: list[Question], retrieval_prob: float) -> SampleResult:
+    def _roll_out(self, batch: list[Question], retrieval_prob: float, env_steps: int) -> SampleResult:
         result = sample_questions(
             self.env_runner_group,
             batch,
             restore=lambda: self.bring_back_env_runners(self.env_runner_group),
             timeout_s=self.settings.rllib.sample_timeout_s,
             retrieval_prob=retrieval_prob,
+            env_steps=env_steps,
             buffer_view=None if self._buffer_updater is None else self._buffer_updater.view(),
         )
         result.retrieval_prob = retrieval_prob

@@ -67,4 +67,6 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
     "mt_grpo": {**_GRPO, "credit": "turn", "turn_baseline": "reached"},
     # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
+    # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
+    "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
 }

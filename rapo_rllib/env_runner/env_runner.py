@@ -175,6 +175,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         explore: bool | None = None,
         group_size: int | None = None,
         buffer_view: BufferView | None = None,
+        env_steps: int | None = None,
         num_timesteps: int | None = None,
         num_episodes: int | None = None,
         random_actions: bool = False,
@@ -192,6 +193,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             explore: False: greedy, without retrieval. None: False in evaluation, else True.
             group_size: trajectories per question; None: the config's, in evaluation of episodes 1.
             buffer_view: what the policy has added to the buffer, and how its traces have fared.
+            env_steps: generated steps that the training has sampled before, for schedules of the reward; None: their ends.
             num_timesteps: generated steps to sample at least. Episodes are never cut: it may be more.
             num_episodes: episodes to sample at least; whole groups, so there may be up to ``group_size - 1`` more. Neither:
                 this runner's share of a training step, or of an evaluation.
@@ -207,6 +209,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         if buffer_view is not None and self.loop.retriever is not None:
             self._layers.set_view(buffer_view)
             self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
+        self.loop.envs.env_steps = env_steps
         if questions is None:
             wanted = Wanted.of(self.settings, self.own_questions.num_runners, self.in_evaluation, num_timesteps, num_episodes)
             return self._sample_episodes(wanted, explore, group_size, force_reset)

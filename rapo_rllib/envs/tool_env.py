@@ -38,6 +38,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     """
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
+    env_steps: int | None = None  # that the training has sampled; the rollout says so. None: schedules of the reward have ended
     turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -194,17 +195,20 @@ class ToolEnv(gymnasium.Env[str, str]):
         assert self._question is not None
         options = self.options
         episode = Episode((*self._steps, *last), options.protocol, self.turn_ended, answer_text)
-        check = options.reward.format_check
+        weights = options.reward.at(self.env_steps)
+        check = weights.format_check
         format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
-        format_ok = format_ok and (self.turn_ended or not options.reward.require_eos)
+        format_ok = format_ok and (self.turn_ended or not weights.require_eos)
         score = self._scorer(predicted, self._question, episode)
         all_tools = {step.tool for step in self._steps} == set(self._tools) != set()
-        terms = reward_terms(score, options.reward, format_ok=format_ok, all_tools=all_tools, tool_errors=episode.tool_errors)
+        called = any(step.tool for step in self._steps)
+        errors = episode.tool_errors
+        terms = reward_terms(score, weights, format_ok=format_ok, all_tools=all_tools, tool_errors=errors, called_tool=called)
         self._question = None
         self.end_sessions()
         info: dict[str, Any] = {"correct": score.correct, "format_ok": format_ok, "predicted": predicted or ""}
         info["reward_terms"] = terms
-        if any(earned := step_rewards(score, options.reward, episode.steps)):
+        if any(earned := step_rewards(score, weights, episode.steps)):
             info["step_rewards"] = earned
         return sum(terms.values()), info | ({"score_failure": score.failure} if score.failure else {})
 

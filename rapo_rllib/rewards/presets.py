@@ -21,6 +21,17 @@ REWARD_PRESETS: dict[str, dict[str, Any]] = {
             "format_check": "whole_text",
         },
     },
+    # arXiv 2503.05592: first a good format and a search, 0.5 each; then token F1, and -2 for a bad format. The paper
+    # changes stages after 350 questions of 16 trajectories each: about 20,000 env steps
+    "r1_searcher": {
+        "scorer": "qa",
+        "reward": {
+            "format": [[0, 0.5], [20000, 0.5], [20001, 0.0]],
+            "called_tool": [[0, 0.5], [20000, 0.5], [20001, 0.0]],
+            "correct": [[0, 0.0], [20000, 0.0], [20001, 1.0]],
+            "bad_format": [[0, 0.0], [20000, 0.0], [20001, -2.0]],
+        },
+    },
 }
 
 

@@ -6,14 +6,23 @@ Score, format, tool calls -> `reward_terms` -> `info["reward_terms"]`, whose sum
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from rapo_rllib.rewards.score import EpisodeStep, Score
 from rapo_rllib.settings.knobs import Knobs, knob
+from rapo_rllib.settings.schedule import check_schedule, value_at
 
-TERMS = ("correct", "format", "bad_format", "all_tools", "tool_error", "steps")
+TERMS = ("correct", "format", "bad_format", "called_tool", "all_tools", "tool_error", "steps")
+
+
+_WEIGHT = "a number or a schedule"
+
+
+def _check_weight(name: str, value: Any) -> None:
+    check_schedule(name, value, low=-sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -23,33 +32,51 @@ class RewardOptions(Knobs):
     where: ClassVar[str] = "env_config.reward."
 
     preset: str | None = knob(None, "values for what is not given here: see `presets.py`")
-    correct: float = knob(1.0, "times the scorer's score, in [0, 1]")
-    format: float = knob(0.0, "added for a good format")
-    bad_format: float = knob(0.0, "added for a bad one, or when there is no answer")
-    all_tools: float = knob(0.0, "added when the answer is right and every tool was called")
+    correct: Any = knob(1.0, "times the scorer's score, in [0, 1]", rule=_WEIGHT, check=_check_weight)
+    format: Any = knob(0.0, "added for a good format", rule=_WEIGHT, check=_check_weight)
+    bad_format: Any = knob(0.0, "added for a bad one, or when there is no answer", rule=_WEIGHT, check=_check_weight)
+    called_tool: Any = knob(0.0, "added when any tool was called", rule=_WEIGHT, check=_check_weight)
+    all_tools: Any = knob(0.0, "added when the answer is right and every tool was called", rule=_WEIGHT, check=_check_weight)
     all_tools_for: Literal["correct", "partial"] = knob(
         "correct", "which answers that is for: correct ones, or partial: with a score above 0"
     )
-    tool_error: float = knob(0.0, "added for every tool call that failed")
-    steps: float = knob(1.0, "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own")
+    tool_error: Any = knob(0.0, "added for every tool call that failed", rule=_WEIGHT, check=_check_weight)
+    steps: Any = knob(
+        1.0,
+        "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own",
+        rule=_WEIGHT,
+        check=_check_weight,
+    )
     strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
     require_eos: bool = knob(False, "a good format also ends the turn: EOS follows the answer")
     format_check: Literal["final_step", "whole_text"] = knob(
         "final_step", "what is checked: the final_step, or the whole_text (see `formats.py`)"
     )
 
+    def at(self, env_steps: int | None) -> RewardOptions:
+        """The weights in force after ``env_steps``; None: those that schedules end with."""
+        values: dict[str, Any] = {name: value_at(getattr(self, name), env_steps) for name in TERMS}
+        return replace(self, **values)
+
 
 def reward_terms(
-    score: Score, options: RewardOptions, *, format_ok: bool, all_tools: bool, tool_errors: int = 0
+    score: Score,
+    options: RewardOptions,
+    *,
+    format_ok: bool,
+    all_tools: bool,
+    tool_errors: int = 0,
+    called_tool: bool = False,
 ) -> dict[str, float]:
     """The terms of one episode.
 
     Args:
         score: of its answer. Named terms of a score take the place of the one term `correct`.
-        options: weights.
+        options: weights, each a number (:meth:`RewardOptions.at`).
         format_ok: whether its format is good; never without an answer.
         all_tools: whether every tool was called, and there are tools.
         tool_errors: calls that failed.
+        called_tool: whether any tool was called.
     """
     counts = format_ok or not options.strict_format
     earned = score.terms or {"correct": score.value}
@@ -58,6 +85,7 @@ def reward_terms(
         **{name: options.correct * value if counts else 0.0 for name, value in earned.items()},
         "format": options.format if format_ok else 0.0,
         "bad_format": 0.0 if format_ok else options.bad_format,
+        "called_tool": options.called_tool if called_tool else 0.0,
         "all_tools": options.all_tools if counts and right and all_tools else 0.0,
         "tool_error": options.tool_error * tool_errors,
         **({"steps": options.steps * math.fsum(score.steps)} if score.steps else {}),

@@ -56,6 +56,7 @@ class EnvPool:
     def __init__(self, make_env: Callable[[], Any], answer_tag: str) -> None:
         self._make_env = make_env
         self._answer_tag = answer_tag
+        self.env_steps: int | None = None  # sampled by the training so far, for environments that ask; None: nobody counts
         self._idle: list[Any] = []
         self._lock = threading.Lock()
 
@@ -69,6 +70,8 @@ class EnvPool:
             borrower.env = self._idle.pop() if self._idle and not borrower.tries else None
         if borrower.env is None:
             borrower.env = self._make_env()
+        if hasattr(borrower.env.unwrapped, "env_steps"):
+            borrower.env.unwrapped.env_steps = self.env_steps
         tags = (*getattr(borrower.env.unwrapped, "tool_tags", ()), self._answer_tag)
         borrower.stop = tuple(f"</{tag}>" for tag in tags)
 

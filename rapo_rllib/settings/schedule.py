@@ -9,8 +9,8 @@ from typing import Any
 from rapo_rllib.settings.knobs import shown
 
 
-def check_schedule(name: str, value: Any, high: float = sys.float_info.max) -> None:
-    """Raise ``ValueError`` unless ``value`` is a number from 0 to ``high``, or points of one over env steps.
+def check_schedule(name: str, value: Any, high: float = sys.float_info.max, low: float = 0) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number from ``low`` to ``high``, or points of one over env steps.
 
     Example: ``[[0, 1e-5], [1000, 0.0]]`` falls from 1e-5 to 0 in the first 1,000 env steps.
     """
@@ -19,11 +19,28 @@ def check_schedule(name: str, value: Any, high: float = sys.float_info.max) -> N
         if not isinstance(point, (list, tuple)) or len(point) != 2:
             raise ValueError(f"{name} = {shown(value)}: must be a number or a schedule [[env steps, number], ...]")
         _check_number(f"env steps of {name}", point[0], sys.float_info.max)
-        _check_number(name, point[1], high)
+        _check_number(name, point[1], high, low)
     if not points or points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
         raise ValueError(f"{name} = {shown(value)}: a schedule starts at env step 0 and its steps increase")
 
 
-def _check_number(name: str, value: Any, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= high:
-        raise ValueError(f"{name} = {value!r}: must be {'at least 0' if high > 1 else f'between 0 and {high}'}")
+def value_at(value: Any, env_steps: int | None) -> float:
+    """The number that is in force after ``env_steps``: on the line between two points, the last one behind it.
+
+    Args:
+        value: a number or a schedule.
+        env_steps: generated steps that were sampled so far; None: nobody counts, the last point is in force.
+    """
+    if not isinstance(value, (list, tuple)):
+        return float(value)
+    if env_steps is not None:
+        for (start, first), (stop, last) in itertools.pairwise(value):
+            if env_steps < stop:
+                return float(first + (last - first) * (env_steps - start) / (stop - start))
+    return float(value[-1][1])
+
+
+def _check_number(name: str, value: Any, high: float, low: float = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        rule = "a number" if low < 0 else "at least 0" if high > 1 else f"between 0 and {high}"
+        raise ValueError(f"{name} = {value!r}: must be {rule}")

@@ -29,7 +29,7 @@ def algorithm(monkeypatch: pytest.MonkeyPatch, has_signal: Any, **changes: Any) 
     drawn_with: list[float] = []
     rapo.drawn_with = drawn_with
 
-    def roll_out(batch: list[Question], retrieval_prob: float) -> SampleResult:
+    def roll_out(batch: list[Question], retrieval_prob: float, env_steps: int) -> SampleResult:
         drawn_with.append(retrieval_prob)
         before = sum(map(len, rounds))
         rounds.append([question.id for question in batch])

@@ -40,7 +40,7 @@ def test_an_episode() -> None:
     assert env.step("<echo>x</echo>")[4]["tool_error"] == "odd"
     observation, reward, terminated, truncated, info = env.step(RIGHT)
     assert (observation, reward, terminated, truncated) == ("", 1.0, True, False)
-    terms = {"correct": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0, "tool_error": 0.0}
+    terms = {"correct": 1.0, "format": 0.0, "bad_format": 0.0, "called_tool": 0.0, "all_tools": 0.0, "tool_error": 0.0}
     assert info == {"correct": True, "format_ok": True, "reward_terms": terms, "predicted": "8"}
     with pytest.raises(gymnasium.error.ResetNeeded, match="after the end"):
         env.step(RIGHT)
@@ -142,7 +142,7 @@ def test_tags_of_the_protocol() -> None:
         ({"zzz": 3}, "unknown key 'env_config.zzz': valid keys: max_tool_calls"),
         ({"reward": {"corect": 1}}, r"unknown key 'env_config.reward.corect': did you mean 'env_config.reward.correct'\?"),
         ({"reward": 1}, "env_config.reward = 1: must be a mapping of preset, correct"),
-        ({"reward": "released"}, "env_config.reward.preset = 'released': must be one of released_code, or null"),
+        ({"reward": "released"}, "env_config.reward.preset = 'released': must be one of released_code, r1_searcher, or null"),
         ({"reward": {"preset": ["x"]}}, "env_config.reward.preset = .*must be one of released_code"),
         ({"reward": {"all_tools_for": "all"}}, "env_config.reward.all_tools_for = 'all': must be one of 'correct', 'partial'"),
         ({"reward": {"format_check": "x"}}, "env_config.reward.format_check = 'x': must be one of 'final_step', 'whole_text'"),

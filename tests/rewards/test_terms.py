@@ -1,12 +1,17 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import last_box
 from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import WRONG, Episode, EpisodeStep, Score
 from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.types import Question
 
 GOOD = "<think>Add.</think><answer>\\boxed{8}</answer>"
 HALF = Score(0.5, False)
@@ -42,7 +47,15 @@ def test_terms_add_up(keys: dict, score: Score, episode: dict, total: float) -> 
 
 def test_named_terms_are_kept_apart() -> None:
     terms = reward_terms(Score(0.7, True, {"short": -0.3, "right": 1.0}), RewardOptions(), format_ok=True, all_tools=False)
-    assert terms == {"short": -0.3, "right": 1.0, "format": 0.0, "bad_format": 0.0, "all_tools": 0.0, "tool_error": 0.0}
+    assert terms == {
+        "short": -0.3,
+        "right": 1.0,
+        "format": 0.0,
+        "bad_format": 0.0,
+        "called_tool": 0.0,
+        "all_tools": 0.0,
+        "tool_error": 0.0,
+    }
 
 
 def test_a_preset_gives_what_is_not_given() -> None:
@@ -108,3 +121,35 @@ def test_steps_have_what_the_scorer_and_their_failed_calls_earned_them() -> None
     assert step_rewards(FULL, RewardOptions(), steps) == [0.0] * 3 and step_rewards(FULL, options, []) == []
     with pytest.raises(ValueError, match="4 rewards of steps, of an episode of 3 steps"):
         step_rewards(score, options, calls)
+
+
+def test_a_term_follows_its_schedule_and_ends_with_its_last_point() -> None:
+    """Half-way down at env step 10, two stages of R1-Searcher before and behind 20,000."""
+    options = RewardOptions(called_tool=((0, 0.5), (20, 0.0)))
+    assert [options.at(steps).called_tool for steps in (0, 10, 20, 99, None)] == [0.5, 0.25, 0.0, 0.0, 0.0]
+    found = read_options(ToolEnvOptions, {"reward": "r1_searcher"}).reward
+    for steps, total in ((0, 1.0), (20000, 1.0), (20001, 0.5), (None, 0.5)):
+        terms = reward_terms(HALF, found.at(steps), format_ok=True, all_tools=False, called_tool=True)
+        assert math.fsum(terms.values()) == total, steps
+    bad = [reward_terms(HALF, found.at(steps), format_ok=False, all_tools=False) for steps in (0, None)]
+    assert [math.fsum(terms.values()) for terms in bad] == [0.0, -1.5]
+
+
+@pytest.mark.parametrize("value", [[[5, 0.5]], [[0, "x"]], True, float("nan"), [[0, 1], [0, 2]]])
+def test_a_weight_that_is_no_schedule_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"env_config.reward.called_tool"):
+        read_options(ToolEnvOptions, {"reward": {"called_tool": value}})
+
+
+def test_the_environment_pays_what_is_in_force() -> None:
+    env = ToolEnv({"tools": ["calculator"], "reward": {"correct": 0.0, "called_tool": [[0, 0.5], [20, 0.0]]}})
+    pool, paid = EnvPool(lambda: env, "answer"), []
+    for steps in (0, 10, None):
+        pool.env_steps = steps
+        borrower = SimpleNamespace(env=None, stop=(), tries=0, env_failed=False)
+        pool.acquire(borrower)
+        env.reset(options={"question": Question("q", "?", "2")})
+        env.step("<calculator>1 + 1</calculator>")
+        paid.append(env.step("<answer>\\boxed{2}</answer>")[1])
+        pool.release(borrower)
+    assert paid == [0.5, 0.25, 0.0]

@@ -24,7 +24,7 @@ TWO = Question("two", "What is 1 + 1?", "2")
 RIGHT = "<answer>\\boxed{2}</answer>"
 CALL = "<long>20</long>"
 FORMATS = {"bad_format": -1.0, "format": 0.25, "tool_error": -0.125}
-TERMS = {"correct": 0.0, "format": 0.0, "bad_format": -1.0, "all_tools": 0.0, "tool_error": 0.0}
+TERMS = {"correct": 0.0, "format": 0.0, "bad_format": -1.0, "called_tool": 0.0, "all_tools": 0.0, "tool_error": 0.0}
 
 
 class Long:
