@@ -153,6 +153,7 @@ class RAPOConfig(AlgorithmConfig):
             off_policy_trajectories: int = ...,
             off_policy_source: Literal["expert", "replay"] = ...,
             replay_per_question: int = ...,
+            replay_choice: Literal["newest", "value"] = ...,
             replay_capacity: int = ...,
             preset: Any = ...,
             buffer_growth: Literal["none", "successful", "advantage"] = ...,

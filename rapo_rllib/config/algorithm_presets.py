@@ -69,4 +69,12 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
     # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
     "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
+    # arXiv 2510.02245: replay by value, its tokens shaped as LUFFY's are
+    "exgrpo": {
+        **_GRPO,
+        "off_policy_trajectories": 1,
+        "off_policy_source": "replay",
+        "off_policy_shaping": 0.1,
+        "replay_choice": "value",
+    },
 }

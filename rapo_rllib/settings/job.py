@@ -68,7 +68,12 @@ class OffPolicySettings(Knobs):
     off_policy_source: Literal["expert", "replay"] = knob(
         "expert", "whose: the environment's `expert` (LUFFY), or the policy's own earlier successes (`replay`)"
     )
-    replay_per_question: int = knob(4, "newest successes that are kept of a question", at_least=1)
+    replay_per_question: int = knob(4, "successes that are kept of a question", at_least=1)
+    replay_choice: Literal["newest", "value"] = knob(
+        "newest",
+        "which are kept and replayed: the `newest`, any of them; or by `value`, those of the least entropy, and most often for "
+        "questions that the group answers half of the time (ExGRPO)",
+    )
     replay_capacity: int = knob(16384, "trajectories that are kept in all", at_least=1)
 
 

@@ -44,6 +44,7 @@ ALGORITHMS = {
     },
     "mt_grpo": {**GRPO, "credit": "turn", "turn_baseline": "reached"},
     "gigpo": {**GRPO, "credit": "gigpo", "step_discount": 0.95},
+    "exgrpo": {**GRPO, "off_policy_trajectories": 1, "off_policy_source": "replay", "replay_choice": "value"},
     "r1_searcher": GRPO,
     "gppo": {"num_hybrid": 0, "clip_mode": "gradient_preserving", "loss_aggregation": "token"},
     "luffy": {**GRPO, "loss_aggregation": "constant", "normalize_std": False, "off_policy_trajectories": 1},
