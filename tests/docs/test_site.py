@@ -69,8 +69,14 @@ def found(name: str) -> ast.AST:
     depth = max(n for n in range(1, len(parts)) if (REPOSITORY / Path(*parts[:n])).with_suffix(".py").is_file())
     node: Any = tree_of((REPOSITORY / Path(*parts[:depth])).with_suffix(".py").read_text(encoding="utf-8"))
     for part in parts[depth:]:
-        node = next(child for child in node.body if getattr(child, "name", None) == part)
+        node = [child for child in members(node.body) if getattr(child, "name", None) == part][-1]
     return node
+
+
+def members(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, those of both branches of an `if` too."""
+    for child in body:
+        yield from members([*child.body, *child.orelse]) if isinstance(child, ast.If) else (child,)
 
 
 def first_words(name: str) -> str:
