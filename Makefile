@@ -9,14 +9,14 @@
 #
 # MINUTES          no slow test begins later than this; those that are left are counted
 # PYTHON           the interpreter that makes .venv, 3.11 to 3.13 (default: python3)
-# ACCEL            cpu (default) or gpu
+# ACCEL            cpu (default) or gpu: which vLLM is installed; the main job of gpu is tuned_examples/rapo_math_gpu.yaml
 # TORCH_INDEX_URL  address of PyTorch's CPU wheel index: what the "Get Started" selector of pytorch.org prints for
 #                  Linux, pip, CPU after --index-url. Needed with ACCEL=cpu unless pip already finds torch's "+cpu" build.
 
 PYTHON ?= python3
 ACCEL ?= cpu
 TORCH_INDEX_URL ?=
-JOB ?= tuned_examples/rapo_math.yaml
+JOB ?= tuned_examples/rapo_math$(if $(filter gpu,$(ACCEL)),_gpu).yaml
 TESTS ?=
 MINUTES ?=
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_all_are_here() -> None:
     names = {path.name for path in EXAMPLES}
     assert names >= {
         "rapo_math.yaml",
+        "rapo_math_gpu.yaml",
         "rapo_gsm8k.yaml",
         "rapo_math_7b.yaml",
         "rapo_math_lora.yaml",
@@ -70,6 +72,29 @@ def test_preflight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (path,) = (path for path in EXAMPLES if path.stem == name)
     for config in configs(path):
         made(config).preflight()
+
+
+def config_of(name: str) -> dict[str, Any]:
+    (config,) = configs(EXAMPLES[0].parent / f"{name}.yaml")
+    return config
+
+
+def test_the_main_job_on_a_gpu_is_the_main_job() -> None:
+    here, gpu = config_of("rapo_math"), config_of("rapo_math_gpu")
+    places = {"num_cpus_for_main_process", "num_env_runners", "num_gpus_per_env_runner", "num_learners", "num_gpus_per_learner"}
+    assert {key for key in here.keys() | gpu.keys() if here.get(key) != gpu.get(key)} == {
+        *places,
+        "engine",
+        "max_tokens_per_micro_batch",
+    }
+    assert made(gpu).settings.rllib.num_gpus_per_env_runner + made(gpu).settings.rllib.num_gpus_per_learner == 1
+
+
+@pytest.mark.parametrize(("accel", "job"), [("cpu", "rapo_math"), ("gpu", "rapo_math_gpu")])
+def test_make_train_runs_the_job_for_what_it_installs(accel: str, job: str) -> None:
+    command = ["make", "--dry-run", "--always-make", "train", f"ACCEL={accel}"]
+    said = subprocess.run(command, cwd=EXAMPLES[0].parents[1], capture_output=True, text=True).stdout
+    assert f'rllib train file "tuned_examples/{job}.yaml"' in said
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
+from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.settings import BufferSettings, WarmStartSettings
 
@@ -24,7 +26,9 @@ def check_parts(config: RAPOConfig) -> None:
     _check_evaluation_config(config)
     settings, source = config.settings, config.question_source
     model = settings.model
+    check_build(settings.rllib.num_gpus_per_env_runner, engine_build())
     check_model_config(model)
+    check_trainable(model)
     if model.lora is not None:
         check_targets(model_skeleton(model), model.lora)
     env = source.env_maker()()

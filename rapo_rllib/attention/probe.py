@@ -1,7 +1,8 @@
 """Find by trying which attention over packed rows a model computes rightly.
 
 A list of model names would be wrong by the next release. So a small packed row of random tokens, with a fork in it, goes
-through the model once in each way, and what comes out must be what the separate sequences give.
+through the model once in each way, and back, and what comes out must be what the separate sequences give: hidden states, and
+a gradient that has come through the attention of all layers.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
 from rapo_rllib.batching.packing import PackedRow, pack_rows
@@ -29,6 +31,9 @@ CANDIDATES = {
 }
 PROMPT, SHARED, OWN = 8, 4, 6  # tokens of the probe
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative; a token that sees its sibling's changes by tens of per cent
+GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
+
+Values = dict[str, torch.Tensor]  # that a pass gives, by what they are
 
 
 def row_attention(language_model: PreTrainedModel, requested: str = "auto") -> RowAttention:
@@ -54,12 +59,13 @@ def row_attention(language_model: PreTrainedModel, requested: str = "auto") -> R
             f"model.attention: 'flex' needs CUDA and the model is on {device.type!r}, where FlexAttention has no backward "
             "pass. Use 'auto' or 'sdpa'."
         )
-    reasons = []
+    reasons: list[str] = []
     with _probing(language_model):
-        expected = _states_of_separate_sequences(language_model)
+        expected = _values_of_separate_sequences(language_model)
         for attention in CANDIDATES[requested]:
             reason = _reason_against(language_model, attention, expected)
             if reason is None:
+                _tell(language_model, attention, reasons)
                 return attention
             reasons.append(f"{attention}: {reason}")
     logger.warning(
@@ -70,9 +76,20 @@ def row_attention(language_model: PreTrainedModel, requested: str = "auto") -> R
     return RowAttention.UNSHARED
 
 
+def _tell(language_model: PreTrainedModel, attention: RowAttention, reasons: list[str]) -> None:
+    """Say what was found; that a faster way cannot be used is worth a warning."""
+    name = type(language_model).__name__
+    if reasons:
+        logger.warning(
+            "%s takes attention %r over packed rows, slower than it could be (%s)", name, str(attention), "; ".join(reasons)
+        )
+    else:
+        logger.info("%s takes attention %r over packed rows", name, str(attention))
+
+
 @contextmanager
 def _probing(language_model: PreTrainedModel) -> Iterator[None]:
-    """Without gradients and dropout."""
+    """Without dropout; gradients are asked for where they are wanted."""
     training = language_model.training
     language_model.eval()
     try:
@@ -82,29 +99,59 @@ def _probing(language_model: PreTrainedModel) -> Iterator[None]:
         language_model.train(training)
 
 
-def _states_of_separate_sequences(language_model: PreTrainedModel) -> torch.Tensor:
+def _values_of_separate_sequences(language_model: PreTrainedModel) -> Values:
     """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
     own = language_model.config._attn_implementation
     language_model.set_attn_implementation("eager")
-    states = _loss_states(language_model, RowAttention.UNSHARED)
+    values = _values(language_model, RowAttention.UNSHARED)
     language_model.set_attn_implementation(own)
-    return states
+    return values
 
 
-def _reason_against(language_model: PreTrainedModel, attention: RowAttention, expected: torch.Tensor) -> str | None:
+def _reason_against(language_model: PreTrainedModel, attention: RowAttention, expected: Values) -> str | None:
     """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
     own = language_model.config._attn_implementation
     try:
         use_attention(language_model, attention)
-        states = _loss_states(language_model, attention)
+        values = _values(language_model, attention)
     except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
         language_model.set_attn_implementation(own)
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    wrong = float((states - expected).norm() / expected.norm())
-    if wrong < (LOW_PRECISION_TOLERANCE if states.dtype.itemsize < 4 else TOLERANCE):
+    for name, found in values.items():
+        wrong = float((found - expected[name]).norm() / expected[name].norm())
+        tolerance = LOW_PRECISION_TOLERANCE if found.dtype.itemsize < 4 else TOLERANCE
+        if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
+            language_model.set_attn_implementation(own)
+            return f"{name} differ by {wrong:.0%} from those of separate sequences"
+    return None
+
+
+def _values(language_model: PreTrainedModel, attention: RowAttention) -> Values:
+    """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
+    embedding = _embedding(language_model)
+    if embedding is None:
+        return {"hidden states": _loss_states(language_model, attention)}
+    with torch.enable_grad():
+        added = torch.zeros(embedding.weight.shape[1], dtype=embedding.weight.dtype, device=embedding.weight.device)
+        added.requires_grad_()
+        hook = embedding.register_forward_hook(lambda module, arguments, output: output + added)
+        try:
+            states = _loss_states(language_model, attention)
+        finally:
+            hook.remove()
+        factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(states)
+        (gradient,) = torch.autograd.grad((states * factors).sum(), added)
+    return {"hidden states": states.detach(), "gradients": gradient}
+
+
+def _embedding(language_model: PreTrainedModel) -> Any:
+    """None where the model does not name it, or is in shards: a backward pass through those is one of all learners."""
+    if any(isinstance(parameter, DTensor) for parameter in language_model.parameters()):
         return None
-    language_model.set_attn_implementation(own)
-    return f"hidden states differ by {wrong:.0%} from those of separate sequences"
+    try:
+        return language_model.get_input_embeddings()
+    except NotImplementedError:
+        return None
 
 
 def _loss_states(language_model: PreTrainedModel, attention: RowAttention) -> torch.Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
-from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 
 def known_keys(config: object) -> set[str]:
@@ -37,7 +37,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
         ValueError: naming the keys, their values and the fix.
     """
     has_env_runners = bool(settings.rllib.num_env_runners) or in_evaluation
-    _check_transfer(settings, has_env_runners)
+    check_gpus(settings, has_env_runners, in_evaluation)
     _check_sharing(settings, has_env_runners)
     _check_sizes(settings)
     _check_budgets(settings)
@@ -51,34 +51,12 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_native(settings)
 
 
-def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
-    """vLLM's own transfer of weights."""
-    transfer, rllib = settings.update.weight_transfer, settings.rllib
-    if transfer not in VLLM_TRANSFERS:
-        return
-    if not (has_env_runners and rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner):
-        raise ValueError(
-            f"weight_transfer = {transfer!r} goes from GPU to GPU: set num_env_runners, num_gpus_per_env_runner "
-            "and num_gpus_per_learner, or leave it out"
-        )
-    if settings.model.lora is not None:
-        raise ValueError(
-            f"weight_transfer = {transfer!r} with model.lora: vLLM's transfer sends whole weights, and only "
-            "adapters are to travel; set weight_transfer to 'auto' or 'object_store'"
-        )
-
-
 def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
-    """Engine and learner in one process, or on one GPU."""
+    """Engine and learner in one process."""
     if settings.update.one_step_off and not has_env_runners:
         raise ValueError(
             "one_step_off = True with num_env_runners = 0: engine and learner take turns in one process; set num_env_runners "
             "to 1 or more"
-        )
-    if settings.engine.sleep and (settings.update.one_step_off or not settings.rllib.num_gpus_per_env_runner):
-        raise ValueError(
-            "engine.sleep = True is for a GPU that engine and learner share and use in turn: set num_gpus_per_env_runner and "
-            "num_gpus_per_learner (fractions of one), leave one_step_off out; or leave engine.sleep out"
         )
 
 

@@ -31,6 +31,7 @@ from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
 from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
 from rapo_rllib.errors import EnvError, RetrievalError
+from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.monitoring.metrics_log import logged_metrics
@@ -75,6 +76,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return settings
 
     def _make_engine(self) -> Any:
+        check_device("num_gpus_per_env_runner", self.settings.rllib.num_gpus_per_env_runner, cuda_problem())
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
         model, rollout, transfer = self.settings.model, self.settings.rollout, self.settings.update.weight_transfer

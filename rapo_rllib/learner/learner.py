@@ -41,6 +41,7 @@ from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings
 from rapo_rllib.learner.weights import LearnerWeights
+from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.loss import LossInputs, policy_loss
 from rapo_rllib.settings import Settings
@@ -60,6 +61,7 @@ class RAPOTorchLearner(TorchLearner):
     def build(self) -> None:
         """Load the model and make its optimiser."""
         self.settings: Settings = self.config.settings
+        check_device("num_gpus_per_learner", self.settings.rllib.num_gpus_per_learner, cuda_problem())
         sharded = self.distributed and self.settings.update.learner_parallelism == "fsdp"  # one learner has nothing to shard
         self._lockstep = Lockstep() if sharded else None
         super().build()
@@ -159,7 +161,9 @@ class RAPOTorchLearner(TorchLearner):
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
         with _torch_threads(self._num_threads()):
-            return self.policy.score_as_engine(sequences)
+            scores = self.policy.score_as_engine(sequences)
+        return_free_memory()  # of the copies that rounding took
+        return scores
 
     def _num_threads(self) -> int | None:
         """``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""

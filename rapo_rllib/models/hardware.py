@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,13 +34,17 @@ def _cpu_flags() -> set[str]:
 
 
 def return_free_memory() -> None:
-    """Give memory that was freed back to the operating system; a no-op where the C library is not glibc.
+    """Give memory that was freed back to the operating system, and to the other processes on the GPU.
 
-    A process whose learner and engine take turns would otherwise hold the holes that each left in the heap: 1 to 2 GB with a
-    model of 135 M parameters. Takes about 0.1 s.
+    PyTorch keeps freed GPU memory for itself, and an engine that shares the device could not wake up beside it. On the host, a
+    process whose learner and engine take turns would hold the holes that each left in the heap: 1 to 2 GB with a model of 135 M
+    parameters. Takes about 0.1 s. Of the C libraries only glibc can.
     """
     import ctypes
 
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -10,6 +10,9 @@ from rapo_rllib.settings.knobs import Knobs, knob
 
 ALL_LINEAR = "all-linear"  # every linear layer but the LM head
 
+# keys of vllm.EngineArgs by which numbers lose bits, and the values that take none
+_UNQUANTISED = {"quantization": (None,), "kv_cache_dtype": (None, "auto", "bfloat16", "float16")}
+
 
 def _check_targets(name: str, value: Any) -> None:
     named = isinstance(value, tuple) and bool(value) and all(isinstance(target, str) for target in value)
@@ -31,6 +34,12 @@ def _check_extra(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{name} = {value!r}: must be a mapping")
     check_no_secret(value, name, "set HF_TOKEN in the environment of every machine")
+    for key, plain in _UNQUANTISED.items():
+        if value.get(key) not in plain:
+            raise ValueError(
+                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and what comes of "
+                "the difference is not measured; leave it out"
+            )
 
 
 @dataclass(frozen=True)

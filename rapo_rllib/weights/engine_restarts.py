@@ -11,6 +11,7 @@ import ray
 from rapo_rllib.errors import WeightSyncError
 
 _PAUSE_S = 0.5
+_SILENCE_S = 20.0  # an engine that says nothing for so long waits in a transfer that broke off
 
 
 def any_engine_back(env_runner_group: Any, restarts: bool, timeout_s: float) -> list[int]:
@@ -37,8 +38,10 @@ def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: f
     """
     manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
     waiting = set(indices)
-    before = {result.actor_id: result.get() for result in _names(manager, waiting)}
-    for index in before:
+    answers = list(_asked(manager, waiting))
+    before = {result.actor_id: result.get() for result in answers if result.ok}
+    silent = waiting - {result.actor_id for result in answers}
+    for index in sorted(before.keys() | silent):
         ray.kill(manager.actors()[index], no_restart=False)
         manager.set_actor_state(index, healthy=False)
     deadline = time.monotonic() + timeout_s
@@ -53,4 +56,8 @@ def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: f
 
 def _names(manager: Any, indices: Iterable[int]) -> Any:
     """Ask the env runners in service among these for their names: another name after each start."""
-    return manager.foreach_actor("engine_name", remote_actor_ids=sorted(indices)).ignore_errors()
+    return _asked(manager, indices).ignore_errors()
+
+
+def _asked(manager: Any, indices: Iterable[int]) -> Any:
+    return manager.foreach_actor("engine_name", remote_actor_ids=sorted(indices), timeout_seconds=_SILENCE_S)

@@ -9,18 +9,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 import torch
 
+from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.digest import Digests, noted
 from rapo_rllib.weights.dtensor import gathered
 from rapo_rllib.weights.packing import pack_weights, unpack_weights
 from rapo_rllib.weights.shared_memory import SharedWeights
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.1  # between two looks at a transfer
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,7 @@ class WeightSender:
         weights: the policy's tensors, called at every transfer.
         dtype: of the engines.
         rank: of this learner.
+        timeout_s: in which a version must have arrived.
     """
 
     def __init__(
@@ -106,10 +116,12 @@ class WeightSender:
         weights: Callable[[], Mapping[str, torch.Tensor]],
         dtype: torch.dtype,
         rank: int,
+        timeout_s: float = 600.0,
     ) -> None:
         from rapo_rllib.weights.vllm_transfer import PolicySource, transfer
 
-        self._engines = dict(engines)
+        self._engines, self._timeout_s = dict(engines), timeout_s
+        self._failed = threading.Event()  # an engine gave no answer, or a bad one
         self._source = PolicySource(weights, dtype)
         self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
 
@@ -118,11 +130,52 @@ class WeightSender:
         return list(self._engines) == list(engines)
 
     def send(self) -> tuple[int, Digests]:
-        """Send one version; returns its bytes and digests. Called on all learners."""
-        self._transfer.send_weights()
+        """Send one version; returns its bytes and digests. Called on all learners.
+
+        Raises:
+            WeightSyncError: not all engines have it within the time; this connection is of no use any more.
+        """
+        with self._watched():
+            try:
+                self._transfer.send_weights()
+            finally:
+                self._source.finish()  # other learners wait for every tensor
         num_bytes = sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
         return num_bytes, dict(self._source.digests)
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
-        engines = self._engines.values()
-        ray.get([engine.call_engine.remote(method, own) for engine, own in zip(engines, arguments, strict=True)])
+        """Call all engines and wait; the first failure counts, as the others may wait for the one that failed."""
+        calls = zip(self._engines.values(), arguments, strict=True)
+        waiting = [engine.call_engine.remote(method, own) for engine, own in calls]
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while waiting:
+                done, waiting = ray.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+                if not done:
+                    raise WeightSyncError(f"{len(waiting)} engine(s) did not answer {method} within {self._timeout_s:.0f} s")
+                ray.get(done)
+        except Exception:
+            self._failed.set()
+            raise
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Inside, a transfer that an engine has left, or that takes too long, is broken off: a broadcast alone never ends."""
+        over = threading.Event()
+        watcher = threading.Thread(target=self._break_off_unless, args=(over,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+    def _break_off_unless(self, over: threading.Event) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while not over.wait(_LOOK_S):
+            if self._failed.is_set() or time.monotonic() > deadline:
+                logger.warning(
+                    "the transfer of weights is broken off: %s", "an engine failed" if self._failed.is_set() else "time"
+                )
+                self._transfer.shutdown()  # aborts the communicator, which ends whatever waits in it
+                return

@@ -9,6 +9,7 @@ weights are this field's most expensive silent bug. An engine that cannot load i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from rapo_rllib.weights.canary import Canary, CanaryResult, Scores
 from rapo_rllib.weights.digest import differing
 from rapo_rllib.weights.engine_restarts import all_engines_back, any_engine_back
 from rapo_rllib.weights.publisher import Publication, this_node
+
+logger = logging.getLogger(__name__)
 
 VLLM_TRANSFERS = ("nccl", "ipc")  # vLLM's own, from GPU to GPU
 
@@ -127,8 +130,16 @@ class WeightSync:
         in_service = any_engine_back(group, self._restarts, self._timeout_s)
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
         for left in reversed(range(tries)):
-            publication, publish_s = _published(learner_group, group, self._transfer)
-            answers, failures = _answers(group, in_service, publication, self.canary.sequences)
+            try:
+                publication, publish_s = _published(learner_group, group, self._transfer)
+            except WeightSyncError as error:
+                if self._transfer not in VLLM_TRANSFERS or not left:
+                    raise
+                # of engines that share a transfer, those that live may wait for the one that does not
+                logger.warning("%s; all engines are restarted", error)
+                failures = dict.fromkeys(in_service, str(error))
+            else:
+                answers, failures = _answers(group, in_service, publication, self.canary.sequences)
             if not failures:
                 return _Loaded(publication, publish_s, answers, num_restarts)
             if left:

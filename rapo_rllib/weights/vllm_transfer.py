@@ -6,6 +6,7 @@ to them by actor calls (``EnvRunnerClient``); what it sends are the policy's wei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class PolicySource(WeightSource):
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._weights, self._dtype = weights, dtype
+        self._left: Iterator[Any] = iter(())  # whole tensors that nobody has asked for yet
         self.digests: Digests = {}
 
     def metadata(self) -> list[ParamMeta]:
@@ -34,9 +36,18 @@ class PolicySource(WeightSource):
         return [ParamMeta(name, self._kind(tensor), tuple(tensor.shape)) for name, tensor in self._weights().items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        whole = ((name, materialize_full_tensor(tensor.detach())) for name, tensor in self._weights().items())
-        for name, tensor in noted(whole, self._dtype, self.digests):
+        self._left = ((name, materialize_full_tensor(tensor.detach())) for name, tensor in self._weights().items())
+        for name, tensor in noted(self._left, self._dtype, self.digests):
             yield name, tensor.contiguous()
+
+    def finish(self) -> None:
+        """Gather what an iteration that broke off has left: shards of it are with learners that wait."""
+        for _ in self._left:
+            pass
+
+    def largest(self) -> int:
+        """Bytes of the largest tensor that is sent."""
+        return max((math.prod(meta.shape) * meta.dtype.itemsize for meta in self.metadata()), default=0)
 
     def _kind(self, tensor: torch.Tensor) -> torch.dtype:
         return self._dtype if tensor.is_floating_point() else tensor.dtype
@@ -75,7 +86,7 @@ class EnvRunnerClient:
         self._call("finish_weight_update", [{}] * self._num_engines)
 
 
-def transfer(backend: str, call: Call, num_engines: int, workers: int, source: WeightSource, rank: int) -> Any:
+def transfer(backend: str, call: Call, num_engines: int, workers: int, source: PolicySource, rank: int) -> Any:
     """vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. Called on all learners.
 
     Args:
@@ -87,15 +98,17 @@ def transfer(backend: str, call: Call, num_engines: int, workers: int, source: W
         rank: of this learner; only the first one sends, the others take part in gathering shards.
     """
     client = EnvRunnerClient(call, num_engines, workers)
-    info = _init_info(backend, 1 + num_engines * workers, rank)
+    info = _init_info(backend, 1 + num_engines * workers, rank, source.largest())
     return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 
-def _init_info(backend: str, world_size: int, rank: int) -> TrainerInitInfo:
+def _init_info(backend: str, world_size: int, rank: int, largest: int) -> TrainerInitInfo:
     if backend == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-        return IPCTrainerInitInfo(packed=True, rank=rank)
+        # a tensor that is larger than the buffer is an error there, and the embedding of a 7B model is larger than vLLM's 1 GiB
+        size = max(IPCTrainerInitInfo.packed_buffer_size_bytes, largest)
+        return IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=size, rank=rank)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     from vllm.utils.network_utils import get_ip, get_open_port
 

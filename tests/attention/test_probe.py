@@ -15,13 +15,15 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from rapo_rllib.attention import block_attention
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.rl_module import score_row
-from rapo_rllib.settings import ModelSettings, ObjectiveSettings
+from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
 
 class RecurrentConfig(PreTrainedConfig):
@@ -114,6 +116,50 @@ def test_a_model_whose_attention_cannot_be_replaced_gets_a_dense_mask(monkeypatc
     )
     model = tiny_model("llama", torch.float32)
     assert row_attention(model) is RowAttention.MASK and model.config._attn_implementation == "sdpa"
+
+
+class NoGradient(torch.autograd.Function):
+    """An attention whose forward pass is right, and whose backward pass is not there, or is wrong."""
+
+    raises = True
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        if NoGradient.raises:
+            raise NotImplementedError("no kernel for the backward pass")
+        return gradients[0] * 2
+
+
+@pytest.mark.parametrize(
+    ("raises", "told"), [(True, "blocks: NotImplementedError: no kernel for"), (False, "blocks: gradients differ by")]
+)
+def test_an_attention_whose_backward_pass_fails_is_not_taken_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, raises: bool, told: str
+) -> None:
+    right = block_attention.tree_attention
+    monkeypatch.setattr(NoGradient, "raises", raises)
+    monkeypatch.setattr(
+        block_attention,
+        "tree_attention",
+        lambda *arguments, **options: (NoGradient.apply(right(*arguments, **options)[0]), None),
+    )
+    model = tiny_model("llama", torch.float32)
+    with caplog.at_level(logging.WARNING, "rapo_rllib"):
+        assert row_attention(model) is RowAttention.MASK
+    assert "LlamaForCausalLM takes attention 'mask' over packed rows, slower than it could be" in caplog.text
+    assert told in caplog.text
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_adapters_that_are_still_zero_have_gradients_to_compare() -> None:
+    """Those of a fresh adapter's first matrix are 0, since its second one is."""
+    model = tiny_model("llama", torch.float32)
+    Adapters(model, LoraSettings(rank=2))
+    assert row_attention(model) is RowAttention.BLOCKS
 
 
 @pytest.mark.parametrize(

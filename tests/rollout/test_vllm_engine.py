@@ -350,12 +350,16 @@ def test_a_tied_head_follows_the_embedding_even_if_only_that_is_sent(engine: Any
 
 
 def test_weights_follow_an_engine_that_slept(engine: Any, model: Any, tokenizer: Any) -> None:
-    """On a CPU vLLM ignores the sleep; the calls are those that a GPU sees."""
+    """On a CPU vLLM's workers ignore the sleep; its executor keeps account of what is asleep, as on a GPU."""
     sequence = tokenizer.encode(PROMPTS[0])
+    executor = engine._engine.engine_core.engine_core.model_executor
     for _ in range(2):
         engine.sleep()
+        assert executor.sleeping_tags == {"weights", "kv_cache"}
         engine.wake()
+        assert executor.sleeping_tags == {"kv_cache"}  # the learner beside it needs the room while weights are on their way
         engine.load_weights(model.state_dict(), version=5)
+        assert not executor.is_sleeping
         expected, _ = scored(model, sequence[:1], sequence[1:], 1.0)
         assert engine.score([sequence])[0] == pytest.approx(expected.tolist(), abs=2e-3)
 

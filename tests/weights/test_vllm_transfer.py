@@ -139,6 +139,18 @@ def test_what_is_sent() -> None:
     assert torch.equal(dict(source)["w"], torch.zeros(2).bfloat16())  # the present weights, at every transfer
 
 
+def test_the_buffer_of_ipc_holds_the_largest_tensor(through_a_file: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedding of Qwen2.5-7B, 152,064 tokens of 3,584 numbers in bfloat16, is larger than vLLM's buffer of 1 GiB."""
+    given: list[IPCTrainerInitInfo] = []
+    monkeypatch.setattr(FileSender, "trainer_init", lambda init_info, client, source: given.append(init_info))
+    for vocabulary in (1000, 152064):
+        with torch.device("meta"):
+            weights = {"embedding": torch.empty(vocabulary, 3584), "norm": torch.empty(3584)}
+        source = PolicySource(lambda weights=weights: weights, torch.bfloat16)
+        transfer("ipc", lambda method, arguments: None, 1, 1, source, rank=0)
+    assert [info.packed_buffer_size_bytes for info in given] == [2**30, 1_089_994_752]
+
+
 def test_every_engine_has_its_own_ranks() -> None:
     calls: list[tuple[str, list[Mapping[str, Any]]]] = []
     client = EnvRunnerClient(lambda method, arguments: calls.append((method, list(arguments))), num_engines=3, workers=2)

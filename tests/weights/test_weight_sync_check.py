@@ -89,7 +89,9 @@ class Runners:
     def name(self, index: int) -> EngineName:
         return EngineName(f"env runner {index}", f"{index}.{self.starts[index]}", "here")
 
-    def foreach_actor(self, method: str, kwargs: Any = None, remote_actor_ids: Any = None) -> RemoteCallResults:
+    def foreach_actor(
+        self, method: str, kwargs: Any = None, remote_actor_ids: Any = None, timeout_seconds: float | None = None
+    ) -> RemoteCallResults:
         results = RemoteCallResults()
         asked = self.healthy if remote_actor_ids is None else self.healthy & set(remote_actor_ids)
         for index in sorted(asked):

@@ -9,10 +9,11 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.vllm.arguments import engine_arguments
 from rapo_rllib.rollout.vllm.last_token import lacking, sample_one_more
 from rapo_rllib.rollout.vllm.weights import TakesWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
@@ -58,35 +59,20 @@ class VLLMEngine(TakesWeights):
         trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
     ) -> None:
         _set_environment(settings)
-        import torch
         from vllm import EngineArgs, LLMEngine
+        from vllm.platforms import current_platform
 
-        arguments: dict[str, Any] = {
-            "model": model_path,
-            "dtype": settings.dtype,
-            "max_num_seqs": settings.max_num_seqs,
-            "max_model_len": settings.max_model_len or max_model_len,
-            "gpu_memory_utilization": settings.gpu_memory_utilization,
-            "tensor_parallel_size": settings.tensor_parallel_size,
-            "enforce_eager": settings.enforce_eager,
-            "enable_sleep_mode": settings.sleep,
-            "enable_prefix_caching": True,
-            "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
-            "logits_processors": ["rapo_rllib.rollout.vllm.recorder:TokenRecorder"],
-            "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
-            "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
-            "seed": seed,
-            "disable_log_stats": True,
-        }
-        if not torch.cuda.is_available():
-            # vLLM's CPU default of 128 leaves most of a short prompt outside the prefix cache, which holds full blocks only
-            arguments["block_size"] = 32
-            arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
-        if weight_transfer is not None:
-            arguments["weight_transfer_config"] = {"backend": weight_transfer}
+        arguments = engine_arguments(
+            model_path,
+            settings,
+            max_model_len=max_model_len,
+            seed=seed,
+            weight_transfer=weight_transfer,
+            on_cpu=current_platform.is_cpu(),
+        )
         gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**{**arguments, **settings.extra}))
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except Exception as error:
             gc.unfreeze()
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error

@@ -44,6 +44,7 @@ class TakesWeights:
     loaded = LoadReport({}, {}, 0.0)
     _undefined = ""  # why the weights are no policy's
     _asleep = False
+    _cache_asleep = False  # the weights are awake, their cache is not
 
     def _check_weights(self) -> None:
         if self._undefined:
@@ -94,15 +95,19 @@ class TakesWeights:
     def sleep(self) -> None:
         """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
         if not self._asleep:
+            self._cache_asleep = False
             self._undefined = "the engine's weights were given up for sleep"
             self._engine.sleep(level=2)  # weights are not kept: new ones come before the next request
             self._asleep = True
 
     def wake(self) -> None:
-        """Take the memory again. The weights are undefined until they are loaded."""
+        """Take the memory of the weights again, which are undefined until they are loaded; that of the cache follows then.
+
+        Until then the learner beside it needs room, too, for copies of what it sends.
+        """
         if self._asleep:
-            self._engine.wake_up()
-            self._asleep = False
+            self._engine.wake_up(["weights"])
+            self._asleep, self._cache_asleep = False, True
 
     def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
         """Call one of vLLM's own methods on every worker, as its weight transfer needs (``weights/vllm_transfer.py``)."""
@@ -118,6 +123,9 @@ class TakesWeights:
             WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
         """
         self.loaded = self._checked(version)
+        if self._cache_asleep:
+            self._engine.wake_up(["kv_cache"])
+            self._cache_asleep = False
         self._forget_prefixes(version)
         self.policy_version, self._undefined = version, ""
 

