@@ -114,9 +114,10 @@ def test_nothing_is_written_into_the_folder_that_is_there_now(tmp_path, monkeypa
     where = target if not isinstance(target, str) else __import__(target, fromlist=["_"])
     before, new, at_first = getattr(where, name), [], []
     delete = shutil.rmtree
+    first = threading.Lock()  # the moment may come in two threads at once
 
     def replace_folder(*args, **kwargs):
-        if not new and threading.get_ident() != makes_new:
+        if first.acquire(blocking=False):
             if how == "moved":
                 os.rename(path, tmp_path / "moved")
             while path.exists():
@@ -126,17 +127,17 @@ def test_nothing_is_written_into_the_folder_that_is_there_now(tmp_path, monkeypa
         return before(*args, **kwargs)
 
     def make_new() -> None:
-        nonlocal makes_new
-        makes_new = threading.get_ident()
         new.append(open_database(open_folder(str(path))))
         new[0].create_collection("steps", schema()).insert(rows("new"))
         at_first.append(content(path))
 
-    makes_new, fresh = 0, threading.Thread(target=make_new)
+    fresh = threading.Thread(target=make_new)
     monkeypatch.setattr(where, name, replace_folder)
     use_everything(old)
     monkeypatch.undo()
-    assert new, "the moment never came"
+    assert first.locked(), "the moment never came"
+    assert wait_until(lambda: fresh.ident is not None)
+    fresh.join()
     assert content(path) == at_first[0]
     for collection in ("more", "renamed"):
         new[0].create_collection(collection, schema())  # none of them is there
