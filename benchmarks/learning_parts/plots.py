@@ -33,15 +33,18 @@ def curves(study: Study, file: Path) -> None:
              if (PRIMARY, arm) in study]  # fmt: skip
     panels = [(title, lines) for title, lines in [*panels, ("noise, 3 calculations", noise)] if lines]
     figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), layout="constrained", squeeze=False)
+    told: set[str] = set()  # that a legend has said; the panels of arms share one
     for axis, (title, lines) in zip(axes[0], panels, strict=True):
         for label, color, runs in lines:
             _curve(axis, runs, color, label)
         axis.set(title=title, xlabel="generated tokens, thousands", xlim=(0, None), ylim=(0, 100))
-        axis.legend(frameon=False, fontsize=7)
+        if not told.issuperset(label for label, _, _ in lines):
+            axis.legend(frameon=False, fontsize=7)
+            told.update(label for label, _, _ in lines)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("held-out accuracy, %")
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
+    figure.savefig(file, dpi=100)
 
 
 def _curve(axis: Any, runs: Runs, color: str, label: str) -> None:

@@ -16,6 +16,8 @@ NAMES = {
     "trajectories": "the expert's whole trajectories, retrieved",
 }
 
+WITHOUT_RETRIEVAL = ("grpo", "luffy")
+
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
@@ -50,7 +52,7 @@ def _main(found: Mapping[str, Any]) -> str:
                 "; ".join(_cost(one["until_half"][cost]) for cost in ("tokens", "tool_calls")),
                 f"{one['diversity']:.2f}",
                 f"{100 * one['groups_with_signal']:.0f}",
-                f"{100 * one['late']['accuracy_others']:.0f}, {100 * one['late']['accuracy_retrieved']:.0f}",
+                f"{100 * one['late']['accuracy_others']:.0f}, {_retrieved(arm, one['late'])}",
             )
         )
     head = (
@@ -63,6 +65,10 @@ def _main(found: Mapping[str, Any]) -> str:
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _retrieved(arm: str, late: Mapping[str, float]) -> str:
+    return "none" if arm in WITHOUT_RETRIEVAL else f"{100 * late['accuracy_retrieved']:.0f}"
 
 
 def _percent(value: Mapping[str, float]) -> str:
