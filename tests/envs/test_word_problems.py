@@ -26,6 +26,18 @@ def test_there_are_many_templates_of_every_length() -> None:
     assert all(c.num_steps == n for n in (1, 2, 3) for c in compositions(n))
 
 
+def test_numbers_of_operations_are_drawn_as_weighted() -> None:
+    lengths = [len(p.operations) for p in problems(replace(PLAIN, step_weights=(0.9, 0.08, 0.02)), "train", 500)]
+    shares = [lengths.count(n) / 500 for n in (1, 2, 3)]
+    assert shares == pytest.approx([0.9, 0.08, 0.02], abs=0.04) and 0 < shares[2] < shares[1]
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 0.0, 1.0), (1.0, "2", 1.0)])
+def test_weights_that_do_not_fit_are_refused(weights: tuple) -> None:
+    with pytest.raises(ValueError, match=r"env_config\.step_weights = .*must (be a list|have one weight for each)"):
+        WordProblemsOptions(step_weights=weights)
+
+
 def test_every_slot_of_every_sentence_is_drawn_and_used() -> None:
     for theme in THEMES:
         for piece in (*theme.openings, *theme.events, *theme.endings):

@@ -36,6 +36,12 @@ class WordProblemsOptions(ToolEnvOptions):
     steps: tuple[int, ...] = knob(
         (1, 3), "fewest and most arithmetic operations of a solution", at_least=1, at_most=MAX_STEPS, rule=_STEPS
     )
+    step_weights: tuple[float, ...] | None = knob(
+        None,
+        "how often each number of operations in `steps` is drawn, as weights; None: all alike",
+        above=0,
+        rule="a list of numbers above 0, one for each number of operations in `steps`, or null",
+    )
     max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
     distractor_prob: float = knob(0.0, "chance of an irrelevant fact with a number of its own", at_least=0, at_most=1)
     num_train: int = knob(10_000, "training questions", at_least=1)
@@ -49,6 +55,11 @@ class WordProblemsOptions(ToolEnvOptions):
         super().__post_init__()
         pair = len(self.steps) == 2 and self.steps[0] <= self.steps[1]
         require(pair, "steps", list(self.steps), f"must be {_STEPS}")
+        weights = self.step_weights
+        fitting = weights is None or len(weights) == self.steps[1] - self.steps[0] + 1
+        require(
+            fitting, "step_weights", list(weights or ()), f"must have one weight for each number in steps = {list(self.steps)}"
+        )
         one_call = self.expert_style == "single" and self.expert_tool == "calculator"
         require(not one_call, "expert_style", self.expert_style, "must be steps: the calculator does one operation a call")
 
@@ -79,11 +90,15 @@ class WordProblemQuestions(LazyQuestions):
         options = self._options
         rng = random.Random(f"{options.seed}/{self._split}/{index}")
         for _ in range(_ATTEMPTS):
-            low, high = options.steps
-            problem = make_problem(rng, (low, high), options.max_number, options.distractor_prob)
+            problem = make_problem(rng, self._num_steps(rng), options.max_number, options.distractor_prob)
             if split_of(problem) == self._split:
                 return problem
         raise ValueError(f"env_config.max_number = {options.max_number!r}: too few different problems; raise it")
+
+    def _num_steps(self, rng: random.Random) -> int:
+        low, high = self._options.steps
+        weights = self._options.step_weights
+        return rng.randint(low, high) if weights is None else rng.choices(range(low, high + 1), weights)[0]
 
     def make(self, index: int) -> Question:
         """Question ``index``."""

@@ -73,9 +73,9 @@ def compositions(num_steps: int) -> tuple[Composition, ...]:
     return tuple(composition for composition in found if composition.num_steps == num_steps)
 
 
-def make_problem(rng: random.Random, steps: tuple[int, int], max_number: int, distractor_prob: float) -> WordProblem:
-    """Draw one problem of ``steps[0]`` to ``steps[1]`` operations with numbers up to ``max_number``."""
-    choices = compositions(rng.randint(*steps))
+def make_problem(rng: random.Random, num_steps: int, max_number: int, distractor_prob: float) -> WordProblem:
+    """Draw one problem of ``num_steps`` operations with numbers up to ``max_number``."""
+    choices = compositions(num_steps)
     for _ in range(_ATTEMPTS):
         composition = rng.choice(choices)
         worked_out = _work_out(composition, rng, max_number)
@@ -84,7 +84,7 @@ def make_problem(rng: random.Random, steps: tuple[int, int], max_number: int, di
             text = _told(composition, slots, rng, max_number, distractor_prob)
             numbers = tuple(number for piece_slots in slots for number in piece_slots.values())
             return WordProblem(composition.name, numbers, text, operations)
-    raise ValueError(f"env_config.max_number = {max_number!r}: no story of {steps} steps works out; raise it")
+    raise ValueError(f"env_config.max_number = {max_number!r}: no story of {num_steps} steps works out; raise it")
 
 
 def draw_number(how: str, x: int, max_number: int, rng: random.Random) -> int | None:
