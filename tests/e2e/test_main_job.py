@@ -43,7 +43,8 @@ LEARNER = (
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Trial]:
     folder = tmp_path_factory.mktemp("main_job")
-    path = str(short_job(folder))
+    warm = {"num_trajectories": 64, "batch_size": 8, "folder": str(folder / "warm_start")}
+    path = str(short_job(folder, task={}, warm_start=warm, max_response_tokens=160))
     # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
     done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

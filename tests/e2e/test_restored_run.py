@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cli_runs import run_here
-from jobs import Trial, TrialHere, at, built_here, example, short_job
+from jobs import PROMPTED, Trial, TrialHere, at, built_here, short_job
 from sums import write_sums
 
 pytestmark = pytest.mark.e2e
@@ -85,7 +85,7 @@ def test_the_checkpoint_is_evaluated_as_its_run_was_set(
     assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
     budgets = {"max_prompt_tokens": 384, "max_response_tokens": 128, "max_step_tokens": 32, "max_tool_calls": 2}
     assert {name: found[name] for name in budgets} == budgets
-    own = example("rapo_math.yaml")["config"]["protocol"]
+    own = PROMPTED["protocol"]
     assert found["protocol"]["system_prompt"] == own["system_prompt"]
     assert found["protocol"]["examples"] == [list(pair) for pair in own["examples"]]
     assert found["env_config"]["reward"] == {"correct": 1.0, "format": 0.5}

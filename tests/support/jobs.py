@@ -45,6 +45,26 @@ SHORT: dict[str, Any] = {
     "engine": {"dtype": "float32"},
     "env_config": {"num_train": 40, "num_test": 2, "reward": {"correct": 1.0, "format": 0.5}},
 }
+# A task in which a model that was taught nothing, or a small one, has a chance: worked examples in the prompt, a line of Python.
+PROMPTED: dict[str, Any] = {
+    "warm_start": None,
+    "env_config": {"steps": [1, 2], "tools": ["python"], "expert_style": "single", "max_tool_calls": 2},
+    "max_prompt_tokens": 384,
+    "protocol": {
+        "system_prompt": "Solve the problem with Python.",
+        "question_template": "{question}\nAnswer with <python>one calculation</python> and <answer>.",
+        "examples": [
+            [
+                "Tom has 3 apples and buys 5 more. How many apples does he have?",
+                "<python>3 + 5</python>\n<result>\n8\n</result>\n<answer>\\boxed{8}</answer>",
+            ],
+            [
+                "A box holds 4 cups. Mia buys 6 boxes and breaks 3 cups. How many cups are left?",
+                "<python>4 * 6 - 3</python>\n<result>\n21\n</result>\n<answer>\\boxed{21}</answer>",
+            ],
+        ],
+    },
+}
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +83,13 @@ def example(name: str) -> dict[str, Any]:
     return experiment
 
 
-def short_job(folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, **changes: Any) -> Path:
-    """Write the shortened job of an example as ``folder/job.yaml``."""
+def short_job(
+    folder: Path, name: str = "rapo_math.yaml", iterations: int = 2, task: Mapping[str, Any] = PROMPTED, **changes: Any
+) -> Path:
+    """Write the shortened job of an example as ``folder/job.yaml``; ``task`` lies over its own."""
     experiment = example(name)
     buffer = {"step_trace_buffer": {"uri": str(folder / "step_traces.db"), "max_traces": 40}}
-    config = merged(merged(experiment["config"], SHORT), merged(buffer, changes))
+    config = merged(merged(merged(experiment["config"], SHORT), task), merged(buffer, changes))
     short = merged(experiment, {"config": config, "stop": {"training_iteration": iterations}})
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump({"short": short}), encoding="utf-8")
