@@ -45,7 +45,8 @@ SHORT: dict[str, Any] = {
     "engine": {"dtype": "float32"},
     "env_config": {"num_train": 40, "num_test": 2, "reward": {"correct": 1.0, "format": 0.5}},
 }
-# A task in which a model that was taught nothing, or a small one, has a chance: worked examples in the prompt, a line of Python.
+# A task in which a model that was taught nothing, or a small one, has a chance:
+# worked examples in the prompt, a line of Python.
 PROMPTED: dict[str, Any] = {
     "warm_start": None,
     "env_config": {"steps": [1, 2], "tools": ["python"], "expert_style": "single", "max_tool_calls": 2},
