@@ -14,6 +14,7 @@ from small_model import save_speaking_model
 pytestmark = pytest.mark.e2e
 
 SMALL: dict[str, Any] = {
+    "warm_start": None,
     "model.gradient_checkpointing": False,
     "engine.max_num_seqs": 8,
     "engine.kv_cache_gib": 0.2,

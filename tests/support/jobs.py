@@ -51,7 +51,10 @@ PROMPTED: dict[str, Any] = {
     "warm_start": None,
     "env_config": {"steps": [1, 2], "tools": ["python"], "expert_style": "single", "max_tool_calls": 2},
     "max_prompt_tokens": 384,
+    "max_tool_calls": 2,
+    "num_minibatches": 1,
     "protocol": {
+        "retrieval_sentence": "Additional context follows; use it if it helps.",
         "system_prompt": "Solve the problem with Python.",
         "question_template": "{question}\nAnswer with <python>one calculation</python> and <answer>.",
         "examples": [
