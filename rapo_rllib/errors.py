@@ -27,6 +27,10 @@ class RequestError(RolloutError):
     """One request is refused (too long for the model, say, or its prompt over the budget); the others run on."""
 
 
+class GivenUpError(RolloutError):
+    """A trajectory is not wanted any more: its group has become too old to train on."""
+
+
 class AgentError(RolloutError):
     """An off-policy agent cannot be asked at all, or does not write; building a buffer with it stops."""
 

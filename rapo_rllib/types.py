@@ -37,6 +37,9 @@ class Question:
         return tuple(filter(None, (self.answer, *self.aliases)))
 
 
+STEP, LESSON = "step", "lesson"  # kinds of a step trace
+
+
 @dataclass(frozen=True)
 class StepTrace:
     """A step that an off-policy agent wrote (value), with the history it followed (key). algorithm.md section 4.
@@ -53,6 +56,13 @@ class StepTrace:
     step_index: int = 0
     source: str = ""
     weight_version: int = -1  # of the policy that wrote it during training; -1: an off-policy agent did, beforehand
+    kind: str = STEP  # or LESSON: a rule drawn from several trajectories; its history is a place where it may help
+    lesson_of: tuple[str, ...] = ()  # ids of the trajectories that a lesson was drawn from
+
+    @property
+    def is_lesson(self) -> bool:
+        """Whether it is a rule, and no step that anybody took."""
+        return self.kind == LESSON
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,21 @@ class Retrieval:
     answer: str = ""  # that it gives; empty: it gives none
     text_start: int = -1  # as in Step
     text: str = ""  # of the step trace
+    unshown: float | None = None  # what a twin earned that was not shown it; None: there was none, or it failed
+    lesson: bool = False  # a rule, and no step
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it shows what a solver did, so that it can be imitated."""
+        return not self.lesson and self.source != FALLBACK
+
+
+@dataclass(frozen=True)
+class PreferredStep:
+    """A step of the Step-Trace Buffer that is preferred to one that the policy wrote, in the place of it."""
+
+    step: int  # index into Trajectory.steps of the policy's own
+    token_ids: tuple[int, ...]  # as the policy would have written it, up to its tool call's result
 
 
 @dataclass
@@ -177,7 +202,7 @@ class Trajectory:
     prompt_ids: Sequence[int]  # [P], shared by the group
     question_text: str = ""  # as the environment put it
     hybrid: bool = False  # may retrieve; on-policy trajectories never do
-    policy_version: int = 0  # of the weights that wrote it; an expert's: of those that are trained
+    policy_version: int = 0  # of the weights that began it; an expert's: of those that are trained
     origin: str = ROLLOUT  # rollout; off-policy: expert, or replay (an earlier rollout of the policy's own)
     token_ids: list[int] = field(default_factory=list)  # [T]
     kinds: list[int] = field(default_factory=list)  # [T] TokenKind
@@ -202,7 +227,12 @@ class Trajectory:
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member, or
     # of a try of one whose environment failed, which has no member's number. Empty: all its own.
     segments: list[tuple[int, int]] = field(default_factory=list)
+    # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
+    version_changes: list[tuple[int, int]] = field(default_factory=list)
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
+    preferred: list[PreferredStep] = field(default_factory=list)  # trained beside its own steps (step_comparison: implicit)
+    # what a discriminator paid each step (step_comparison: inverse); in no reward above. Empty: nothing
+    comparison_rewards: list[float] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
         """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
@@ -216,11 +246,12 @@ class Trajectory:
             retrievals=list(self.retrievals),
             earlier=dict(self.earlier),
             segments=[*self.segments, (len(self.token_ids), member)],
+            version_changes=list(self.version_changes),
         )
 
     @property
     def step_rewards(self) -> list[float]:
-        """What each step earned; together the reward of the trajectory.
+        """The rewards of the steps; together the reward of the trajectory.
 
         It is what was paid at the step, and what the end paid for it (``earlier``); the last step has the rest.
 
@@ -246,14 +277,45 @@ class Trajectory:
         """The step traces that it asked for itself."""
         return [retrieval for retrieval in self.retrievals if retrieval.start >= self.own_start]
 
-    def append_policy(self, token_ids: Sequence[int], logprobs: Sequence[float], entropies: Sequence[float]) -> Step:
-        """Append one generated step. Raises ``ValueError`` if the three lists differ in length."""
+    @property
+    def newest_version(self) -> int:
+        """Of the weights that wrote its last policy tokens."""
+        return self.version_changes[-1][1] if self.version_changes else self.policy_version
+
+    @property
+    def token_versions(self) -> list[int]:
+        """Version of the weights for each response token, ``[T]``; it says something where the policy wrote.
+
+        Example: begun by version 3, from token 2 on written by version 4, four tokens: ``[3, 3, 4, 4]``.
+        """
+        versions, version, start = [], self.policy_version, 0
+        for change, other in [*self.version_changes, (len(self.token_ids), 0)]:
+            versions += [version] * (change - start)
+            version, start = other, change
+        return versions
+
+    def append_policy(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        entropies: Sequence[float],
+        versions: Sequence[int] | None = None,
+    ) -> Step:
+        """Append one generated step; ``versions`` of the weights by token, None: the same as before.
+
+        Raises:
+            ValueError: the lists differ in length.
+        """
         if not len(token_ids) == len(logprobs) == len(entropies):
             raise ValueError(
                 f"a generated step needs one logprob and one entropy per token: got {len(token_ids)} tokens, "
                 f"{len(logprobs)} logprobs, {len(entropies)} entropies"
             )
         start = len(self.token_ids)
+        if versions is not None:
+            for token, version in enumerate(_as_many(versions, token_ids), start):
+                if version != self.newest_version:
+                    self.version_changes.append((token, version))
         self.token_ids.extend(token_ids)
         self.kinds.extend([TokenKind.POLICY] * len(token_ids))
         self.logprobs.extend(logprobs)
@@ -287,6 +349,7 @@ class Trajectory:
                 len(self.token_ids),
                 noisy=retrieved.noisy,
                 text=trace.text,
+                lesson=trace.is_lesson,
             )
         )
 
@@ -337,7 +400,7 @@ class TrajectoryGroup:
 
     question: Question
     trajectories: list[Trajectory]  # rolled out by the present policy: what the metrics of a rollout are about
-    policy_version: int = 0
+    policy_version: int = 0  # of the weights that began it
     off_policy: list[Trajectory] = field(default_factory=list)
 
     @property
@@ -360,3 +423,9 @@ class TrajectoryGroup:
     def member_rewards(self) -> list[float]:
         """Outcome rewards of all members."""
         return [t.reward for t in self.members]
+
+
+def _as_many(versions: Sequence[int], token_ids: Sequence[int]) -> Sequence[int]:
+    if len(versions) != len(token_ids):
+        raise ValueError(f"a generated step needs one version per token: got {len(versions)} for {len(token_ids)} tokens")
+    return versions

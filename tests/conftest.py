@@ -25,6 +25,8 @@ hypothesis.settings.load_profile("unhurried")
 QUIET = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
+    # as Ray gives its workers: sums of several threads differ in their last bits, and threads that wait for each other spin
+    "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -33,8 +35,6 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
 }
-if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
-    QUIET["OMP_NUM_THREADS"] = "1"  # where several processes share the cores, threads that wait for each other only spin
 for name, value in QUIET.items():
     os.environ.setdefault(name, value)
 

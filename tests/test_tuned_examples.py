@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_templates import tokenizer_of
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.options import RunOptions
@@ -55,6 +55,7 @@ def test_all_are_here() -> None:
         "rapo_pbt.yaml",
         "arpo_math.yaml",
         "rapo_search.yaml",
+        "rapo_reasoning_gym.yaml",
         "rapo_tau2_retail.yaml",
         "rapo_treasure_hunt.yaml",
     }
@@ -182,6 +183,22 @@ def test_the_tau2_job_with_a_model_of_this_machine(smollm2: Path, tmp_path: Path
     assert max(solutions) < config["max_response_tokens"]
 
 
+def test_the_reasoning_gym_job_fits_its_budgets(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.chdir(tmp_path)
+    config = config_of("rapo_reasoning_gym")
+    job = made(config)
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    env = job.question_source.env_maker()()
+    chat = make_protocol(tokenizer, job.settings.protocol, env)
+    questions = job.question_source.questions("train")
+    assert max(len(chat.prompt_ids(question.text, question)) for question in questions) <= config["max_prompt_tokens"]
+    experts = list(job.question_source.expert_trajectories())
+    assert len(experts) == len(questions) == 400
+    longest = max(len(tokenizer.encode("".join(one.steps))) for one in experts)
+    assert 2 * longest < config["max_response_tokens"], "a retrieved step fits, too"
+
+
 def test_the_papers_settings() -> None:
     (path,) = (path for path in EXAMPLES if path.stem == "rapo_math_7b")
     config = made(configs(path)[0])
@@ -189,3 +206,16 @@ def test_the_papers_settings() -> None:
     for key in ("questions_per_step", "group_size", "num_hybrid", "retrieval_prob", "lr", "num_minibatches", "temperature"):
         assert getattr(config, key) == getattr(paper, key), key
     assert config.settings.objective == paper.settings.objective
+
+
+@pytest.mark.parametrize("name", ["rapo_math", "rapo_math_lora", "rapo_sweep", "rapo_asha", "rapo_pbt"])
+def test_jobs_that_retrieve_have_step_traces_of_every_training_question_and_a_prompt_that_explains_them(name: str) -> None:
+    config = config_of(name)
+    assert "max_traces" not in config["step_trace_buffer"] and "filter" not in config["step_trace_buffer"]
+    assert "<retrieve>" in config["protocol"]["system_prompt"]
+    source = made(config).question_source
+    experts = list(source.expert_trajectories())
+    asked = {question.id for question in source.questions("train")}
+    assert {expert.question.id for expert in experts} == asked and len(asked) == 600
+    assert {len(expert.steps) for expert in experts} == {3, 4}  # two or three dependent calls, and the answer
+    assert config["env_config"]["max_tool_calls"] >= 3

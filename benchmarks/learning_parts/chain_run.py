@@ -43,10 +43,12 @@ class ChainRun:
 
         arm = dict(ARMS[self.arm])
         buffer = {"uri": str(Path(self.folder) / f"buffer-{self.calls}-{self.seed}.db"), **arm.pop("step_trace_buffer", {})}
+        engines = arm.pop("num_env_runners", 0)  # 0: one in this process
+        env = {"seed": self.seed, "lengths": [self.calls], "max_tool_calls": 5, **arm.pop("env_config", {})}
         return (
             RAPOConfig()
-            .environment(Chains, env_config={"seed": self.seed, "lengths": [self.calls], "max_tool_calls": 5})
-            .env_runners(num_env_runners=0)
+            .environment(Chains, env_config=env)
+            .env_runners(num_env_runners=engines)
             .learners(num_learners=0)
             .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=200)
             .debugging(seed=self.seed)

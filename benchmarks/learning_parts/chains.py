@@ -22,6 +22,7 @@ from rapo_rllib.envs.base import LazyQuestions, check_split
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.rewards import Episode, Score, shared_scorer
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question
 
@@ -93,6 +94,22 @@ def split_of(chain: Chain) -> str:
 def answer_text(value: int) -> str:
     """The last step."""
     return f"<answer>\\boxed{{{value}}}</answer>"
+
+
+def paid_steps(answer: str | None, question: Question, episode: Episode) -> Score:
+    """A scorer: the answer as always, and 1 to each step that calculates a value of the chain for the first time.
+
+    It tells more than the answer does, so what is learned with it is to be held against what others learn with it.
+    """
+    missing = [str(value) for value in parse_chain(question.text).values[1:]]
+    earned = []
+    for step in episode.steps:
+        found = step.tool is not None and step.observation in missing
+        if found:
+            missing.remove(step.observation)
+        earned.append(float(found))
+    score = shared_scorer("math")(answer, question, episode)
+    return Score(score.value, score.correct, steps=earned)
 
 
 @dataclass(frozen=True)

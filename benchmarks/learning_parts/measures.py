@@ -48,6 +48,18 @@ def cost_until(rows: Sequence[dict[str, Any]], accuracy: float, cost: str) -> fl
     return next((float(row[cost]) for row in rows if row.get("accuracy", -1.0) >= accuracy), None)
 
 
+def first_success(rows: Sequence[dict[str, Any]]) -> int | None:
+    """The first iteration, from 1, in which a training trajectory earned a reward; None: there was none."""
+    rewards = [row["reward"] for row in rows if "reward" in row]
+    return next((number for number, reward in enumerate(rewards, start=1) if reward > 0), None)
+
+
+def waited(runs: Sequence[Sequence[dict[str, Any]]]) -> float:
+    """Share of right trajectories among all of the iterations up to a run's first right one, that one included."""
+    rewards = [[row["reward"] for row in rows if "reward" in row][: first_success(rows)] for rows in runs]
+    return float(np.mean([reward for of_run in rewards for reward in of_run]))
+
+
 def area(rows: Sequence[dict[str, Any]]) -> float:
     """Mean held-out accuracy over the generated tokens: the area below the curve over its width."""
     points = [(row["tokens"], row["accuracy"]) for row in rows if "accuracy" in row]

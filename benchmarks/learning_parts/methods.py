@@ -6,18 +6,26 @@ from typing import Any
 
 BASELINE = "grpo"  # what the main arms are paired with
 
+_GRPO = {"preset": "grpo", "clip_high": 0.28}
+_BRANCHING = {"initial": 4, "branches": 2, "rule": "coin", "base_prob": 0.5, "entropy_weight": 0.2}
+_UNSURE = {"initial": 2, "branches": 4, "rule": "threshold", "threshold": 0.5, "entropy_weight": 1.0, "entropy_tokens": 1}
+_AGAIN = {"num_train": 64}  # of 400: each question comes four to six times
+_PAID = {"scorer": "learning_parts.chains:paid_steps", "reward": {"steps": 0.2}}  # right values on the way earn 0.2 each
+# R1-Searcher's two stages: first the way, then the answer alone. 2,000 env steps are about a third of the budget
+_STAGES = {
+    "scorer": "learning_parts.chains:paid_steps",
+    "reward": {"steps": [[0, 0.2], [2000, 0.2], [2001, 0.0]], "correct": [[0, 0.0], [2000, 0.0], [2001, 1.0]]},
+}
+
 ARMS: dict[str, dict[str, Any]] = {
-    "grpo": {"preset": "grpo", "clip_high": 0.28},
+    "grpo": _GRPO,
+    "grpo_same_rate": _GRPO,  # with RAPO's learning rate
     "rapo": {},
     "rapo_hidden": {"step_trace_buffer": {"filter": {"hide_answers": True}}},  # no step trace that shows the answer
-    "rapo_other": {"step_trace_buffer": {"filter": {"question": "other"}}},  # no step of the very question
     "luffy": {"preset": "luffy"},  # whole trajectories of the expert, trained on
     "trajectories": {"preset": "trajectory_retrieval"},  # whole trajectories of the expert, shown
-    "arpo": {
-        "preset": "grpo",
-        "clip_high": 0.28,
-        "branching": {"initial": 4, "branches": 2, "rule": "coin", "base_prob": 0.5, "entropy_weight": 0.2},
-    },
+    "arpo": {**_GRPO, "branching": _BRANCHING},
+    "arpo_unsure": {**_GRPO, "branching": _UNSURE},  # forks where the next token is less sure than the first one was
     **{f"noise_{p}": {"retrieval_noise": p} for p in (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)},
     "oracle": {"retrieval_noise": 0.5, "retrieval_quality": "oracle", "retrieval_timing": "none"},
     "z_less_on_policy": {"retrieval_baseline": "on_policy"},
@@ -26,6 +34,24 @@ ARMS: dict[str, dict[str, Any]] = {
     "removed": {"shown_steps": "removed"},  # what was written behind a shown step is trained without it, too
     "imitated": {"shown_steps": "imitated"},  # the shown step is trained on, as the policy's own
     "own": {"shown_steps": "own"},  # both
+    "grpo_steps": {**_GRPO, "env_config": _PAID},  # steps are paid, and the trajectory is credited with the sum
+    "grpo_step_credit": {**_GRPO, "env_config": _PAID, "credit": "step"},
+    "turn_reached": {"preset": "mt_grpo", "clip_high": 0.28, "env_config": _PAID},
+    "turn_group": {**_GRPO, "env_config": _PAID, "credit": "turn"},
+    "two_stages": {**_GRPO, "env_config": _STAGES},
+    "rapo_steps": {"env_config": _PAID},
+    "rapo_step_credit": {"env_config": _PAID, "credit": "step"},
+    "retrieval_credit": {"retrieval_credit": "step"},
+    "counterfactual": {"retrieval_quality": "counterfactual", "retrieval_timing": "none"},
+    "gigpo": {"preset": "gigpo", "clip_high": 0.28},
+    "gigpo_branches": {"preset": "gigpo", "clip_high": 0.28, "branching": _BRANCHING},
+    "exgrpo": {"preset": "exgrpo", "clip_high": 0.28},
+    "grpo_again": {**_GRPO, "env_config": _AGAIN},  # questions come several times, so that there is something to replay
+    "exgrpo_again": {"preset": "exgrpo", "clip_high": 0.28, "env_config": _AGAIN},
+    "stepagent_implicit": {"preset": "stepagent_implicit", "clip_high": 0.28},  # the buffer's nearest step is preferred
+    "stepagent_inverse": {"preset": "stepagent_inverse", "clip_high": 0.28},  # a discriminator of both steps pays
+    "two_engines": {"num_env_runners": 2},  # RAPO on two engines in processes of their own, each update waits for its rollouts
+    "stale_2": {"num_env_runners": 2, "max_staleness": 2},  # they go on beside updates
     "m_0": {"importance_shaping_weight": 0.0},
     "m_1": {"importance_shaping_weight": 1.0, "shaping_order": "after_clip"},  # before it, it would pass the clip by itself
 }
@@ -41,9 +67,38 @@ ABLATIONS = {
     "m_0": "rapo",
     "m_1": "rapo",
 }
-RATED = ("grpo", "rapo", "luffy", "trajectories")  # those whose learning rate is chosen; the others have RAPO's, ARPO GRPO's
+# What is learned from a retrieved step, and who is credited: each paired with RAPO and with GRPO. arm -> seeds, from 0 on
+CREDIT = {
+    **dict.fromkeys(("removed", "imitated", "own"), 21),
+    **dict.fromkeys(("grpo_steps", "grpo_step_credit", "turn_reached", "turn_group", "two_stages"), 10),
+    **dict.fromkeys(("rapo_steps", "rapo_step_credit", "retrieval_credit", "counterfactual"), 10),
+    **dict.fromkeys(("stepagent_implicit", "stepagent_inverse"), 10),
+    **dict.fromkeys(("gigpo", "gigpo_branches", "arpo", "arpo_unsure", "exgrpo", "grpo_again", "exgrpo_again"), 10),
+}
+# arm of CREDIT -> the arm that has the same reward or the same rollouts, and the plain credit
+CONTROLS = {
+    "grpo_step_credit": "grpo_steps",
+    "turn_reached": "grpo_steps",
+    "turn_group": "grpo_steps",
+    "two_stages": "grpo_steps",
+    "rapo_step_credit": "rapo_steps",
+    "gigpo_branches": "arpo",
+    "arpo_unsure": "arpo",
+    "exgrpo_again": "grpo_again",
+}
+BRANCHING = ("arpo", "arpo_unsure", "gigpo_branches")  # of CREDIT: those that share what branches have in common
+STALE = ("stale_2", "two_engines")  # an arm, and what it is compared with: does it learn as much when nothing waits?
+SAME_RATE = "grpo_same_rate"  # a check at two calculations, where GRPO's own rate, chosen at three, may be too high
+RATED = ("grpo", "rapo", "luffy", "trajectories")  # those whose learning rate is chosen
 
 
 def rated(arm: str) -> str:
-    """The arm whose learning rate an arm has."""
-    return arm if arm in RATED else "grpo" if arm == "arpo" else "rapo"
+    """The arm whose learning rate an arm has: RAPO's if it is RAPO with other keys, else GRPO's.
+
+    StepAgent's have LUFFY's: as there, steps of the expert teach something in every group from the first iteration on.
+    """
+    if arm.startswith("stepagent"):
+        return "luffy"
+    if arm == SAME_RATE:
+        return "rapo"
+    return arm if arm in RATED else "grpo" if "preset" in ARMS[arm] else "rapo"

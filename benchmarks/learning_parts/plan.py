@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from learning_parts.methods import ABLATIONS, MAIN, NOISE, RATED
+from learning_parts.methods import ABLATIONS, CREDIT, MAIN, NOISE, RATED, SAME_RATE, STALE
 
 CALLS = (2, 3, 4)  # calculations of a chain: an experiment of its own each
 PRIMARY = 3  # where noise, ablations and learning rates are looked at
 POLICIES = 3  # base policies that pass the gates
 SEEDS = 21  # of questions and chance; seed s begins with base policy s modulo POLICIES
+STALE_SEEDS = 5
 TIMED_SEEDS = (0, 1, 2)  # of which seconds are taken, in runs of their own, one at a time on an idle machine
 TOKENS = 40_000  # generated in training, per run
 RATES = (0.75e-4, 1.5e-4, 3e-4, 6e-4, 1.2e-3)
+LATER_RATES = {"grpo": (2.4e-3,)}  # tried after the study, to see whether its rate was too low; not chosen from
 RATE_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
 TARGET = 0.5  # held-out accuracy whose cost is reported
 EQUIVALENT = 0.03  # a difference within this is none
 WORD_ARMS = ("grpo", "rapo", "rapo_hidden")
+WORD_MENDS = ("own",)  # of what is learned from a retrieved step, that which is tried with a language model
 WORD_SEEDS = 12
 WORD_POLICIES = 3
 WORD_TOKENS = 30_000
@@ -40,7 +43,10 @@ def runs() -> list[Planned]:
     """All that count, in the order in which they are done: the primary question first, seed by seed."""
     found = [Planned(arm, seed, calls) for calls in (PRIMARY, 2, 4) for seed in range(SEEDS) for arm in MAIN]
     others = [arm for arm in (*NOISE.values(), *ABLATIONS) if arm not in MAIN]
-    return found + [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm in others]
+    found += [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm in others]
+    found += [Planned(SAME_RATE, seed, 2) for seed in range(SEEDS)]
+    found += [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm, seeds in CREDIT.items() if seed < seeds]
+    return found + [Planned(arm, seed, PRIMARY) for seed in range(STALE_SEEDS) for arm in STALE]
 
 
 def timed_runs() -> list[Planned]:
@@ -50,4 +56,5 @@ def timed_runs() -> list[Planned]:
 
 def rate_runs() -> list[tuple[Planned, float]]:
     """The runs that learning rates are chosen by."""
-    return [(Planned(arm, seed, PRIMARY), rate) for arm in RATED for rate in RATES for seed in RATE_SEEDS]
+    rates = {arm: (*RATES, *LATER_RATES.get(arm, ())) for arm in RATED}
+    return [(Planned(arm, seed, PRIMARY), rate) for arm in RATED for rate in rates[arm] for seed in RATE_SEEDS]

@@ -10,6 +10,7 @@ import numpy as np
 
 from learning_parts.measures import area
 from learning_parts.methods import RATED, rated
+from learning_parts.plan import LATER_RATES
 from learning_parts.results import RESULTS, rows_of
 
 FILE = RESULTS / "rates.json"
@@ -29,7 +30,10 @@ def choose(folder: Path, file: Path = FILE, arms: Sequence[str] = RATED) -> dict
             found[facts["arm"]].setdefault(f"{facts['lr']:g}", []).append(round(area(rows[1:]), 4))
     if missing := [arm for arm, of_rates in found.items() if not of_rates]:
         raise ValueError(f"no run of {missing[0]} in {folder} has ended: python benchmarks/learning.py rates")
-    chosen = {arm: max(of_rates, key=lambda rate: float(np.mean(of_rates[rate]))) for arm, of_rates in found.items()}
+    later = {f"{rate:g}" for rates in LATER_RATES.values() for rate in rates}
+    chosen = {
+        arm: max(of_rates.keys() - later, key=lambda rate: float(np.mean(of_rates[rate]))) for arm, of_rates in found.items()
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"chosen": chosen, "mean_accuracy": found}, indent=1) + "\n")
     return {arm: float(rate) for arm, rate in chosen.items()}

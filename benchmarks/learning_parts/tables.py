@@ -1,4 +1,4 @@
-"""The figures of the study as Markdown tables, and their places in ``docs/learning.md``."""
+"""The figures of the study as Markdown tables, and their places in the pages of ``docs`` that tell them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from learning_parts.methods import CONTROLS
+from learning_parts.results import COSTS
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "learning.md"
+PAGES = (PAGE, PAGE.with_name("credit.md"), PAGE.with_name("rollout.md"))
 NAMES = {
     "grpo": "GRPO",
     "rapo": "RAPO",
@@ -16,14 +20,19 @@ NAMES = {
     "trajectories": "the expert's whole trajectories, retrieved",
 }
 
+WAITING = ("grpo", "rapo", "rapo_hidden")  # arms that learn from their own right trajectories alone
 WITHOUT_RETRIEVAL = ("grpo", "luffy")
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
     made = {f"chains-{calls}": _main(of_calls) for calls, of_calls in found["chains"].items()}
+    if found["chains"]:
+        made["first"] = _first(found["chains"])
     if found["words"]:
         made["words"] = _main(found["words"])
+    if found["words"] and found["words"]["credit"]:
+        made["words-credit"] = _credit(found["words"]["credit"])
     if found["noise"]:
         made["noise"] = _table(("p", "mean over the budget, %"), [(p, _percent(value)) for p, value in found["noise"].items()])
     if found["ablations"]:
@@ -32,10 +41,69 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
             for arm, one in found["ablations"].items()
         ]
         made["ablations"] = _table(("arm", "difference, points", "p (Holm)", "within ±3 points"), rows)
-    if found["seconds_to_half"]:
-        seconds = [(NAMES[arm], _cost({"median": value})) for arm, value in found["seconds_to_half"].items()]
-        made["seconds"] = _table(("arm", "seconds to 50 %"), seconds)
+    if found["credit"]:
+        made["credit"] = _credit(found["credit"])
+    if found["same_rate"]:
+        made["same_rate"] = _same_rate(found["same_rate"])
+    if found["seconds_alone"]:
+        seconds = [
+            (NAMES[arm], *(_cost({"median": one.get(arm)}) for one in (found["seconds_to_half"], found["seconds_alone"])))
+            for arm in found["seconds_alone"]
+        ]
+        made["seconds"] = _table(("arm", "all seeds, two runs at a time", "seeds 0 to 2, one at a time"), seconds)
     return made
+
+
+def _same_rate(found: Mapping[str, Any]) -> str:
+    rows = [("GRPO with RAPO's learning rate", _percent(found["mean_accuracy"]), "")]
+    rows += [(f"{NAMES[arm]}, minus this GRPO", "", _points(found[f"{arm}_minus"])) for arm in ("rapo", "rapo_hidden")]
+    return _table(("two calculations", "mean over the budget, %", "difference, points"), rows)
+
+
+def figures(found: Mapping[str, Any]) -> dict[str, str]:
+    """Name of a place within a line of a page -> what came out, in a few words."""
+    tasks = {**found["chains"], "words": found["words"]}
+    policies = {
+        f"policies-{task}": ", ".join(f"{100 * mean:+.0f}" for mean in one["by_policy"]) for task, one in tasks.items() if one
+    }
+    if stale := found["staleness"]:
+        waits, goes_on, difference = stale["two_engines"], stale["stale_2"], stale["difference"]
+        policies["staleness"] = (
+            f"{_percent(goes_on)} against {_percent(waits)} %, {_points(difference)} points, {goes_on['n']} seeds"
+        )
+    calls = {f"calls-{arm}": _calls(one) for arm, one in found["branching"].items() if "mean" in one}
+    return (
+        policies
+        | calls
+        | {
+            f"credit-{arm}": ", ".join(f"{100 * one[f'minus_{base}']['mean']:+.0f} to {name}" for base, name in _BASES.items())
+            for arm, one in found["credit"].items()
+        }
+    )
+
+
+def _calls(one: Mapping[str, Any]) -> str:
+    of = f"of {one['seeds']} runs"
+    return (
+        f"{one['mean']:.2f} of GRPO's ({one['low']:.2f} to {one['high']:.2f}, the {one['n']} pairs where both get there; "
+        f"{one['reached']} {of} do, of GRPO's {one['grpo_reached']})"
+    )
+
+
+_BASES = {"rapo": "RAPO", "grpo": "GRPO"}
+
+
+def _credit(found: Mapping[str, Any]) -> str:
+    rows = []
+    for arm, one in found.items():
+        control = f"{_minus(one, 'control')} (`{CONTROLS[arm]}`)" if "minus_control" in one else ""
+        rows.append((f"`{arm}`", _percent(one["mean_accuracy"]), _minus(one, "rapo"), _minus(one, "grpo"), control))
+    differences = ("minus RAPO, points, p (Holm)", "minus GRPO, points, p (Holm)", "minus its control, points, p (Holm)")
+    return _table(("arm", "mean over the budget, %", *differences), rows)
+
+
+def _minus(one: Mapping[str, Any], base: str) -> str:
+    return f"{_points(one[f'minus_{base}'])}, {_p(one[f'minus_{base}'])}"
 
 
 def _main(found: Mapping[str, Any]) -> str:
@@ -49,7 +117,7 @@ def _main(found: Mapping[str, Any]) -> str:
                 "" if minus is None else f"{_points(minus)}, {_p(minus)}",
                 f"{100 * one['accuracy_at_the_end']:.1f}",
                 f"{100 * one['pass_at_8']:.0f}",
-                "; ".join(_cost(one["until_half"][cost]) for cost in ("tokens", "tool_calls")),
+                "; ".join(_cost(one["until_half"][cost]) for cost in COSTS),
                 f"{one['diversity']:.2f}",
                 f"{100 * one['groups_with_signal']:.0f}",
                 f"{100 * one['late']['accuracy_others']:.0f}, {_retrieved(arm, one['late'])}",
@@ -57,8 +125,27 @@ def _main(found: Mapping[str, Any]) -> str:
         )
     head = (
         "arm", "mean over the budget, %", "minus GRPO, points, p (Holm)", "at the end, %", "pass@8, %",
-        "to 50 %: tokens; tool calls", "distinct", "groups with signal, %", "right at the end: own, with retrieval, %",
+        "to 50 %: tokens; tool calls; seconds", "distinct", "groups with signal, %", "right at the end: own, with retrieval, %",
     )  # fmt: skip
+    return _table(head, rows)
+
+
+def _first(chains: Mapping[str, Any]) -> str:
+    """When chance finds the first right trajectory."""
+    rows = []
+    for calls, of_calls in sorted(chains.items()):
+        for arm in (arm for arm in WAITING if arm in of_calls["arms"]):
+            one = of_calls["arms"][arm]
+            first = one["first_success"]
+            runs = f"{first['reached']} of {one['mean_accuracy']['n']}"
+            rows.append((calls, NAMES[arm], runs, _cost(first), f"{1000 * first['rate']:.1f}"))
+    head = (
+        "calculations",
+        "arm",
+        "runs with a right trajectory in training",
+        "first in iteration, median",
+        "of 1,000 until then",
+    )
     return _table(head, rows)
 
 
@@ -72,7 +159,8 @@ def _retrieved(arm: str, late: Mapping[str, float]) -> str:
 
 
 def _percent(value: Mapping[str, float]) -> str:
-    return f"{100 * value['mean']:.0f} ({100 * value['low']:.0f} to {100 * value['high']:.0f})"
+    mean, low, high = (round(100 * value[name]) for name in ("mean", "low", "high"))  # whole numbers have no -0
+    return f"{mean} ({low} to {high})"
 
 
 def _points(one: Mapping[str, float]) -> str:
@@ -87,10 +175,19 @@ def _cost(until: Mapping[str, Any]) -> str:
     return "never" if until["median"] is None else f"{until['median']:,.0f}"
 
 
-def written_into(page: str, made: Mapping[str, str]) -> str:
-    """The page with the tables between their marks, ``<!-- table NAME -->`` and ``<!-- end -->``, where it has them."""
+def written_into(page: str, made: Mapping[str, str], within: Mapping[str, str]) -> str:
+    """The page with what was made between its marks, where it has them.
 
-    def table(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{made[match[2]]}\n{match[4]}" if match[2] in made else match[0]
+    Args:
+        page: with ``<!-- table NAME -->`` and ``<!-- figure NAME -->``, each up to an ``<!-- end -->``.
+        made: tables, by name; they stand on lines of their own.
+        within: figures, by name; they stand within a line.
+    """
 
-    return re.sub(r"(<!-- table ([\w-]+) -->)(.*?)(<!-- end -->)", table, page, flags=re.DOTALL)
+    def text(match: re.Match[str]) -> str:
+        mark, kind, name, _, end = match.groups()
+        if name not in (found := made if kind == "table" else within):
+            return match[0]
+        return f"{mark}\n{found[name]}\n{end}" if kind == "table" else f"{mark}{found[name]}{end}"
+
+    return re.sub(r"(<!-- (table|figure) ([\w.-]+) -->)(.*?)(<!-- end -->)", text, page, flags=re.DOTALL)

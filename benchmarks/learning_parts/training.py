@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ def train(run: Any) -> None:
     import ray
 
     config = run.config()
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # engines in processes of their own make the environment
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algo = config.build_algo()
     totals = {"tokens": 0.0, "rollout_s": 0.0, "tool_calls": 0.0, "train_s": 0.0, "iteration": 0}
@@ -50,7 +54,11 @@ def train(run: Any) -> None:
 
 def _pass_at_8(algo: Any, count: int) -> float:
     """Of held-out questions, sampled as in training, without retrieval."""
-    sampled = algo.env_runner.sample(questions=algo.test_questions[:count], retrieval_prob=0.0, group_size=ATTEMPTS)
+    from rapo_rllib.env_runner.dispatch import sample_questions
+
+    asked = algo.test_questions[:count]
+    restore = partial(algo.bring_back_env_runners, algo.env_runner_group)
+    sampled = sample_questions(algo.env_runner_group, asked, restore=restore, retrieval_prob=0.0, group_size=ATTEMPTS)
     return solved_once([[trajectory.correct for trajectory in group.trajectories] for group in sampled.groups])
 
 

@@ -15,12 +15,18 @@ from rollout_parts.bench import Bench
 
 def fast_bench(bench: Bench, folder: Path) -> Bench:
     """The same bench, with a model of this kind and the same tokenizer; its files go into ``folder``. Closed with ``bench``."""
+    target = save_fast_model(bench.options.model, folder / "fast_model", bench.options.seed)
+    bench.others.append(Bench(replace(bench.options, model=str(target))))
+    return bench.others[-1]
+
+
+def save_fast_model(model: str, target: Path, seed: int) -> Path:
+    """Write such a model with the tokenizer of ``model``; returns its folder."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    target = folder / "fast_model"
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(bench.options.model))
-    torch.manual_seed(bench.options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model(model))
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -36,5 +42,4 @@ def fast_bench(bench: Bench, folder: Path) -> Bench:
     )
     LlamaForCausalLM(config).save_pretrained(target)
     tokenizer.save_pretrained(target)
-    bench.others.append(Bench(replace(bench.options, model=str(target))))
-    return bench.others[-1]
+    return target

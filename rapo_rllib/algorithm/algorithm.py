@@ -6,11 +6,12 @@ cursor --questions--> env runners --groups--> batching --> learners --weights, c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyarrow.fs import FileSystem
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -24,43 +25,43 @@ from ray.rllib.utils.metrics import (
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
     TIMERS,
 )
-from ray.rllib.utils.schedules.scheduler import Scheduler
 from ray.tune.result import TRIAL_INFO
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.algorithm.sampling import Sampling
+from rapo_rllib.algorithm.state import RunState
+from rapo_rllib.algorithm.trial_files import keep_not_finite, write_held_out, write_trial_transcripts
 from rapo_rllib.algorithm.warm_start import started_from, warm_start
-from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
-from rapo_rllib.checkpoints.algorithm import SavesCheckpoints
-from rapo_rllib.env_runner.batch import sample_batch
-from rapo_rllib.env_runner.dispatch import sample_questions
-from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
-from rapo_rllib.env_runner.one_step_off import OneStepOffSampler
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.buffer.layered import BufferView
+from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, located
+from rapo_rllib.checkpoints.export import export_policy
+from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics, staleness_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.monitoring.progress import Progress
-from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.settings import Settings
-from rapo_rllib.types import Question
 from rapo_rllib.weights.canary import Canary, canary_sequences
 from rapo_rllib.weights.sync import SyncReport, WeightSync, sync_metrics
+
+if TYPE_CHECKING:
+    from rapo_rllib.algorithm.step_comparison import StepComparison
 
 _PHASES = {  # timer -> what a live display shows
     "rollout": "sampling",
     "update": "updating",
-    "wait_for_rollout": "awaiting rollouts",
     "buffer": "keeping own steps",
     "sync": "syncing weights",
 }
 
 
-class RAPO(SavesCheckpoints, Algorithm):
+class RAPO(Algorithm):
     """Retrieval-Augmented Policy Optimization (arXiv 2603.03078)."""
 
     config: RAPOConfig
@@ -77,7 +78,7 @@ class RAPO(SavesCheckpoints, Algorithm):
         """The paper's hyper-parameters."""
         return RAPOConfig(algo_class=cls)
 
-    def __init__(self, config: Any = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: AlgorithmConfig | None = None, *args: Any, **kwargs: Any) -> None:
         # RLlib drops what Tune says of the trial: all trials of a sweep would have one name, and one collection of grown traces
         self._tunes_trial = config.get(TRIAL_INFO) if isinstance(config, Mapping) else None
         super().__init__(config, *args, **kwargs)
@@ -94,17 +95,13 @@ class RAPO(SavesCheckpoints, Algorithm):
         train_questions = source.questions("train")
         self._cursor = QuestionCursor(train_questions, seed=settings.rllib.seed or 0)
         self.test_questions = list(source.questions("test")) if settings.rllib.evaluation_interval else []
-        chance: Any = settings.rollout.retrieval_prob
-        self._retrieval_prob = Scheduler(fixed_value_or_schedule=chance, framework="torch")
-        self._ahead = OneStepOffSampler(self._cursor) if settings.update.one_step_off else None
         self._weights_lock = threading.RLock()  # held while weights change or are read
         self._buffer: Any = None
-        self._retrieval_failures = RetrievalFailures(settings.run.max_retrieval_failure_share, settings.buffer.uri)
         self._buffer_updater: Any = None
-        self._idle_buffer: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
-        if settings.uses_retrieval:
+        self._step_comparison: StepComparison | None = None
+        if settings.uses_buffer:
             from rapo_rllib.algorithm.off_policy import open_buffer
 
             named = (self.progress, self.run_name, self.test_questions, train_questions)
@@ -114,11 +111,21 @@ class RAPO(SavesCheckpoints, Algorithm):
             config = self.config = started_from(config, self._warm_start)
         settings = config.settings
         self._off_policy_mixer = make_mixing(settings, source, self.progress)
+        if settings.objective.step_comparison != "none":
+            from rapo_rllib.algorithm.off_policy import make_comparison
+
+            self._step_comparison = make_comparison(settings)
+        replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
+        self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view)
+        cursor_state = self._sampling.cursor_state
+        more = {"off_policy": replay, "step_comparison": self._step_comparison}
+        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, more, self._buffer_updater)
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
-        if self.env_runner_group.local_env_runner is not None:
-            self.env_runner_group.local_env_runner.own_questions.cursor = self._cursor
+        with_policy = settings.run.export_with_checkpoints
+        self._checkpoints = AlgorithmCheckpoints(self.learner_group, self._weights_lock, with_policy)
+        self._sampling.start(self.env_runner_group, partial(self.bring_back_env_runners, self.env_runner_group))
         sequences = canary_sequences(load_tokenizer(settings.model))
         exact = settings.engine.dtype == settings.model.dtype == "float32"
         canary = Canary(sequences, settings.update.canary_tolerance, exact)
@@ -135,11 +142,97 @@ class RAPO(SavesCheckpoints, Algorithm):
         """Tune's id of the trial; outside Tune, where Ray calls every run "default", the name of the run's folder."""
         return RunName(Path(self.logdir).name) if self._trial_info is None else RunName(self.trial_id, tunes=True)
 
+    @override(Algorithm)
+    def save_to_path(
+        self, path: Any = None, *, state: Any = None, filesystem: FileSystem | None = None, use_msgpack: bool = False
+    ) -> str:
+        """Write a checkpoint: whole, or not at all; returns its path. See :class:`AlgorithmCheckpoints`.
+
+        Args:
+            path: of the checkpoint's folder, or the address of one on a remote storage; None: a temporary one.
+            state: not taken; a checkpoint is always of the present state.
+            filesystem: that ``path`` is on; None: what its address says.
+            use_msgpack: of ``algorithm_state``, in place of pickle.
+
+        Raises:
+            ValueError: ``state`` was given.
+            CheckpointError: a learner could not write; what was at ``path`` is still there.
+        """
+        if state is not None:
+            raise ValueError("RAPO.save_to_path: state cannot be given; the checkpoint is of the present state")
+        self.progress.phase("saving")
+        save_own = super().save_to_path
+
+        def write_own(folder: Path) -> None:
+            own = self.get_state(not_components=[name for name, _ in self.get_checkpointable_components()])
+            save_own(folder, state=own, use_msgpack=use_msgpack)
+
+        return self._checkpoints.save(path, filesystem, write_own, self.iteration, self._last_result)
+
+    @override(Algorithm)
+    def restore_from_path(self, path: Any, *args: Any, filesystem: FileSystem | None = None, **kwargs: Any) -> None:
+        """Go on from a checkpoint, on any number of learners and env runners; every engine then confirms its weights.
+
+        Args:
+            path: of the checkpoint's folder, or the address of one on a remote storage.
+            *args: RLlib's.
+            filesystem: that ``path`` is on; None: what its address says.
+            **kwargs: RLlib's; with ``component``, ``path`` is of that component alone, as RLlib writes it.
+
+        Raises:
+            CheckpointError: it is not complete, is damaged, or holds another model.
+            FileNotFoundError: there is nothing at ``path``.
+        """
+        restore_own = super().restore_from_path
+
+        def read_own(folder: Path) -> int:
+            restore_own(folder, *args, **kwargs)
+            return self._num_env_steps()
+
+        if kwargs.get("component") is not None:
+            filesystem, source = located(path, filesystem)
+            restore_own(source, *args, filesystem=filesystem, **kwargs)
+        else:
+            self._checkpoints.restore(path, filesystem, read_own)
+        self.sync_engines()
+
+    @override(Algorithm)
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """RLlib's, and where the run stands."""
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
+        return {**state, "rapo": self._run_state.get_state()}
+
+    @override(Algorithm)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the batch that would have come."""
+        self._sampling.forget()
+        super().set_state(state)
+        if "rapo" in state:
+            self._run_state.set_state(state["rapo"])
+        self._sampling.reached(self._num_env_steps())
+
+    def export_policy(self, folder: str | Path, merged: bool = True) -> Path:
+        """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load; returns the folder.
+
+        With remote learners the folder must be on storage that they share. With LoRA ``merged=False`` writes the adapters
+        alone, for ``PeftModel.from_pretrained``.
+
+        Raises:
+            ValueError: there are no adapters.
+            RuntimeError: no learner could write it.
+        """
+        return export_policy(self.settings.model, self.learner_group, folder, merged)
+
+    def _num_env_steps(self) -> int:
+        return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
+
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
         group = env_runner_group if env_runner_group is not None else self.env_runner_group
         with self._weights_lock:  # a runner that restarts beside an update waits for whole weights
             report = self._weight_sync.run(self.learner_group, group)
+            if group is self.env_runner_group:
+                self._sampling.set_version(report.version)
         if report.num_restarts:
             self.progress.say(f"{report.num_restarts} engine(s) could not load the weights, and were restarted with them")
         self._version = report.version
@@ -165,11 +258,8 @@ class RAPO(SavesCheckpoints, Algorithm):
     @override(Algorithm)
     def training_step(self) -> None:
         """Sample groups, update, sync."""
-        sample = self._sampling()
         with self._timed("rollout"):
-            result = sample() if self._ahead is None else self._ahead.take(sample)
-        if self._ahead is not None:
-            self._ahead.begin(sample)
+            result = self._sampling.take()
         steps = result.num_env_steps
         values = rollout_metrics(result, self.settings.objective)
         if self._off_policy_mixer is not None:
@@ -182,18 +272,15 @@ class RAPO(SavesCheckpoints, Algorithm):
             f"({values['tokens_per_s']:.0f} tokens/s, reward {values['episode_return_mean']:.3f}, "
             f"{values['retrieval/count']:.0f} retrievals); updating"
         )
-        if self.settings.run.transcripts:
-            self._write_transcripts(result)
+        write_trial_transcripts(self, result.groups)
+        self._compare_steps(result)
         batch = TrainingBatch.from_groups(result.groups, self.settings.objective, self.settings.update.num_minibatches)
-        lifetime = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        lifetime = self._num_env_steps()
         self._all_engines("sleep")
         with self._timed("update"), self._weights_lock:
-            self._update(batch, result, int(lifetime))
-        self._retrieval_prob.update(timestep=int(lifetime))
-        if self._ahead is not None:
-            with self._timed("wait_for_rollout"):
-                self._ahead.wait()
-        if self._off_policy_mixer is not None:  # not before: the rollout beside the update draws from the same store
+            self._update(batch, result, lifetime)
+        self._sampling.reached(lifetime)
+        if self._off_policy_mixer is not None:
             self._off_policy_mixer.source.remember(result.groups)
         if self._buffer_updater is not None:
             with self._timed("buffer"):
@@ -202,6 +289,16 @@ class RAPO(SavesCheckpoints, Algorithm):
                 self.metrics.log_value(("buffer", name), value, window=1)
         self._all_engines("wake")
         self._log_sync(self._timed_sync(), result)
+        self._sampling.end_update()
+
+    def _compare_steps(self, result: SampleResult) -> None:
+        """With the nearest ones in the buffer, where ``step_comparison`` asks for it."""
+        if self._step_comparison is None:
+            return
+        with self._timed("buffer"):
+            compared = self._step_comparison.take(result.groups)
+        for name, value in compared.items():
+            self.metrics.log_value(("step_comparison", name), value, window=1)
 
     def _all_engines(self, method: str) -> None:
         """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
@@ -213,59 +310,25 @@ class RAPO(SavesCheckpoints, Algorithm):
             return self.sync_engines()
 
     def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
-        for name, value in sync_metrics(report, [t.policy_version for t in result.trajectories]).items():
+        for name, value in (sync_metrics(report) | staleness_metrics(result.trajectories, report.version - 1)).items():
             self.metrics.log_value(("sync", name), value, window=1)
-        self.metrics.log_value(("sampling", "groups_dropped"), result.groups_dropped, window=1)
+        for name in ("groups_dropped", "groups_stale", "questions_again", "groups_under_way"):
+            self.metrics.log_value(("sampling", name), getattr(result, name), window=1)
 
     def _timed(self, phase: str) -> Any:
         self.progress.phase(_PHASES[phase])
         return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
+
+    def _buffer_view(self) -> BufferView | None:
+        return None if self._buffer_updater is None else self._buffer_updater.view()
 
     def _update(self, batch: TrainingBatch, result: SampleResult, lifetime: int) -> None:
         """Move the policy; a batch that ends the training because it is not finite is kept."""
         try:
             learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
         except NotFiniteError as error:
-            folder, filesystem = self._trial_folder("not_finite")
-            name = f"iteration_{self.iteration + 1:05d}"
-            path = save_batch(folder, f"{name}.pt", batch, filesystem)
-            write_transcripts(folder, f"{name}.jsonl", result.groups, filesystem, self.settings.objective)
-            raise NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.") from error
+            raise keep_not_finite(self, batch, result.groups, error) from error
         self.metrics.aggregate(learned, key=LEARNER_RESULTS)
-
-    def _write_transcripts(self, result: SampleResult) -> None:
-        folder, filesystem = self._trial_folder("transcripts")
-        keep = self.settings.run.transcripts_to_keep
-        write_iteration(folder, self.iteration + 1, result.groups, filesystem, self.settings.objective, keep)
-
-    def _trial_folder(self, name: str) -> tuple[str, Any]:
-        """A folder of the trial, and the file system it is on; Tune's working directory of a trial is not kept."""
-        if self._storage is None:
-            return f"{self.logdir}/{name}", None
-        return f"{self._storage.trial_fs_path}/{name}", self._storage.storage_filesystem
-
-    def _sampling(self) -> Callable[[], SampleResult]:
-        """Sampling as schedules have it now, whenever and wherever it runs: updates beside it move them on."""
-        steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
-        chance = float(self._retrieval_prob.get_current_value())
-        roll_out = partial(self._roll_out, retrieval_prob=chance, env_steps=steps)
-        return partial(sample_batch, roll_out, self._cursor, self.settings.update, self.settings.objective)
-
-    def _roll_out(self, batch: list[Question], retrieval_prob: float, env_steps: int) -> SampleResult:
-        result = sample_questions(
-            self.env_runner_group,
-            batch,
-            restore=lambda: self.bring_back_env_runners(self.env_runner_group),
-            timeout_s=self.settings.rllib.sample_timeout_s,
-            retrieval_prob=retrieval_prob,
-            env_steps=env_steps,
-            buffer_view=None if self._buffer_updater is None else self._buffer_updater.view(),
-        )
-        result.retrieval_prob = retrieval_prob
-        self._retrieval_failures.add(result.stats)
-        if self._off_policy_mixer is not None:
-            result.groups = self._off_policy_mixer.mixed(result.groups)
-        return result
 
     @override(Algorithm)
     def step(self) -> dict[str, Any]:
@@ -290,6 +353,10 @@ class RAPO(SavesCheckpoints, Algorithm):
             results["warm_start"] = {**self._warm_start.facts, "cached": self._warm_start.cached}
         results["rapo"] = self.run_summary.as_dict(self.progress.seconds)
         return results
+
+    def keep_held_out(self, result: SampleResult) -> None:
+        """Take the trajectories of an evaluation of the present weights."""
+        write_held_out(self, result.groups, self._version)
 
     @override(Algorithm)
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
@@ -330,10 +397,13 @@ class RAPO(SavesCheckpoints, Algorithm):
     @override(Algorithm)
     def cleanup(self) -> None:
         """Stop engines and learners, and let go of the buffer."""
-        ahead: OneStepOffSampler | None = getattr(self, "_ahead", None)
-        if ahead is not None:
-            ahead.close()
+        sampling: Sampling | None = getattr(self, "_sampling", None)  # None: setup failed before it
+        if sampling is not None:
+            sampling.close()
         super().cleanup()
+        comparison: StepComparison | None = getattr(self, "_step_comparison", None)
+        if comparison is not None:
+            comparison.close()
         if getattr(self, "_buffer", None) is not None:
             self._buffer_updater.close()
             self._buffer.close()

@@ -1,4 +1,4 @@
-"""What the driver does for the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
+"""Updates of the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
 
     groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> Milvus
                                            --view--> env runners, with the next rollout
@@ -108,7 +108,7 @@ class BufferUpdater:
         return {name: float(value) for name, value in values.items()}
 
     def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:
-        """What the policy wrote that may enter, and how many step traces may not, being of evaluation questions."""
+        """The policy's step traces that may enter, and how many may not, being of evaluation questions."""
         allowed, count = [], 0
         for group in groups:
             found = grown_candidates([group], self._settings.growth, self._protocol, self._settings.level)
@@ -176,5 +176,5 @@ class BufferUpdater:
 
 
 def _changing(trace: StepTrace) -> tuple[float, int]:
-    """What may change of a stored trace."""
+    """The fields of a stored trace that may change."""
     return trace.reward, trace.weight_version

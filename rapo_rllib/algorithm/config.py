@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
 from rapo_rllib.config.checks import check_applied_preset, check_together, known_keys
+from rapo_rllib.config.old_names import refuse_old_names, with_new_names
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
     from ray.rllib.core.learner.learner_group import LearnerGroup
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+    from rapo_rllib.algorithm.training_keys import TrainingKeys
 
 _RLLIBS_TRAINING = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs"}
 
@@ -55,8 +58,8 @@ class RAPOConfig(AlgorithmConfig):
             setattr(self, key, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Keys that were not there yet when a checkpoint was written get their defaults."""
-        self.__dict__.update({**default_keys(), **state})
+        """Keys that were not there yet when a checkpoint was written get their defaults, and renamed ones their new names."""
+        self.__dict__.update({**default_keys(), **with_new_names(state)})
 
     @classmethod
     def released_code(cls) -> RAPOConfig:
@@ -77,112 +80,21 @@ class RAPOConfig(AlgorithmConfig):
         """Environments, questions and expert of ``env`` and ``env_config``."""
         return QuestionSource.of(vars(self))
 
-    if TYPE_CHECKING:  # for editors and type checkers, which do not see what is made of the declarations; a test compares
-
-        def training(  # type: ignore[override]
-            self,
-            *,
-            model: Mapping[str, Any] = ...,
-            engine: Mapping[str, Any] = ...,
-            protocol: Mapping[str, Any] = ...,
-            step_trace_buffer: Mapping[str, Any] = ...,
-            warm_start: Mapping[str, Any] = ...,
-            group_size: int = ...,
-            num_hybrid: int = ...,
-            retrieval_prob: float | Sequence[Any] = ...,
-            retrieval_level: Literal["step", "trajectory"] = ...,
-            retrieval_query: Literal["history", "generated"] = ...,
-            retrieval_budget: Literal["response", "prompt_and_response"] = ...,
-            retrieval_noise: float = ...,
-            rollout_schedule: Literal["continuous", "lockstep"] = ...,
-            temperature: float = ...,
-            max_prompt_tokens: int = ...,
-            max_response_tokens: int = ...,
-            max_step_tokens: int | None = ...,
-            max_tool_calls: int = ...,
-            max_steps: int | None = ...,
-            tool_workers: int = ...,
-            step_timeout_s: float = ...,
-            env_retries: int = ...,
-            entropy_top_k: int | None = ...,
-            branching: Mapping[str, Any] | None = ...,
-            retrieval_advantage_weight: float = ...,
-            importance_shaping_weight: float = ...,
-            retrieval_credit: Literal["trajectory", "step"] = ...,
-            credit: Literal["trajectory", "step", "turn", "gigpo"] = ...,
-            step_discount: float = ...,
-            turn_advantage_weight: float = ...,
-            turn_baseline: Literal["group", "reached"] = ...,
-            state_advantage_weight: float = ...,
-            shaping_order: Literal["before_clip", "after_clip"] = ...,
-            clip_low: float = ...,
-            clip_high: float = ...,
-            dual_clip: float | None = ...,
-            clip_mode: Literal["hard", "gradient_preserving"] = ...,
-            importance_level: Literal["token", "sequence", "sequence_token"] = ...,
-            kl_coeff: float = ...,
-            loss_aggregation: Literal["trajectory", "token", "constant"] = ...,
-            overlong_buffer_share: float = ...,
-            overlong_penalty: float = ...,
-            mask_truncated: bool = ...,
-            off_policy_shaping: float | None = ...,
-            shown_steps: Literal["context", "removed", "imitated", "own"] = ...,
-            normalize_std: bool = ...,
-            advantage_epsilon: float = ...,
-            retrieval_quality: Literal["fall", "rise", "none", "oracle"] = ...,
-            retrieval_baseline: Literal["none", "on_policy"] = ...,
-            retrieval_timing: Literal["high_entropy", "low_entropy", "none"] = ...,
-            step_entropy_tokens: int | None = ...,
-            step_entropy_reduction: Literal["mean", "sum"] = ...,
-            importance_cap: float | None = ...,
-            branch_advantage: Literal["soft", "hard"] = ...,
-            questions_per_step: int = ...,
-            dynamic_sampling: bool = ...,
-            max_sampling_rounds: int = ...,
-            num_minibatches: int = ...,
-            max_tokens_per_micro_batch: int = ...,
-            old_logprobs: Literal["auto", "rollout", "learner"] = ...,
-            weight_decay: float = ...,
-            adam_betas: Sequence[float] = ...,
-            max_consecutive_nan: int = ...,
-            learner_num_threads: int | None = ...,
-            learner_parallelism: Literal["ddp", "fsdp"] = ...,
-            weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = ...,
-            one_step_off: bool = ...,
-            canary_tolerance: float | None = ...,
-            off_policy_trajectories: int = ...,
-            off_policy_source: Literal["expert", "replay"] = ...,
-            replay_per_question: int = ...,
-            replay_choice: Literal["newest", "value"] = ...,
-            replay_capacity: int = ...,
-            preset: Any = ...,
-            buffer_growth: Literal["none", "successful", "advantage"] = ...,
-            max_retrieval_failure_share: float = ...,
-            export_with_checkpoints: bool = ...,
-            evaluate_before_training: bool = ...,
-            transcripts: bool = ...,
-            transcripts_to_keep: int | None = ...,
-            time_budget_s: float | None = ...,
-            **rllibs: Any,
-        ) -> RAPOConfig:
-            """Set keys."""
-
-    else:
-
-        @override(AlgorithmConfig)
-        def training(self, **keys: Any) -> RAPOConfig:
-            """Set keys; the text is made of their declarations, below."""
-            given = {key: value for key, value in keys.items() if value is not NotProvided}
-            refuse_token(given.get("step_trace_buffer"))
-            refuse_unknown_keys(given, _RLLIBS_TRAINING | set(vars(self)))
-            if "model" in given:
-                given["language_model"] = given.pop("model")
-            if "preset" in given:
-                given = {**preset_change(vars(self), given.pop("preset")), **given}
-            super().training(**{key: given.pop(key) for key in _RLLIBS_TRAINING & given.keys()})
-            for key, value in given.items():
-                setattr(self, key, dict(value) if isinstance(value, Mapping) else value)
-            return self
+    # without RLlib's @override, which would hide the keys' types from editors and type checkers
+    def training(self, **keys: Unpack[TrainingKeys]) -> RAPOConfig:  # type: ignore[override]
+        """Set keys; signature and text are made of their declarations, below."""
+        given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
+        refuse_token(given.get("step_trace_buffer"))
+        refuse_old_names(given)
+        refuse_unknown_keys(given, _RLLIBS_TRAINING | set(vars(self)))
+        if "model" in given:
+            given["language_model"] = given.pop("model")
+        if "preset" in given:
+            given = {**preset_change(vars(self), given.pop("preset")), **given}
+        super().training(**{key: given.pop(key) for key in _RLLIBS_TRAINING & given.keys()})
+        for key, value in given.items():
+            setattr(self, key, dict(value) if isinstance(value, Mapping) else value)
+        return self
 
     @override(AlgorithmConfig)
     def update_from_dict(self, config_dict: dict[str, Any]) -> RAPOConfig:
@@ -193,6 +105,7 @@ class RAPOConfig(AlgorithmConfig):
             given = config_dict.pop("model")
             if "fcnet_hiddens" not in given:
                 self.language_model = dict(given)
+        refuse_old_names(config_dict)
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
         refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
         if "preset" in config_dict:
@@ -289,8 +202,10 @@ def _rllib_defaults() -> dict[str, Any]:
 
 
 def training_keys() -> Iterator[tuple[str, Any, str]]:
-    """Name, type and meaning of every key of RAPO's own that ``training()`` takes."""
-    yield from ((name, Mapping[str, Any], f"{cls.__doc__}".splitlines()[0]) for name, cls in NESTED.items())
+    """Name, type and meaning of every key of RAPO's own that ``training()`` takes; `training_keys.py` is made of them."""
+    optional = {name for name, default in default_keys().items() if default is None}
+    for name, cls in NESTED.items():
+        yield name, (dict | None) if name in optional else dict, f"{cls.__doc__}".splitlines()[0]
     yield from {name: (name, knob.kind, knob.meaning) for cls in FLAT for name, knob in knobs(cls).items()}.values()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
@@ -21,6 +22,7 @@ from rapo_rllib.types import ExpertTrajectory, Question
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.algorithm.run_name import RunName
+    from rapo_rllib.algorithm.step_comparison import StepComparison
     from rapo_rllib.buffer.store import StepTraceBuffer
 
 logger = logging.getLogger(__name__)
@@ -92,6 +94,17 @@ def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[
         return read_trace_file(named)
 
     return from_file
+
+
+def make_comparison(settings: Settings) -> StepComparison:
+    """The comparison that ``step_comparison`` asks for, with steps of the buffer: a lesson is none. The caller closes it."""
+    from rapo_rllib.algorithm.step_comparison import StepComparison
+    from rapo_rllib.buffer.store import StepTraceBuffer
+
+    steps = replace(settings.buffer, filter=replace(settings.buffer.filter, kind="step"))
+    buffer = StepTraceBuffer(steps)
+    writes = settings.objective.step_comparison == "implicit"
+    return StepComparison(settings, buffer, ChatProtocol(load_tokenizer(settings.model), settings.protocol) if writes else None)
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:

@@ -38,7 +38,7 @@ def check_parts(config: RAPOConfig) -> None:
     source.questions("train")
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
-    if settings.uses_retrieval:
+    if settings.uses_buffer:
         _check_buffer(settings.buffer)
     if settings.warm_start is not None:
         _check_warm_start(settings.warm_start, source)
@@ -60,7 +60,7 @@ def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> 
 
 
 def _check_evaluation_config(config: RAPOConfig) -> None:
-    """What is to differ in evaluation, which the engines that train do not read."""
+    """The keys that are to differ in evaluation, which the engines that train do not read."""
     if not config.evaluation_config:
         return
     if not config.evaluation_num_env_runners:

@@ -1,8 +1,8 @@
-"""Every key of RLlib's ``AlgorithmConfig``: whether RAPO or RLlib reads it in a training of RAPO, or what to use instead.
+"""The keys of RLlib's ``AlgorithmConfig`` that RAPO or RLlib reads in a training of RAPO; every other one is refused.
 
 RLlib keeps the settings of all its algorithms in one config, and most of them mean nothing to an engine that writes texts. A
-key that nobody reads is refused as soon as it has another value than ``RAPOConfig``'s own; a test holds the tables to RLlib's
-keys.
+key that nobody reads is refused as soon as it has another value than ``RAPOConfig``'s own, and the message says what to use
+instead, where there is something.
 """
 
 from __future__ import annotations
@@ -26,14 +26,8 @@ READ_BY_RAPO = (
     *("evaluation_sample_timeout_s", "custom_evaluation_function", "in_evaluation"),
 )
 READ_BY_RLLIB = (  # on the way that RAPO takes through it: resources, restarts, iterations, checkpoints, the learner's device
-    *(
-        "algo_class",
-        "env_runner_cls",
-        "log_level",
-        "placement_strategy",
-        "num_cpus_for_main_process",
-        "custom_resources_for_main_process",
-    ),
+    *("algo_class", "env_runner_cls", "log_level"),
+    *("placement_strategy", "num_cpus_for_main_process", "custom_resources_for_main_process"),
     *("num_cpus_per_env_runner", "custom_resources_per_env_runner", "validate_env_runners_after_construction"),
     *("max_requests_in_flight_per_env_runner", "restart_failed_env_runners", "ignore_env_runner_failures"),
     *("max_num_env_runner_restarts", "delay_between_env_runner_restarts_s", "env_runner_health_probe_timeout_s"),
@@ -47,124 +41,57 @@ READ_BY_RLLIB = (  # on the way that RAPO takes through it: resources, restarts,
     *("stats_cls_lookup", "_use_msgpack_checkpoints", "_validate_config", "_is_frozen", "_dont_auto_sync_env_runner_states"),
 )
 
-_TEXT = "actions and observations of RAPO are texts; leave it out"
-_TORCH = "RAPO trains with PyTorch; leave it out"
-_ONE_POLICY = "RAPO trains one policy; leave it out"
-_CONNECTORS = "RAPO has no connectors: what the policy is shown is up to `protocol` and the environment"
-_OWN_ROLLOUT = "RAPO samples whole trajectories: set questions_per_step, group_size and engine.max_num_seqs"
+_UNREAD = "nothing in a training of RAPO reads it; leave it out"
 _BATCH = "a batch is questions_per_step groups of group_size trajectories, cut into num_minibatches: set these"
-_SYNC = "weights and counters reach every engine by RAPO's own confirmed sync; leave it out"
-_OFFLINE = "RAPO samples its own data; give trajectories of others by off_policy_trajectories, step traces by step_trace_buffer"
-_EXPLORE = "the policy explores by sampling: set temperature"
+_OWN_ROLLOUT = "RAPO samples whole trajectories: set questions_per_step, group_size and engine.max_num_seqs"
+_CONNECTORS = "RAPO has no connectors: what the policy is shown is up to `protocol` and the environment"
 _EVALUATION = (
-    "an evaluation asks the first evaluation_duration test questions once: set evaluation_interval and evaluation_duration"
-)
-_RLLIBS_EVALUATION = (
     "an evaluation asks the first evaluation_duration test questions once: leave it out, or set custom_evaluation_function to "
     "None for RLlib's own evaluation, which reads it"
 )
 STOCK_EVALUATION = ("evaluation_duration_unit", "evaluation_force_reset_envs_before_iteration")
-_OLD = "RLlib's new API stack does not read it; leave it out"
-_COMPILE = "the learner's passes are not compiled; set model.attention or model.gradient_checkpointing to change them"
-_METRICS = "a metric of the rollout is that of one training step; leave it out"
-_STEP = "an iteration is one training step: set questions_per_step for longer ones"
 
 _USE_INSTEAD: dict[str, tuple[str, ...]] = {
     "outcomes are not discounted: each token of a trajectory has its advantage; leave it out": ("gamma",),
     "the gradient's global norm is clipped, at grad_clip; leave it out": ("grad_clip_by",),
     _BATCH: ("train_batch_size", "_train_batch_size_per_learner", "minibatch_size", "shuffle_batch_per_epoch"),
-    _OWN_ROLLOUT: (
-        *("num_envs_per_env_runner", "gym_env_vectorize_mode", "rollout_fragment_length", "batch_mode", "remote_worker_envs"),
-        *("remote_env_batch_wait_ms", "episode_lookback_horizon", "episodes_to_numpy", "sample_collector"),
-        *("restart_failed_sub_environments", "create_env_on_local_worker", "fake_sampler"),
+    _OWN_ROLLOUT: ("num_envs_per_env_runner", "gym_env_vectorize_mode", "rollout_fragment_length", "batch_mode"),
+    "actions and observations of RAPO are texts; leave it out": (
+        *("clip_rewards", "normalize_actions", "clip_actions", "observation_filter", "compress_observations", "render_env"),
     ),
-    _TEXT: (
-        *("clip_rewards", "normalize_actions", "clip_actions", "_is_atari", "action_mask_key", "preprocessor_pref"),
-        *("observation_filter", "compress_observations", "render_env", "_disable_preprocessor_api"),
-        "_disable_action_flattening",
-    ),
-    "the environment is tried when training starts; leave it out": ("disable_env_checking",),
     _CONNECTORS: (
         *("_env_to_module_connector", "add_default_connectors_to_env_to_module_pipeline"),
         *("_module_to_env_connector", "add_default_connectors_to_module_to_env_pipeline"),
         *("_learner_connector", "add_default_connectors_to_learner_pipeline"),
     ),
-    _SYNC: (
-        *("merge_env_runner_states", "broadcast_env_runner_states", "use_env_runner_state_server"),
-        *("env_runner_state_server_max_concurrency", "update_worker_filter_stats", "use_worker_filter_stats"),
-        *("sync_filters_on_rollout_workers_timeout_s", "env_runner_restore_timeout_s"),
-    ),
     "set it by training(model={...}), or `model:` in a job file": ("model", "_model_config"),
     "AdamW is set by lr, weight_decay and adam_betas": ("optimizer", "_torch_lr_scheduler_classes"),
     "bfloat16 needs no scaling of the loss: set model.dtype or model.autocast_dtype": ("_torch_grad_scaler_class",),
     "steps that are not finite are skipped: set max_consecutive_nan": ("torch_skip_nan_gradients",),
-    "the norm of the gradient is always logged; leave it out": ("log_gradients",),
     "learners sum their gradients without DDP: set learner_parallelism": ("torch_ddp_kwargs",),
-    "learners are given whole groups by the driver; leave it out": (
-        *("num_aggregator_actors_per_learner", "max_requests_in_flight_per_aggregator_actor"),
+    "the learner's passes are not compiled; set model.attention or model.gradient_checkpointing to change them": (
+        *("torch_compile_learner", "torch_compile_worker"),
     ),
-    _COMPILE: (
-        *("torch_compile_learner", "torch_compile_learner_what_to_compile", "torch_compile_learner_dynamo_backend"),
-        *("torch_compile_learner_dynamo_mode", "torch_compile_worker", "torch_compile_worker_dynamo_backend"),
-        "torch_compile_worker_dynamo_mode",
+    "RAPO trains with PyTorch; leave it out": ("framework_str",),
+    "set num_gpus_per_env_runner and num_gpus_per_learner": ("num_gpus",),
+    "the policy explores by sampling: set temperature": ("explore", "exploration_config"),
+    "RAPO trains one policy; leave it out": (
+        *("policies", "policy_mapping_fn", "policies_to_train", "algorithm_config_overrides_per_module"),
     ),
-    _TORCH: (
-        *("framework_str", "eager_tracing", "eager_max_retraces", "tf_session_args", "local_tf_session_args"),
-        *("enable_tf1_exec_eagerly", "_tf_policy_handles_more_than_one_loss"),
-    ),
-    "set num_gpus_per_env_runner and num_gpus_per_learner": ("num_gpus", "_fake_gpus"),
-    "set env_vars of Ray's runtime_env": ("extra_python_environs_for_driver", "extra_python_environs_for_worker"),
-    _EXPLORE: ("explore", "_prior_exploration_config", "exploration_config"),
-    _ONE_POLICY: (
-        *("policies", "policy_map_capacity", "policy_mapping_fn", "policies_to_train", "policy_states_are_swappable"),
-        *("observation_fn", "count_steps_by", "algorithm_config_overrides_per_module", "_per_module_overrides"),
-    ),
-    _OFFLINE: (
-        *("input_", "offline_data_class", "input_read_method", "input_read_method_kwargs", "input_read_schema"),
-        *("input_read_episodes", "input_read_sample_batches", "input_read_batch_size", "input_filesystem"),
-        *("input_filesystem_kwargs", "input_compress_columns", "input_spaces_jsonable", "materialize_data"),
-        *("materialize_mapped_data", "map_batches_kwargs", "iter_batches_kwargs", "ignore_final_observation"),
-        *("prelearner_class", "prelearner_buffer_class", "prelearner_buffer_kwargs", "prelearner_module_synch_period"),
-        *("prelearner_use_recorded_module_states", "dataset_num_iters_per_learner", "input_config"),
-        *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size", "offline_sampling", "_is_online"),
+    "RAPO samples its own data; give trajectories of others by off_policy_trajectories, step traces by step_trace_buffer": (
+        *("input_", "offline_data_class", "input_read_method", "dataset_num_iters_per_learner"),
     ),
     "set output_write_method and output_write_method_kwargs": ("output_config", "output_max_file_size"),
-    _RLLIBS_EVALUATION: STOCK_EVALUATION,
-    _EVALUATION: (
-        *("evaluation_auto_duration_min_env_steps_per_sample", "evaluation_auto_duration_max_env_steps_per_sample"),
-        *("evaluation_unhealthy_workers_timeout_s", "evaluation_error_after_n_consecutive_skips"),
-        *("off_policy_estimation_methods", "ope_split_batch_by_episode", "offline_evaluation_interval"),
-        *("num_offline_eval_runners", "offline_evaluation_type", "offline_eval_runner_class", "offline_loss_for_module_fn"),
-        *("offline_evaluation_duration", "offline_evaluation_parallel_to_training", "offline_evaluation_timeout_s"),
-        *("num_cpus_per_offline_eval_runner", "num_gpus_per_offline_eval_runner", "custom_resources_per_offline_eval_runner"),
-        *("restart_failed_offline_eval_runners", "ignore_offline_eval_runner_failures"),
-        *("max_num_offline_eval_runner_restarts", "offline_eval_runner_restore_timeout_s"),
-        *("max_requests_in_flight_per_offline_eval_runner", "validate_offline_eval_runners_after_construction"),
-        *("offline_eval_runner_health_probe_timeout_s", "offline_eval_rl_module_inference_only"),
-        *("broadcast_offline_eval_runner_states", "offline_eval_batch_size_per_runner", "dataset_num_iters_per_eval_runner"),
-        *("callbacks_on_offline_eval_runners_recreated", "callbacks_on_evaluate_offline_start"),
-        "callbacks_on_evaluate_offline_end",
-    ),
+    _EVALUATION: STOCK_EVALUATION,
     "evaluation needs weights that stand still: set it to false": ("evaluation_parallel_to_training",),
-    _STEP: ("min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
-    _METRICS: (
-        *("keep_per_episode_custom_metrics", "metrics_episode_collection_timeout_s", "metrics_num_episodes_for_smoothing"),
-        *("sampler_perf_stats_ema_coef", "log_sys_usage"),
+    "an iteration is one training step: set questions_per_step for longer ones": (
+        *("min_time_s_per_iteration", "min_train_timesteps_per_iteration", "min_sample_timesteps_per_iteration"),
     ),
     "set export_with_checkpoints: true": ("export_native_model_files", "checkpoint_trainable_policies_only"),
-    _OLD: (
-        *("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2", "_disable_initialize_loss_from_dummy_batch"),
-        *("env_task_fn", "enable_connectors", "simple_optimizer", "monitor", "evaluation_num_episodes"),
-        *("metrics_smoothing_episodes", "timesteps_per_iteration", "min_iter_time_s", "collect_metrics_timeout"),
-        *("min_time_s_per_reporting", "min_train_timesteps_per_reporting", "min_sample_timesteps_per_reporting"),
-        *("input_evaluation", "policy_map_cache", "worker_cls", "synchronize_filters", "enable_async_evaluation"),
-        *("custom_async_evaluation_function", "_enable_rl_module_api", "auto_wrap_old_gym_envs"),
-        *("always_attach_evaluation_results", "buffer_size", "prioritized_replay", "learning_starts", "replay_batch_size"),
-        *("replay_sequence_length", "replay_mode", "prioritized_replay_alpha", "prioritized_replay_beta"),
-        *("prioritized_replay_eps", "_disable_execution_plan_api"),
-    ),
 }
-REFUSED: dict[str, str] = {key: advice for advice, keys in _USE_INSTEAD.items() for key in keys}
+_ADVICE = {key: advice for advice, keys in _USE_INSTEAD.items() for key in keys}
+_UNREAD_KEYS = sorted(vars(AlgorithmConfig()).keys() - {*READ_BY_RAPO, *READ_BY_RLLIB})
+REFUSED: dict[str, str] = {key: _ADVICE.get(key, _UNREAD) for key in _UNREAD_KEYS}
 _SET_FOR_EVALUATION = ("batch_mode", "rollout_fragment_length")  # by RLlib, in the config of an evaluation
 
 NEVER_CALLED = (  # methods of an RLlibCallback

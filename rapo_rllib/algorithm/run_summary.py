@@ -1,4 +1,4 @@
-"""What a run amounts to, kept while it goes: the numbers of ``summary.json``."""
+"""The numbers of ``summary.json``, kept while a run goes."""
 
 from __future__ import annotations
 

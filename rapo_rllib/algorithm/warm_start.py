@@ -31,7 +31,7 @@ from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_mode
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
-from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings
+from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.types import ExpertTrajectory, Trajectory
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ SAY_S = 10.0  # between two lines of progress
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a policy begins with."""
+    """The weights that a policy begins with."""
 
     folder: str  # of the model
     facts: dict[str, Any]  # num_trajectories, num_tokens, seconds, loss_first, loss_last
@@ -98,7 +98,7 @@ def started_from(config: RAPOConfig, start: WarmStart) -> RAPOConfig:
 
 
 def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmStartSettings) -> list[Trajectory]:
-    """What is imitated, in the order of the first epoch.
+    """The trajectories that are imitated, in the order of the first epoch.
 
     Raises:
         ValueError: nothing is correct and fits into the budgets.
@@ -186,6 +186,9 @@ def _imitate(
     progress.say(f"warm start: imitating {len(worked)} trajectories")
     alone = config.copy(copy_frozen=False)
     alone.kl_coeff = 0.0  # a reference model would be loaded for nothing
+    if alone.step_comparison == "implicit":
+        for name in ("step_comparison", "step_comparison_weight", "step_preference_beta"):
+            setattr(alone, name, getattr(ObjectiveSettings, name))
     spaces = {DEFAULT_MODULE_ID: (AnyText(), AnyText())}
     group: Any = None
     began, losses = time.monotonic(), []

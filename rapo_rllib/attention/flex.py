@@ -17,11 +17,22 @@ if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
 
 BLOCK = 128  # tokens, the block size that FlexAttention's kernels are written for
+LEAST = 256  # tokens of a row
+RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kinds of layers, with and without gradients
+
+
+def allow_variants() -> None:
+    """Let FlexAttention be compiled for all kinds of layers and lengths: past its limit PyTorch would run it unfused."""
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
 
 
 def padded_row(row: PackedRow) -> PackedRow:
-    """The row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only."""
-    missing = -row.num_tokens % BLOCK
+    """The row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only.
+
+    ``LEAST`` at least: the kernels of shorter rows are of a kind that is not fused, and each would be compiled for itself.
+    """
+    missing = max(LEAST, -(-row.num_tokens // BLOCK) * BLOCK) - row.num_tokens
     index = torch.arange(row.num_tokens, row.num_tokens + missing, device=row.token_ids.device)
     return replace(
         row,

@@ -5,7 +5,8 @@ Shapes: ``L`` tokens of a row, ``D`` hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rapo_rllib.attention.block_attention import TREE_ATTENTION, TreeBlocks, register_tree_attention
-from rapo_rllib.attention.flex import block_mask, padded_row
+from rapo_rllib.attention.flex import allow_variants, block_mask, padded_row
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from rapo_rllib.batching.packing import PackedRow
 
@@ -37,8 +38,24 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
     """Switch the model to the attention function that ``attention`` needs; a no-op where it is the model's own."""
     if attention is RowAttention.BLOCKS:
         register_tree_attention()
+    if attention is RowAttention.FLEX:
+        allow_variants()
     if attention in IMPLEMENTATIONS:
         language_model.set_attn_implementation(IMPLEMENTATIONS[attention])
+
+
+@contextmanager
+def plain_attention(language_model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model attends to ordinary sequences by SDPA: FlexAttention would be compiled for each of their lengths."""
+    own = language_model.config._attn_implementation
+    if own != IMPLEMENTATIONS[RowAttention.FLEX]:
+        yield
+        return
+    language_model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        language_model.set_attn_implementation(own)
 
 
 def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:
@@ -99,7 +116,7 @@ def _decode(language_model: PreTrainedModel, row: PackedRow, masks: Any, **optio
     return output.last_hidden_state[0]
 
 
-def _per_kind_of_layer(config: Any, mask: Callable[[int | None], Any]) -> Any:
+def _per_kind_of_layer(config: PretrainedConfig, mask: Callable[[int | None], Any]) -> Any:
     """One mask, or one per kind of layer where some layers see a sliding window only."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)

@@ -56,7 +56,7 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
 
 
 def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np.ndarray]:
-    """What every response token of every member is trained with, float32 ``[T]``."""
+    """The advantage of every response token of every member, float32 ``[T]``."""
     members = group.members
     if objective.credit == objective.retrieval_credit == "trajectory":
         whole = trajectory_advantages(group, objective)
@@ -86,7 +86,7 @@ def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings
 
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """What stands for A_acc, for each step; float64 ``[K]`` per member."""
+    """The advantage of each step, in place of A_acc; float64 ``[K]`` per member."""
     gamma, std, epsilon = objective.step_discount, objective.normalize_std, objective.advantage_epsilon
     if objective.credit == "step":
         return step_advantages(earned, gamma, std, epsilon)
@@ -104,8 +104,10 @@ def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective:
 
 
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:
-    """What its steps earned, ``[K]``; a trajectory without steps (a replayed one) is one step."""
+    """The rewards of its steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
     rewards = trajectory.step_rewards or [trajectory.reward]
+    if trajectory.comparison_rewards:
+        rewards = [paid + compared for paid, compared in zip(rewards, trajectory.comparison_rewards, strict=True)]
     return [*rewards[:-1], rewards[-1] + punishment]
 
 
@@ -119,7 +121,7 @@ def step_states(trajectory: Trajectory) -> list[Hashable]:
 
 
 def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
-    """How many steps of its members start from the same state as another one, where that is asked for."""
+    """The number of its members' steps that start from the same state as another one, where that is asked for."""
     if objective.credit != "gigpo":
         return 0
     return sum(map(len, state_groups([step_states(trajectory) for trajectory in group.members])))

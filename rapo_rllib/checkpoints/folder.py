@@ -8,7 +8,9 @@ another sum than the list says, and are refused.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -35,7 +37,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
         **facts: written into the list of files, for whoever reads it without loading the checkpoint.
 
     Raises:
-        CheckpointError: ``path`` is a folder with something that belongs to no checkpoint, and would be lost.
+        CheckpointError: ``path`` holds something that belongs to no checkpoint, and would be lost; or the disk is full.
     """
     finish_replacement(path)
     if path.is_dir() and (strange := strangers(path, [path])):
@@ -46,8 +48,14 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
     try:
         yield partial
         (partial / MANIFEST).write_text(json.dumps({"format": _FORMAT, **facts, "files": _sums(partial)}, indent=1))
-    except BaseException:
+    except BaseException as error:
+        full = isinstance(error, Exception) and _is_full(path.parent, error)
         shutil.rmtree(partial, ignore_errors=True)
+        if full:
+            raise CheckpointError(
+                f"there is no room on the disk of {path.parent} for the checkpoint {path.name} ({error}). Checkpoints that "
+                "were there are as they were: free some space, lower checkpoint_config.num_to_keep, and go on with --resume"
+            ) from error
         raise
     if path.exists():
         path.rename(_replaced(path))
@@ -117,6 +125,13 @@ def whole_checkpoints(parent: Path) -> list[Path]:
         except (OSError, ValueError, KeyError):
             continue  # cut short: not complete
     return [folder for _, folder in sorted(found)]
+
+
+def _is_full(folder: Path, error: Exception) -> bool:
+    """Whether ``error`` is of a full disk, by its number, its words, or by what is left: PyTorch's writer says neither."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    said = getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
+    return said or shutil.disk_usage(folder).free < _BLOCK // 4
 
 
 def _replaced(path: Path) -> Path:

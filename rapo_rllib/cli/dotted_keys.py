@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.train.search_space import is_search
 from rapo_rllib.validation import refuse_unknown_keys
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
 def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
@@ -32,17 +35,19 @@ def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> N
             config[key] = value
 
 
-def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
-    """An ``AlgorithmConfig`` with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]) -> AlgorithmConfig:
+    """A config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
 
     Raises:
         ValueError: there is no such key, or its value has no keys.
     """
     from rapo_rllib.config.checks import known_keys
+    from rapo_rllib.config.old_names import refuse_old_names
 
     given: dict[str, Any] = {}
     for key, value in overrides:
         set_dotted(given, key, value)
+    refuse_old_names(given)
     refuse_unknown_keys(given, known_keys(config), "--set ")
     changed = {key: _own(config, key) for key in given}
     merge(changed, given)
@@ -50,5 +55,5 @@ def with_overrides(config: Any, overrides: Iterable[tuple[str, Any]]) -> Any:
     return config
 
 
-def _own(config: Any, key: str) -> Any:
+def _own(config: AlgorithmConfig, key: str) -> Any:
     return config.language_model if key == "model" and hasattr(config, "language_model") else getattr(config, key, None)

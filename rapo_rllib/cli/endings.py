@@ -1,4 +1,4 @@
-"""How a command ends before its work is done: one line in red, and an exit status."""
+"""The ends of a command whose work is not done: one line in red, and an exit status."""
 
 from __future__ import annotations
 

@@ -95,6 +95,13 @@ def train(
     )
 
 
+def _at_least_one(value: float | None) -> float | None:
+    """A number of GiB; not by typer's own bound, which takes so much room that the help cuts the names of options."""
+    if value is not None and value < 1:
+        raise typer.BadParameter(f"{value:g} is not at least 1")
+    return value
+
+
 @train_app.command("file")
 def train_file(
     path: Annotated[Path, typer.Argument(help="A .yaml, .yml or .py file.", show_default=False)],
@@ -127,6 +134,13 @@ def train_file(
         bool,
         typer.Option("--estimate", help="Only say what memory and time it needs, and whether it fits (status 3: it does not)."),
     ] = False,
+    gpu_gib: Annotated[
+        float | None,
+        typer.Option(
+            callback=_at_least_one,
+            help="With --estimate: memory of each GPU, where the job is to run on other machines than this one.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --estimate: as one JSON object.")] = False,
 ) -> None:
     """Train what FILE describes: a YAML of experiments, or a Python file with an AlgorithmConfig named ``config``."""
@@ -151,9 +165,10 @@ def train_file(
         verbose=verbose,
         plain=plain,
     )
-    if as_json and not estimate:
-        raise typer.BadParameter("--json is for --estimate")
-    work = partial(_estimate_file, path, options, as_json) if estimate else partial(_train_file, path, options)
+    for name, given in (("--json", as_json), ("--gpu-gib", gpu_gib is not None)):
+        if given and not estimate:
+            raise typer.BadParameter(f"{name} is for --estimate")
+    work = partial(_estimate_file, path, options, gpu_gib, as_json) if estimate else partial(_train_file, path, options)
     raise typer.Exit(_status(work, str(path), verbose))
 
 
@@ -179,7 +194,7 @@ def _train_file(path: Path, options: RunOptions) -> int:
     return _train(read_experiments(path, options), str(path), f"file {path}", options)
 
 
-def _estimate_file(path: Path, options: RunOptions, as_json: bool) -> int:
+def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
     """Check, and say what the job needs; returns the exit status."""
     from rapo_rllib.cli.train.run import prepare
 
@@ -188,7 +203,7 @@ def _estimate_file(path: Path, options: RunOptions, as_json: bool) -> int:
     from rapo_rllib.cli.train.experiments import read_experiments
 
     specs = read_experiments(path, options)
-    return show_estimates(specs, _checked(specs, str(path)), options, as_json)
+    return show_estimates(specs, _checked(specs, str(path)), options, gpu_gib=gpu_gib, as_json=as_json)
 
 
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:

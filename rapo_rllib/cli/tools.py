@@ -51,6 +51,7 @@ def _show(tag: str, function: Mapping[str, Any] | None) -> None:
     typer.echo(f": {' '.join(function['description'].split())}")
     parameters = function["parameters"]
     for name, declared in parameters.get("properties", {}).items():
+        declared = declared if isinstance(declared, Mapping) else {}  # `true`: anything
         kind = declared.get("type", "anything")
         kind = " or ".join(kind) if isinstance(kind, list) else kind
         optional = "" if name in parameters.get("required", ()) else ", may be left out"

@@ -1,4 +1,4 @@
-"""What a job's keys mean before anything is built: presets, checks, and the frozen settings of the layers below."""
+"""A job's keys before anything is built: presets, checks, and the frozen settings of the layers below."""
 
 from rapo_rllib.lazy import lazy_names
 

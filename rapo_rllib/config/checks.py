@@ -1,4 +1,4 @@
-"""What a ``RAPOConfig`` refuses beyond what each key's declaration does: values that cannot work together."""
+"""Refuse values that cannot work together; each key's declaration refuses what is wrong by itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
+from rapo_rllib.types import LESSON
 
 
 def known_keys(config: object) -> set[str]:
@@ -47,16 +48,24 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_credit(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
+    _check_counterfactual(settings)
+    _check_step_comparison(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
 
 
 def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
     """Engine and learner in one process."""
-    if settings.update.one_step_off and not has_env_runners:
+    update = settings.update
+    if update.max_staleness and not has_env_runners:
         raise ValueError(
-            "one_step_off = True with num_env_runners = 0: engine and learner take turns in one process; set num_env_runners "
-            "to 1 or more"
+            f"max_staleness = {update.max_staleness} with num_env_runners = 0: engine and learner take turns in one process; "
+            "set num_env_runners to 1 or more"
+        )
+    if update.stale_groups != "drop" and not update.max_staleness:
+        raise ValueError(
+            f"stale_groups = {update.stale_groups!r} with max_staleness = 0: nothing becomes too old where every update waits "
+            "for its rollouts; set max_staleness to 1 or more, or leave stale_groups out"
         )
 
 
@@ -182,8 +191,25 @@ def _check_off_policy(settings: Settings) -> None:
         )
 
 
+def _check_counterfactual(settings: Settings) -> None:
+    """Twins take places of a group, and are no baseline of entropies."""
+    if settings.objective.retrieval_quality != "counterfactual":
+        return
+    rollout, baseline = settings.rollout, settings.objective.retrieval_baseline
+    where = "retrieval_quality = 'counterfactual' with"
+    if rollout.branching is not None:
+        raise ValueError(f"{where} branching: branches and twins would take each other's places; leave one of them out")
+    if rollout.num_hybrid >= rollout.group_size:
+        raise ValueError(
+            f"{where} num_hybrid = {rollout.num_hybrid} and group_size = {rollout.group_size}: twins are on-policy and need "
+            f"places; set num_hybrid to at most {rollout.group_size // 2}"
+        )
+    if baseline != "none":
+        raise ValueError(f"{where} retrieval_baseline = {baseline!r}, a fall of entropies: leave it out")
+
+
 def _check_shown_steps(settings: Settings) -> None:
-    """What is learned of shown steps has no probabilities of its own, and is of single steps."""
+    """Check ``shown_steps``: shown steps have no probabilities of their own, and are single steps."""
     objective, level = settings.objective, settings.rollout.retrieval_level
     how, sequence = objective.shown_steps, objective.importance_level != "token"
     if how == "context":
@@ -201,6 +227,45 @@ def _check_shown_steps(settings: Settings) -> None:
         )
 
 
+def _check_step_comparison(settings: Settings) -> None:
+    """StepAgent's forms: single steps of a buffer, and keys that would say nothing."""
+    objective, level = settings.objective, settings.rollout.retrieval_level
+    form = objective.step_comparison
+    read_by = {
+        "step_comparison_weight": ("implicit", "inverse"),
+        "step_preference_beta": ("implicit",),
+        "step_reward_bound": ("inverse",),
+        "discriminator_inertia": ("inverse",),
+    }
+    for name, forms in read_by.items():
+        value = getattr(objective, name)
+        if form not in forms and value != knobs(ObjectiveSettings)[name].default:
+            raise ValueError(
+                f"{name} = {value!r} with step_comparison = {form!r}, which does not read it: set step_comparison to "
+                f"{' or '.join(map(repr, forms))}, or leave {name} out"
+            )
+    if form != "none" and level != "step":
+        raise ValueError(
+            f"step_comparison = {form!r} with retrieval_level = {level!r}: the buffer holds whole trajectories then, and none "
+            "is a step; set retrieval_level to 'step'"
+        )
+    if form != "none" and settings.buffer.filter.kind == LESSON:
+        raise ValueError(
+            f"step_comparison = {form!r} with step_trace_buffer.filter.kind = 'lesson': a lesson is no step that the policy's "
+            "could be compared with; set filter.kind to 'any' or 'step'"
+        )
+    if form == "implicit" and objective.importance_level == "sequence":
+        raise ValueError(
+            "step_comparison = 'implicit' with importance_level = 'sequence': one ratio for all tokens trains each by the mean "
+            "of their advantages; set importance_level to 'sequence_token'"
+        )
+    if form == "inverse" and objective.credit == "trajectory":
+        raise ValueError(
+            "step_comparison = 'inverse' with credit = 'trajectory': what steps earn would be added up, and long trajectories "
+            "compared with short ones; set credit to 'step'"
+        )
+
+
 def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
     if warm_start is not None and warm_start.env_config and warm_start.traces != "expert":
         raise ValueError(
@@ -210,15 +275,17 @@ def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
 
 
 def _check_native(settings: Settings) -> None:
-    """What is written in tags, and what a template has no place for."""
+    """Check what only one of the two formats, tags and chat templates, has a place for."""
     if settings.protocol.format != "native":
         return
     expert = settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert"
     imitates = settings.objective.shown_steps in ("imitated", "own")
+    prefers = settings.objective.step_comparison == "implicit"
     refused = {
         "warm_start": (settings.warm_start is not None, "leave it out"),
         "off_policy_source = 'expert'": (bool(expert), "set it to 'replay', or off_policy_trajectories to 0"),
         f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context' or 'removed'"),
+        "step_comparison = 'implicit'": (prefers, "set it to 'inverse', which trains on what the policy wrote alone"),
     }
     for key, (is_set, instead) in refused.items():
         if is_set:

@@ -18,6 +18,7 @@ def check_gpus(settings: Settings, has_env_runners: bool, in_evaluation: bool) -
         ValueError: naming keys, values and the fix.
     """
     _check_transfer(settings, has_env_runners)
+    _check_compile(settings)
     _check_workers(settings)
     _check_local_engine(settings, has_env_runners)
     _check_sleep(settings, has_env_runners)
@@ -39,6 +40,25 @@ def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
         raise ValueError(
             f"weight_transfer = {transfer!r} with model.lora: vLLM's transfer sends whole weights, and only "
             "adapters are to travel; set weight_transfer to 'auto' or 'object_store'"
+        )
+
+
+def _check_compile(settings: Settings) -> None:
+    """Layers are compiled with FlexAttention, which is CUDA's."""
+    model = settings.model
+    if not model.compile:
+        return
+    if not settings.rllib.num_gpus_per_learner:
+        raise ValueError("model.compile = True with num_gpus_per_learner = 0: layers are compiled on GPUs only; leave it out")
+    if model.attention == "sdpa":
+        raise ValueError(
+            "model.compile = True with model.attention = 'sdpa': its blocks differ from row to row, and each would be "
+            "compiled; leave model.attention out"
+        )
+    if model.gradient_checkpointing == "selective":
+        raise ValueError(
+            "model.compile = True with model.gradient_checkpointing = 'selective': what is kept is told by operation, and a "
+            "compiled layer is one; set model.gradient_checkpointing to true or false"
         )
 
 
@@ -75,10 +95,10 @@ def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
     shared = rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner
     if has_env_runners:
         shared = 0 < rllib.num_gpus_per_env_runner < 1 and 0 < rllib.num_gpus_per_learner < 1
-    if settings.engine.sleep and (settings.update.one_step_off or not shared):
+    if settings.engine.sleep and (settings.update.max_staleness or not shared):
         raise ValueError(
             "engine.sleep = True is for a GPU that engine and learner share and use in turn: set num_gpus_per_env_runner and "
-            "num_gpus_per_learner (fractions of one), leave one_step_off out; or leave engine.sleep out"
+            "num_gpus_per_learner (fractions of one), leave max_staleness out; or leave engine.sleep out"
         )
 
 

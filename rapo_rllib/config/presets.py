@@ -73,7 +73,7 @@ def check_preset(name: Any) -> None:
 
 
 def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """What a config with ``keys`` is to be set to for the preset ``name`` in place of the preset that it has.
+    """The keys that change where a config with ``keys`` gets the preset ``name`` in place of the one that it has.
 
     What a search is to choose (``tune.grid_search`` and the like) is kept as it is, and applied by :func:`with_preset` in each
     trial.

@@ -17,6 +17,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from rapo_rllib.config.presets import merge_over_preset
 from rapo_rllib.config.settings import protocol_of
 from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.envs.external.base import ExternalEnv
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.types import ExpertTrajectory, Question
 
@@ -44,6 +45,7 @@ class QuestionSource:
         if is_tool_env(env):
             options = merge_over_preset(keys["_applied_preset"], "env_config", options)
             options.setdefault("max_tool_calls", keys["max_tool_calls"])
+        if is_tool_env(env) or _is(env, ExternalEnv):
             options.setdefault("protocol", protocol_of(keys))
         return cls(env, options)
 
@@ -87,7 +89,7 @@ class QuestionSource:
         return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
 
     def expert_trajectories(self, key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
-        """What the environment's own expert writes.
+        """The trajectories of the environment's own expert.
 
         Args:
             key: what asks for it with the value ``expert``, to be named in errors.
@@ -104,8 +106,12 @@ class QuestionSource:
 
 def is_tool_env(env: Any) -> bool:
     """Whether ``env`` names one of our tool environments, or a subclass of them."""
+    return _is(env, ToolEnv)
+
+
+def _is(env: Any, kind: type) -> bool:
     cls = _env_class(env)
-    return cls is not None and issubclass(cls, ToolEnv)
+    return cls is not None and issubclass(cls, kind)
 
 
 def _env_class(env: Any) -> type | None:

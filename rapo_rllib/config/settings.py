@@ -25,8 +25,11 @@ from rapo_rllib.settings import (
     WarmStartSettings,
 )
 from rapo_rllib.settings.knobs import build, knobs
+from rapo_rllib.settings.rollout import GPU_TOOL_WORKERS
 
 Flat = TypeVar("Flat")
+
+GPU_MAX_NUM_SEQS = 256  # sequences at once, where a job does not say: with fewer, a GPU waits for its memory
 
 
 def default_keys() -> dict[str, Any]:
@@ -47,9 +50,9 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
         ValueError: naming a key, its value and what it must be.
     """
     return Settings(
-        rollout=_flat(RolloutSettings, keys),
+        rollout=_rollout(keys),
         objective=_flat(ObjectiveSettings, keys),
-        update=_flat(UpdateSettings, keys),
+        update=_update(keys),
         off_policy=_flat(OffPolicySettings, keys),
         run=_flat(RunSettings, keys),
         rllib=_flat(RLlibSettings, keys),
@@ -87,8 +90,30 @@ def _model(keys: Mapping[str, Any]) -> ModelSettings:
 
 
 def _engine(keys: Mapping[str, Any]) -> EngineSettings:
-    engine = build(EngineSettings, keys["engine"])
-    return replace(engine, dtype=_dtype(engine.dtype, keys["num_gpus_per_env_runner"]))
+    gpus = keys["num_gpus_per_env_runner"]
+    engine = build(EngineSettings, {**({"max_num_seqs": GPU_MAX_NUM_SEQS} if gpus else {}), **keys["engine"]})
+    return replace(engine, dtype=_dtype(engine.dtype, gpus))
+
+
+def _rollout(keys: Mapping[str, Any]) -> RolloutSettings:
+    rollout = _flat(RolloutSettings, keys)
+    if rollout.tool_workers is None and keys["num_gpus_per_env_runner"]:
+        return replace(rollout, tool_workers=GPU_TOOL_WORKERS)
+    return rollout
+
+
+def _update(keys: Mapping[str, Any]) -> UpdateSettings:
+    update = _flat(UpdateSettings, keys)
+    if update.weight_transfer == "auto" and _has_whole_gpus(keys):
+        return replace(update, weight_transfer="nccl")
+    return update
+
+
+def _has_whole_gpus(keys: Mapping[str, Any]) -> bool:
+    """Whether all engines and learners have processes and whole GPUs of their own, and whole weights travel between them."""
+    processes = keys["num_env_runners"] and keys["num_learners"] and not keys["evaluation_num_env_runners"]
+    whole = keys["num_gpus_per_env_runner"] >= 1 and keys["num_gpus_per_learner"] >= 1
+    return bool(processes and whole and keys["language_model"].get("lora") is None)
 
 
 def _dtype(asked: Any, gpus: Any) -> Any:

@@ -87,7 +87,7 @@ class PassageCollection:
         return self.milvus.exists(self.place.collection)
 
     def facts(self) -> dict[str, Any]:
-        """What it was made with (``embedder``, ``fingerprint``, ``probe``, ``bm25``, ``files``), whether it is ``complete``.
+        """The facts of its making (``embedder``, ``fingerprint``, ``probe``, ``bm25``, ``files``), whether it is ``complete``.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.

@@ -130,7 +130,7 @@ class EndpointEncoder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What decides, beside the probe, whether two encoders make comparable vectors. The address does not: hosts move."""
+        """The facts that, beside the probe, make vectors of two encoders comparable. The address is none: hosts move."""
         with _tokenizer_lock:
             rules = _load_tokenizer(self._tokenizer_name, self._key).backend_tokenizer.to_str()
         digest = hashlib.sha256(rules.encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
@@ -26,21 +27,23 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.buffer.layered import BufferView
+from rapo_rllib.config.question_source import QuestionSource
+from rapo_rllib.config.settings import settings_of
 from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
 from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
-from rapo_rllib.errors import EnvError, RetrievalError
-from rapo_rllib.models.devices import check_device, cuda_problem
+from rapo_rllib.env_runner.parts import make_engine, make_loop, make_recorder, open_layers
+from rapo_rllib.env_runner.stream.calls import Answer, Order
+from rapo_rllib.env_runner.stream.runner import RunnerStream
+from rapo_rllib.errors import EnvError
 from rapo_rllib.models.hardware import return_free_memory
-from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
-from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, this_node
-from rapo_rllib.weights.sync import VLLM_TRANSFERS, Confirmation, EngineName, LoadFailure
+from rapo_rllib.weights.sync import Confirmation, EngineName, LoadFailure
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +53,9 @@ COMPONENT_RL_MODULE = "rl_module"
 class RAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of trajectories with the policy it was last given."""
 
-    config: Any  # a RAPOConfig, which stands above
-
-    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+    def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
+        self.settings, self._source = settings_of(vars(self.config)), QuestionSource.of(vars(self.config))
         # an env runner never trains, and the learner beside a local one sets its own number of threads
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.module = None
@@ -62,70 +64,22 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
         self._callbacks = RunnerCallbacks(self)
-        self._recorder = self._make_recorder()
+        self._recorder = make_recorder(self.config, self.worker_index or 0, self._source)
         index, count = max((self.worker_index or 0) - 1, 0), max(self.num_workers or 0, 1)
-        self.own_questions = OwnQuestions(self.config.question_source, self.settings.rllib.seed or 0, index, count)
+        self.own_questions = OwnQuestions(self._source, self.settings.rllib.seed or 0, index, count)
+        self._stream: RunnerStream | None = None
         self._own_samples = SampleResult()  # of questions of its own; not reported yet
         self._held_out, self._asked_by = False, -1  # the weights that were asked held-out questions last
+        self._env_steps = 0  # that the training had sampled, as it was last told
         self._retrieval_prob = _first_value(self.settings.rollout.retrieval_prob)
 
-    @property
-    def settings(self) -> Settings:
-        """Of this job, frozen."""
-        settings: Settings = self.config.settings
-        return settings
-
     def _make_engine(self) -> Any:
-        check_device("num_gpus_per_env_runner", self.settings.rllib.num_gpus_per_env_runner, cuda_problem())
-        from rapo_rllib.rollout.vllm.engine import VLLMEngine
-
-        model, rollout, transfer = self.settings.model, self.settings.rollout, self.settings.update.weight_transfer
-        return VLLMEngine(
-            resolve_model(model.name_or_path),
-            self.settings.engine,
-            max_model_len=rollout.max_prompt_tokens + rollout.max_response_tokens,
-            seed=self._seed or 0,
-            weight_transfer=transfer if transfer in VLLM_TRANSFERS else None,
-            trained=model,
-        )
+        return make_engine(self.settings, self._seed or 0, evaluates=bool(self.config.in_evaluation))
 
     def _make_loop(self) -> Any:
-        from rapo_rllib.protocol.make import make_protocol
-        from rapo_rllib.rollout.env_calls import EnvPool, check_copies
-        from rapo_rllib.rollout.loop import RolloutLoop
-        from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
-
-        settings, make_env = self.settings, self.config.question_source.env_maker()
-        probe = make_env()
-        self._env_name = type(probe.unwrapped).__name__.lower()
-        if settings.rollout.branching is not None:
-            check_copies(probe)
-        chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
-        probe.close()
-        envs = EnvPool(make_env, settings.protocol.answer_tag)
-        return RolloutLoop(self.engine, chat, envs, settings.rollout, self._make_retriever(), seed=settings.rllib.seed)
-
-    def _make_retriever(self) -> Any:
-        if not self.settings.uses_retrieval or self.config.in_evaluation:
-            return None
-        from rapo_rllib.buffer.layered import LayeredBuffer
-        from rapo_rllib.buffer.store import StepTraceBuffer
-        from rapo_rllib.env_runner.retrieval import make_retriever
-
-        buffer = StepTraceBuffer(self.settings.buffer)
-        try:
-            buffer.prepare()
-        except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
-            logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
-        self._layers = LayeredBuffer(buffer)
-        return make_retriever(self.settings, self._layers)
-
-    def _make_recorder(self) -> Any:
-        if not self.config.output:
-            return None
-        from rapo_rllib.env_runner.recording import EpisodeRecorder
-
-        return EpisodeRecorder(self.config, self.worker_index or 0, self._env_name)
+        if self.settings.uses_retrieval and not self.config.in_evaluation:
+            self._layers = open_layers(self.settings)
+        return make_loop(self.settings, self._source, self.engine, self._layers)
 
     @property
     def policy_version(self) -> int:
@@ -139,14 +93,14 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         """
         start = time.perf_counter()
         try:
-            publication.load_into(self.engine)
+            publication.load_into(self.engine.weights)
             seconds = time.perf_counter() - start
             return_free_memory()
             scores = self.engine.score(sequences)
         except Exception as error:
             logger.exception("weight version %d could not be loaded", publication.version)
             return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
-        loaded = self.engine.loaded
+        loaded = self.engine.weights.loaded
         return Confirmation(
             self.policy_version, scores, seconds, self.engine_name(), loaded.received, loaded.base, loaded.compared_share
         )
@@ -158,15 +112,35 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
         """One step of vLLM's own weight transfer; the learner drives it."""
-        self.engine.call_workers(method, arguments)
+        self.engine.weights.call_workers(method, arguments)
 
     def sleep(self) -> None:
         """Free the engine's GPU memory while the learner updates."""
-        self.engine.sleep()
+        self.engine.weights.sleep()
 
     def wake(self) -> None:
         """Take it again; weights must follow."""
-        self.engine.wake()
+        self.engine.weights.wake()
+
+    def stream(self, order: Order) -> Answer:
+        """Go on with the groups that are under way, and begin others; returns those that are complete.
+
+        An engine that breaks ends the groups: the next order begins anew.
+        """
+        self._env_steps = self._env_steps if order.conditions.env_steps is None else order.conditions.env_steps
+        if self._stream is None:
+            listens = self._callbacks.listens or self._recorder is not None
+            self._stream = RunnerStream(self, self._observer() if listens else None)
+        try:
+            return self._stream.work(order)
+        except Exception:
+            self._stream = None
+            raise
+
+    def set_buffer_view(self, view: BufferView) -> None:
+        """Read the buffer as the driver has it from now on."""
+        self._layers.set_view(view)
+        self.loop.retriever.usage, self.loop.retriever.source_weights = view.usage, view.source_weights
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]
@@ -195,7 +169,8 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             explore: False: greedy, without retrieval. None: False in evaluation, else True.
             group_size: trajectories per question; None: the config's, in evaluation of episodes 1.
             buffer_view: what the policy has added to the buffer, and how its traces have fared.
-            env_steps: generated steps that the training has sampled before, for schedules of the reward; None: their ends.
+            env_steps: generated steps that the training has sampled before, for schedules of the reward. None: their ends, with
+                ``questions`` and in evaluation; else the last that was given, at first 0.
             num_timesteps: generated steps to sample at least. Episodes are never cut: it may be more.
             num_episodes: episodes to sample at least; whole groups, so there may be up to ``group_size - 1`` more. Neither:
                 this runner's share of a training step, or of an evaluation.
@@ -209,23 +184,25 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         if random_actions:
             raise ValueError("random_actions = True: an action is a text; leave it out")
         if buffer_view is not None and self.loop.retriever is not None:
-            self._layers.set_view(buffer_view)
-            self.loop.retriever.usage, self.loop.retriever.source_weights = buffer_view.usage, buffer_view.source_weights
-        self.loop.envs.env_steps = env_steps
+            self.set_buffer_view(buffer_view)
+        if env_steps is not None:
+            self._env_steps = env_steps
+        elif questions is None and not self.in_evaluation:
+            env_steps = self._env_steps
         if questions is None:
             wanted = Wanted.of(self.settings, self.own_questions.num_runners, self.in_evaluation, num_timesteps, num_episodes)
-            return self._sample_episodes(wanted, explore, group_size, force_reset)
+            return self._sample_episodes(wanted, explore, group_size, force_reset, env_steps)
         if retrieval_prob is None:
             raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
         self._retrieval_prob = retrieval_prob
         observer = self._observer() if self._callbacks.listens or self._recorder is not None else None
-        groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer)
+        groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer, env_steps)
         if observer is not None:
-            self._hand_on(observer.of(groups))
+            self.hand_on(observer.of(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
 
     def _sample_episodes(
-        self, wanted: Wanted, explore: bool | None, group_size: int | None, force_reset: bool
+        self, wanted: Wanted, explore: bool | None, group_size: int | None, force_reset: bool, env_steps: int | None
     ) -> list[SingleAgentEpisode]:
         held_out = self.in_evaluation
         greedy = held_out if explore is None else not explore
@@ -238,7 +215,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         while missing := wanted.missing(sampled):
             observer = self._observer()
             questions = take(-(-missing // size))
-            groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer)
+            groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer, env_steps)
             sampled.extend(SampleResult(groups, [self.loop.stats]))
             whole = [one for one in observer.of(groups) if one.get_infos(-1)["end"] != "error"]
             if not whole:
@@ -246,7 +223,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
                 raise EnvError(f"every episode of {len(questions)} questions failed ({questions[0].id}, ...): {error}")
             episodes += whole
         self._own_samples.extend(sampled)
-        self._hand_on(episodes)
+        self.hand_on(episodes)
         return episodes
 
     def _observer(self) -> EpisodeObserver:
@@ -259,14 +236,20 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         greedy: bool,
         group_size: int | None,
         observer: EpisodeObserver | None,
+        env_steps: int | None,
     ) -> list[TrajectoryGroup]:
         groups = self.loop.run(
-            questions, retrieval_prob=retrieval_prob, greedy=greedy, group_size=group_size, observer=observer
+            questions,
+            retrieval_prob=retrieval_prob,
+            greedy=greedy,
+            group_size=group_size,
+            env_steps=env_steps,
+            observer=observer,
         )
         add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
         return groups
 
-    def _hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
+    def hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
         """To the recorder, and to whoever listens."""
         if self._recorder is not None:
             kept = self._recorder.record(episodes)
@@ -332,7 +315,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         if isinstance(modules, ray.ObjectRef):
             modules = ray.get(modules)
         weights = modules.get(DEFAULT_MODULE_ID, modules)
-        self.engine.load_weights(unpack_weights(weights), int(state[WEIGHTS_SEQ_NO]))
+        self.engine.weights.load(unpack_weights(weights), int(state[WEIGHTS_SEQ_NO]))
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -351,5 +334,5 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
 
 def _first_value(schedule: Any) -> float:
-    """What a schedule begins with; a number is its own."""
+    """The first value of a schedule; a number is its own."""
     return float(schedule[0][1] if isinstance(schedule, list | tuple) else schedule)

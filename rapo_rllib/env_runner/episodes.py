@@ -68,6 +68,10 @@ class EpisodeObserver:
         """The episodes of all trajectories, in the order of the groups."""
         return [self._episodes[id(trajectory)] for group in groups for trajectory in group.trajectories]
 
+    def take(self, groups: Sequence[TrajectoryGroup]) -> list[SingleAgentEpisode]:
+        """The same, which are then forgotten."""
+        return [self._episodes.pop(id(trajectory)) for group in groups for trajectory in group.trajectories]
+
     def _episode_of(self, trajectory: Trajectory) -> SingleAgentEpisode:
         return self._episodes.setdefault(id(trajectory), SingleAgentEpisode())
 
@@ -87,13 +91,13 @@ def _add(
         truncated=end in _CUT_SHORT,
         extra_model_outputs={
             Columns.ACTION_LOGP: sum(trajectory.logprobs[step.start : step.stop]),
-            WEIGHTS_SEQ_NO: trajectory.policy_version,
+            WEIGHTS_SEQ_NO: trajectory.token_versions[step.start] if step.stop > step.start else trajectory.policy_version,
         },
     )
 
 
 def _outcome(episode: Episode, end: str) -> dict[str, Any]:
-    """What the last info says."""
+    """The content of the last info."""
     if not end:
         return {}
     trajectory, question = episode.trajectory, episode.question

@@ -26,6 +26,9 @@ class SampleResult:
     logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
     retrieval_prob: float = 0.0  # that the groups were sampled with; schedules may have gone on since
     groups_dropped: int = 0  # by dynamic sampling
+    groups_stale: int = 0  # dropped because they had become too old (max_staleness)
+    questions_again: int = 0  # asked again, because their engine was lost
+    groups_under_way: int = 0  # when the batch was taken
     left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
 
     def extend(self, other: SampleResult) -> None:
@@ -61,6 +64,27 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episode_return_max": max(returns),
         "episode_len_mean": mean(len(t.steps) for t in trajectories),
         "episode_duration_sec_mean": mean(t.seconds for t in trajectories),
+    }
+
+
+def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """How many updates lie between the weights that sampled a token and those that were trained, over all policy tokens.
+
+    Args:
+        trajectories: of a batch.
+        version: of the weights when its update began.
+    """
+    tokens: Counter[int] = Counter()
+    swapped = 0
+    for trajectory in trajectories:
+        own = zip(trajectory.token_versions, trajectory.kinds, strict=True)
+        behind = Counter(version - of for of, kind in own if kind == TokenKind.POLICY)
+        tokens += behind
+        swapped += len(behind) > 1
+    return {
+        "staleness_mean": sum(behind * count for behind, count in tokens.items()) / max(tokens.total(), 1),
+        "staleness_max": float(max(tokens, default=0)),
+        "swapped_share": swapped / max(len(trajectories), 1),
     }
 
 

@@ -54,7 +54,7 @@ class OwnQuestions:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How much to sample: so many episodes, or so many generated steps."""
+    """The amount to sample: so many episodes, or so many generated steps."""
 
     episodes: int = 0
     timesteps: int = 0
@@ -63,7 +63,7 @@ class Wanted:
     def of(
         cls, settings: Settings, num_runners: int, in_evaluation: bool, num_timesteps: int | None, num_episodes: int | None
     ) -> Wanted:
-        """What RLlib's arguments say; neither: a runner's share of a training step, or of an evaluation.
+        """The amount that RLlib's arguments ask for; neither: a runner's share of a training step, or of an evaluation.
 
         Raises:
             ValueError: both are given.

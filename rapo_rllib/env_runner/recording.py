@@ -8,6 +8,7 @@ from typing import Any
 
 import msgpack
 import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.offline.offline_env_runner import OfflineSingleAgentEnvRunner
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 class _Routed(SingleAgentEnvRunner):
     """Stands where RLlib's recorder would make an environment and a module of its own."""
 
-    def __init__(self, *, config: Any, worker_index: int, env_name: str) -> None:
+    def __init__(self, *, config: AlgorithmConfig, worker_index: int, env_name: str) -> None:
         self.config, self.worker_index = config, worker_index
         named: Any = env_name
         self.env = named
@@ -36,7 +37,7 @@ class EpisodeRecorder(OfflineSingleAgentEnvRunner, _Routed):
         env_name: the folder below ``output``.
     """
 
-    def __init__(self, config: Any, worker_index: int, env_name: str) -> None:
+    def __init__(self, config: AlgorithmConfig, worker_index: int, env_name: str) -> None:
         super().__init__(config=config, worker_index=worker_index, env_name=env_name)
         # a task that writes a file must not wait for a CPU that engines and learners hold to the end
         self.output_write_method_kwargs = {"ray_remote_args": {"num_cpus": 0}, **self.output_write_method_kwargs}

@@ -6,6 +6,9 @@ _ENVIRONMENTS = {
     "rapo/word_problems": "rapo_rllib.envs.word_problems.env:WordProblems",
     "rapo/questions": "rapo_rllib.envs.questions:Questions",
     "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
+    "rapo/gem": "rapo_rllib.envs.external.gem_env:Gem",
+    "rapo/skyrl_gym": "rapo_rllib.envs.external.skyrl_gym_env:SkyRLGym",
+    "rapo/openenv": "rapo_rllib.envs.external.openenv.env:OpenEnv",
     "rapo/tau2_retail": "rapo_rllib.envs.tau2_retail.env:Tau2Retail",
 }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rapo_rllib.types import Question
@@ -21,6 +22,7 @@ class QuestionCursor:
         self._questions = questions
         self._seed = seed
         self.position = 0  # questions taken so far, over all epochs
+        self._again: list[int] = []  # places of those that were taken and put back, in order
         self._order: tuple[int, list[int]] | None = None
 
     @property
@@ -30,20 +32,39 @@ class QuestionCursor:
 
     def take(self, count: int) -> list[Question]:
         """The next ``count`` questions."""
-        return [self._next() for _ in range(count)]
+        return [question for _, question in self.take_places(count)]
 
-    def _next(self) -> Question:
-        epoch, index = divmod(self.position, len(self._questions))
+    def take_places(self, count: int) -> list[tuple[int, Question]]:
+        """The same, each with its place in the order of all epochs; those that were put back come first."""
+        return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
+
+    def put_back(self, places: Iterable[int]) -> None:
+        """Ask these again: nothing came of them."""
+        for place in places:
+            bisect.insort(self._again, place)
+
+    def _next(self) -> int:
+        if self._again:
+            return self._again.pop(0)
+        self.position += 1
+        return self.position - 1
+
+    def _at(self, place: int) -> Question:
+        epoch, index = divmod(place, len(self._questions))
         if self._order is None or self._order[0] != epoch:
             order = list(range(len(self._questions)))
             random.Random(f"{self._seed}/{epoch}").shuffle(order)
             self._order = (epoch, order)
-        self.position += 1
         return self._questions[self._order[1][index]]
 
-    def get_state(self) -> dict[str, Any]:
-        """Return what is needed to continue with the batch that would have come."""
-        return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions)}
+    def get_state(self, untrained: Iterable[int] = ()) -> dict[str, Any]:
+        """Return what is needed to continue with the questions that would have come.
+
+        Args:
+            untrained: places of those that were taken, and that nobody has trained on: they are asked again.
+        """
+        again = sorted({*self._again, *untrained})
+        return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions), "again": again}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken. Raises ``ValueError`` if the data set has another size now."""
@@ -53,3 +74,4 @@ class QuestionCursor:
                 f"{len(self._questions)}: restore with the same env_config"
             )
         self.position, self._seed, self._order = state["position"], state["seed"], None
+        self._again = list(state.get("again", ()))

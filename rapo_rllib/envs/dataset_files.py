@@ -130,10 +130,8 @@ def _suffix(path: Path) -> str | None:
 def _rows_of_hub(
     name: str, key: str, split: str, config: str | None, limit: int | None, other_config: bool, other_split: bool
 ) -> list[Row]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ValueError(f"{key} = {name!r}: a Hugging Face data set needs `pip install datasets`") from error
+    import datasets
+
     local = Path(name).is_dir()
     try:
         if local and other_config and config not in datasets.get_dataset_config_names(name):

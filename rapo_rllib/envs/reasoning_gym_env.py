@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -19,15 +20,25 @@ from rapo_rllib.envs.base import LazyQuestions, check_split
 from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, knob
-from rapo_rllib.types import Question
+from rapo_rllib.tools.calculator import Calculator
+from rapo_rllib.types import ExpertTrajectory, Question
 from rapo_rllib.validation import require
 
 VERIFIER = "verifier"
+CALCULATOR = "calculator"  # the tool that solutions call
 # Tasks whose verifier evaluates the answer as Python, or has sympy do it: a test reads the package's source for others.
 EVALUATED = frozenset({"string_insertion", "spiral_matrix", "binary_matrix", "n_queens"})
 CALCULATED = frozenset({"simple_integration", "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown"})
+# Tasks whose questions are chains of numbers, which `solution` works out with the calculator.
+SOLVED = ("chain_sum", "decimal_chain_sum")
+_SOURCE = "reasoning_gym/calculator"
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_CHAIN = re.compile(rf"({_NUMBER})((?:\s*[-+]\s*{_NUMBER})+)\s*=\s*\Z")
+_TERM = re.compile(rf"([-+])\s*({_NUMBER})")
 _TEST_SHARE = 5  # every fifth question, by its text, belongs to the test split
 _ATTEMPTS = 200
 _PROBES = 8
@@ -113,6 +124,22 @@ class ReasoningGym(ToolEnv):
         """The questions of ``split``."""
         return ReasoningGymQuestions(read_options(ReasoningGymOptions, env_config), split)
 
+    @classmethod
+    def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
+        """Solutions of the training questions with the calculator, for the tasks that it can solve.
+
+        Raises:
+            ValueError: the task is another one, or the policy has no calculator.
+        """
+        options = read_options(ReasoningGymOptions, env_config)
+        rule = (
+            f"only {' and '.join(SOLVED)} bring step traces, and only with tools: [calculator]; record a run's own "
+            "(transcripts: true), or have an agent write them (rllib buffer build)"
+        )
+        require(options.task in SOLVED and list(options.tools) == [CALCULATOR], "task", options.task, rule)
+        found = (solution(question, options.protocol) for question in cls.questions(env_config, "train"))
+        return (one for one in found if one is not None)
+
     def make_scorer(self) -> Scorer:
         """The task's verifier, unless another scorer is named."""
         options = self.options
@@ -139,6 +166,25 @@ class Verifier:
         except Exception as error:  # of the answer: any text may come, and verifiers are not written for all
             return Score(0.0, False, failure=f"verifier/{type(error).__name__}")
         return Score(value, value >= 1.0)
+
+
+def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory | None:
+    """The calculations from left to right, and the answer; None: the question is no chain, or its answer another one.
+
+    Sums take one call a term behind the first.
+    """
+    chain = _CHAIN.search(question.text)
+    if chain is None:
+        return None
+    calculator, value, steps = Calculator(), chain[1], []
+    for sign, number in _TERM.findall(chain[2]):
+        expression = f"{value} {sign} {number}"
+        value = calculator.run(expression).text
+        steps.append(f"<{calculator.tag}>{expression}</{calculator.tag}>{render_observation(value, settings)}")
+    if float(value) != float(question.answer):
+        return None
+    answer = f"<{settings.answer_tag}>\\boxed{{{value}}}</{settings.answer_tag}>"
+    return ExpertTrajectory(question, (*steps, answer), 1.0, _SOURCE)
 
 
 def may_be_verified(task: str, answer: str) -> bool:

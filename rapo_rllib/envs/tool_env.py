@@ -47,6 +47,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.observation_space = AnyText()
         self.action_space = AnyText()
         self._tools = _by_tag([tool for entry in self.tool_entries() for tool in shared_tools(entry)])
+        self._check_names()
         self.tool_schemas = self._schemas()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._shared: dict[Any, Any] = {}  # of these, what several have in common
@@ -56,16 +57,28 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._num_calls = 0
         self._turn = -1  # the generated step that it has got last
 
+    def _check_names(self) -> None:
+        """In tags, none may be called as the protocol calls its own."""
+        protocol = self.options.protocol
+        names = ("think_tag", "answer_tag", "result_tag", "retrieve_tag", "lesson_tag")
+        own = {getattr(protocol, name): name for name in names} if protocol.format == "tags" else {}
+        for tag in self._tools:
+            if (key := own.get(tag)) is not None:
+                raise ValueError(
+                    f"env_config.tools: a tool is called by <{tag}>, which is protocol.{key}: leave the tool out "
+                    f"(a server's with mcp.only), or set protocol.{key} to another"
+                )
+
     def tool_entries(self) -> Sequence[Any]:
         """The tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
         return self.options.tools
 
     def make_scorer(self) -> Scorer:
-        """What judges the answers: by default the scorer that the options name."""
+        """The judge of the answers: by default the scorer that the options name."""
         return shared_scorer(self.options.scorer)
 
     def _schemas(self) -> list[Schema]:
-        """What the prompt says of the tools: of all that have arguments; in the model's own format of every one."""
+        """The part of the prompt about the tools: all that have arguments; in the model's own format every one."""
         native = self.options.protocol.format == "native"
         return [tool.schema for tool in self._tools.values() if native or hasattr(tool.tool, "parameters")]
 
@@ -147,7 +160,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         return tool.tag, session.run(text)
 
     def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
-        """What a step with calls tells: of several, their names, the first error and the time of all."""
+        """The info of a step with calls: of several, their names, the first error and the time of all."""
         assert self._question is not None
         uses = [ToolUse(self._name_of(tag), result.error, result.seconds) for tag, result in results]
         info: dict[str, Any] = {
@@ -218,5 +231,7 @@ def _by_tag(tools: Sequence[BoundedTool]) -> dict[str, BoundedTool]:
         for other in tools[:index]:
             if other.tag == tool.tag:
                 names = f"{other.name!r} and {tool.name!r}"
-                raise ValueError(f"env_config.tools: {names} are both called by <{tool.tag}>: leave one of them out")
+                raise ValueError(
+                    f"env_config.tools: {names} are both called by <{tool.tag}>: leave one out (a server's with mcp.only)"
+                )
     return {tool.tag: tool for tool in tools}

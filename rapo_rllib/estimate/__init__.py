@@ -1,1 +1,1 @@
-"""How much memory and time a job needs, before anything starts: ``rllib train file JOB --estimate``."""
+"""Estimates of the memory and time of a job, before anything starts: ``rllib train file JOB --estimate``."""

@@ -39,7 +39,7 @@ class Duration:
 
     @property
     def iteration(self) -> float:
-        """Of both; rollouts beside updates (``one_step_off``) share the same cores."""
+        """Of both; rollouts beside updates (``max_staleness``) share the same cores."""
         return self.rollout + self.update
 
 

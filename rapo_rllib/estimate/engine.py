@@ -1,4 +1,4 @@
-"""What a vLLM engine holds: weights, keys and values, and what it computes with."""
+"""The memory of a vLLM engine: weights, keys and values, and what it computes with."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Engine:
-    """What is known of an engine before it starts; bytes of one of its workers."""
+    """The facts of an engine before it starts; bytes of one of its workers."""
 
     weights: int
     kv_per_token: int
     computing: int
     longest: int  # tokens of the longest trajectory
+
+    @property
+    def least(self) -> int:
+        """Bytes without which vLLM does not start: weights, one step, keys and values of one longest trajectory."""
+        return self.weights + self.computing + self.kv_per_token * self.longest
 
     def sequences(self, memory: int) -> int:
         """Trajectories of full length whose keys and values fit beside weights and computation into ``memory`` bytes."""
@@ -70,14 +75,19 @@ def cpu_memory(engine: Engine, settings: EngineSettings) -> Memory:
 
 
 def gpu_memory(engine: Engine, settings: EngineSettings, device_bytes: int | None) -> Memory:
-    """On a GPU: the share that the job gives it, or where the GPU is not known what it needs for one long trajectory."""
-    if device_bytes is not None:
-        parts: Parts = (Part("engine (engine.gpu_memory_utilization)", int(settings.gpu_memory_utilization * device_bytes)),)
-    else:
-        parts = (
-            Part("engine: weights", engine.weights),
-            Part("engine: keys and values of one longest trajectory", engine.kv_per_token * engine.longest, Kind.BOUND),
-            Part("engine: one step", engine.computing, Kind.GUESS),
+    """On a GPU: weights, one step, and keys and values, which take what is left of its share.
+
+    Where the GPU is not known, or has no room, keys and values are those of one longest trajectory.
+    """
+    share = 0 if device_bytes is None else int(settings.gpu_memory_utilization * device_bytes)
+    count = engine.sequences(share)
+    cache = (
+        Part(
+            f"engine: keys and values, room for {count} of the longest trajectories", share - engine.weights - engine.computing
         )
+        if count
+        else Part("engine: keys and values of one longest trajectory", engine.kv_per_token * engine.longest, Kind.BOUND)
+    )
+    parts: Parts = (Part("engine: weights", engine.weights), cache, Part("engine: one step", engine.computing, Kind.GUESS))
     # an engine that sleeps has none of it in an update, and takes it again before the sync
     return Memory((), {"rollout": parts, "sync": parts}) if settings.sleep else Memory(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rapo_rllib.estimate.machine import Machine
 from rapo_rllib.estimate.parts import Memory, Process
@@ -21,6 +21,7 @@ class Fit:
     needed: float  # bytes, or GPUs
     there: float | None  # None: not known here
     unit: str = "GiB"
+    remedy: str = ""  # what to change where it does not fit
 
     @property
     def fits(self) -> bool | None:
@@ -34,7 +35,7 @@ class Fit:
             return f"{self.where}: needs {needed}; what there is, is not known from here"
         there = f"{self.there / scale:.3g} {self.unit} there"
         if not self.fits:
-            return f"does not fit: {self.where}: needs {needed}, {there}"
+            return f"does not fit: {self.where}: needs {needed}, {there}{self.remedy and f'; {self.remedy}'}"
         close = (
             ", but closer than this estimate's error" if self.unit == "GiB" and self.needed * (1 + ERROR) > self.there else ""
         )
@@ -46,19 +47,20 @@ def host_bytes(processes: Sequence[Process], once: Sequence[Process], trials: in
     return trials * sum(process.count * process.host.peak for process in processes) + sum(p.host.peak for p in once)
 
 
-def gpu_peak(processes: Sequence[Process]) -> int:
-    """Bytes of the fullest GPU. Processes with a fraction of one share it, phase by phase: an engine may sleep in an update.
+def gpu_peaks(processes: Sequence[Process]) -> dict[str, int]:
+    """Bytes of each kind of GPU, by what runs on it.
 
+    Processes with a fraction of one share it, phase by phase: an engine may sleep in an update.
     Example: a learner and an engine of half a GPU each share one; of two learners and no engine both do.
     """
-    whole = [process.gpu.peak for process in processes if process.gpu is not None and process.gpus >= 1]
-    parts = [(process.gpus, process.gpu, process.count) for process in processes if process.gpu and 0 < process.gpus < 1]
+    found = {process.name: process.gpu.peak for process in processes if process.gpu is not None and process.gpus >= 1}
+    parts = [process for process in processes if process.gpu and 0 < process.gpus < 1]
     shared, room = Memory(), 1.0
-    for turn in range(max((count for _, _, count in parts), default=0)):
-        for gpus, memory, count in parts:
-            if turn < count and gpus <= room + 1e-9:
-                shared, room = shared.beside(memory), room - gpus
-    return max([*whole, shared.peak])
+    for turn in range(max((process.count for process in parts), default=0)):
+        for process in parts:
+            if process.gpu and turn < process.count and process.gpus <= room + 1e-9:
+                shared, room = shared.beside(process.gpu), room - process.gpus
+    return {**found, " and ".join(process.name for process in parts): shared.peak} if parts else found
 
 
 def num_gpus(processes: Sequence[Process], trials: int) -> float:
@@ -76,15 +78,33 @@ def trials_at_once(number: int, needed: dict[str, float], cores: float, gpus: fl
     return max(1, min([number, *(math.floor(limit) for limit in room)]))
 
 
-def fits(processes: Sequence[Process], once: Sequence[Process], trials: int, machine: Machine, here: bool) -> list[Fit]:
-    """One verdict for each kind of memory. ``here``: False where the job joins a cluster, which is not asked."""
-    found = [Fit("memory of this machine" if here else "memory of all machines", host_bytes(processes, once, trials), None)]
-    if here:
-        found = [Fit(found[0].where, found[0].needed, machine.host_bytes)]
-    wanted = num_gpus(processes, trials)
-    if wanted:
-        smallest = min(machine.gpu_bytes, default=0)
-        known = here and bool(machine.gpu_bytes)
+def fits(
+    processes: Sequence[Process], once: Sequence[Process], trials: int, machine: Machine, here: bool, device: int | None
+) -> list[Fit]:
+    """One verdict for each kind of memory.
+
+    Args:
+        processes: of one trial.
+        once: what runs once.
+        trials: at the same time.
+        machine: this one.
+        here: False where the job runs elsewhere, on machines that are not asked.
+        device: bytes of a GPU; None: not known.
+    """
+    host = Fit("memory of this machine" if here else "memory of all machines", host_bytes(processes, once, trials), None)
+    found = [replace(host, there=machine.host_bytes) if here else host]
+    if wanted := num_gpus(processes, trials):
         found.append(Fit("GPUs", wanted, len(machine.gpu_bytes) if here else None, "GPUs"))
-        found.append(Fit("memory of the fullest GPU", gpu_peak(processes), smallest if known else None))
+        found += gpu_fits(processes, device)
+    return found
+
+
+def gpu_fits(processes: Sequence[Process], device: int | None) -> list[Fit]:
+    """Of each kind of GPU, and of the share of one that an engine may take."""
+    found = [Fit(f"memory of a GPU of: {name}", peak, device) for name, peak in gpu_peaks(processes).items()]
+    for process in processes:
+        if process.gpu_least:
+            share = None if device is None else process.gpu_share * device
+            where = f"what {process.name} needs at least of its share of a GPU (engine.gpu_memory_utilization)"
+            found.append(Fit(where, process.gpu_least, share))
     return found

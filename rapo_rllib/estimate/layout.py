@@ -5,6 +5,7 @@ RAPOConfig --shape, states, micro batch, engine--> main process, learners, engin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.estimate.engine import Engine, cpu_memory, engine_of, gpu_memory
@@ -32,7 +33,7 @@ KEY_BYTES, GRAPH_BYTES = 4 * 384, 2 * 16 * 8  # of a step trace: key of MiniLM, 
 
 @dataclass(frozen=True)
 class Job:
-    """What the sizes of one trial follow from."""
+    """The facts that the sizes of one trial follow from."""
 
     settings: Settings
     shape: ModelShape
@@ -53,8 +54,8 @@ class Job:
         return self.learners if self.settings.update.learner_parallelism == "fsdp" else 1
 
 
-def job_of(settings: Settings) -> Job:
-    """Sizes of a trial. ``settings`` have been checked.
+def job_of(settings: Settings, known: Sequence[Job] = ()) -> Job:
+    """Sizes of a trial. ``settings`` have been checked; ``known``: jobs whose passes are not run again for the same rows.
 
     Raises:
         ValueError: the model cannot be run on tensors without data (it decides by what is in them).
@@ -71,11 +72,12 @@ def job_of(settings: Settings) -> Job:
     budget = min(settings.update.max_tokens_per_micro_batch, tokens.learned)
     row = full_row(budget, rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.group_size)
     on_gpu = bool(settings.rllib.num_gpus_per_env_runner)
+    same = [job.passes for job in known if (job.settings.model, job.row_tokens) == (model, row.num_tokens)]
     return Job(
         settings,
         shape,
         learner_states(shape, model, shards),
-        micro_batch(skeleton.config, model, row, settings.rollout.temperature),
+        same[0] if same else micro_batch(skeleton.config, model, row, settings.rollout.temperature),
         engine_of(shape, settings.engine, tokens.longest, on_gpu),
         tokens,
         row.num_tokens,
@@ -97,20 +99,20 @@ def processes(job: Job, device_bytes: int | None) -> list[Process]:
     if settings.rllib.evaluation_num_env_runners:
         found.append(_engine_process("engine that evaluates", settings.rllib.evaluation_num_env_runners, job, device_bytes))
     host, gpu = Memory((Part("Python and libraries", PYTHON, Kind.GUESS), *_buffer(job))), None
-    gpus = 0.0
+    gpus, bounds = 0.0, (0, 1.0)
     if local_learner:
         learner, gpu = _learner(job, alone=False)
         host, gpus = host.beside(learner), gpus + settings.rllib.num_gpus_per_learner
     if local_engine:
         engine, engine_gpu = _engine(job, device_bytes)
         host = host.beside(engine).beside(Memory(_kept_by_rllib(job) if local_learner else ()))
-        gpu, gpus = _both(gpu, engine_gpu), gpus + settings.rllib.num_gpus_per_env_runner
+        gpu, gpus, bounds = _both(gpu, engine_gpu), gpus + settings.rllib.num_gpus_per_env_runner, _engine_bounds(job)
     name = {(True, True): " with learner and engine", (True, False): " with learner", (False, True): " with engine"}
-    return [Process("main" + name.get((local_learner, local_engine), ""), 1, host, gpu, gpus), *found]
+    return [Process("main" + name.get((local_learner, local_engine), ""), 1, host, gpu, gpus, *bounds), *found]
 
 
 def once() -> list[Process]:
-    """What runs once, however many trials there are."""
+    """The processes that run once, however many trials there are."""
     return [
         Process("the rllib command", 1, Memory((Part("Python and libraries", COMMAND, Kind.GUESS),))),
         Process("Ray", 1, Memory((Part("its own processes", RAY, Kind.GUESS),))),
@@ -121,7 +123,7 @@ def _learner(job: Job, *, first: bool = True, alone: bool = True) -> tuple[Memor
     """On the host, and on a GPU. The ``first`` one hands weights to engines and checkpoints; ``alone``: in its process."""
     settings, model = job.settings, job.settings.model
     base = () if not alone else (Part("Python and libraries", PYTHON, Kind.GUESS),)
-    reference = reference_bytes(job.shape, model, settings.objective.kl_coeff, job.shards)
+    reference = reference_bytes(job.shape, model, settings.objective.needs_reference, job.shards)
     states = (*job.states.kept, *((Part("reference model", reference),) if reference else ()))
     weights = job.shape.parameters * ITEMSIZE[model.dtype]
     sent = _sent(job) if first else ()
@@ -150,7 +152,7 @@ def _learner_phases(job: Job, writes: bool) -> dict[str, Parts]:
 
 
 def _packed_weights(job: Job) -> Parts:
-    """What RLlib asks a learner for with a checkpoint, and from another process also its copy in Ray's object store."""
+    """The state that RLlib asks a learner for with a checkpoint; from another process also its copy in Ray's object store."""
     size = packed_bytes(job.shape, job.settings.model, ITEMSIZE[job.settings.model.dtype])
     parts = (Part("weights packed for a checkpoint", size),)
     return (*parts, Part("the same in Ray's object store", size)) if job.settings.rllib.num_learners else parts
@@ -188,7 +190,16 @@ def _engine(job: Job, device_bytes: int | None) -> tuple[Memory, Memory | None]:
 def _engine_process(name: str, count: int, job: Job, device_bytes: int | None) -> Process:
     host, gpu = _engine(job, device_bytes)
     base = Memory((Part("Python and libraries", PYTHON, Kind.GUESS),))
-    return Process(name, count, base.beside(host), gpu, job.settings.rllib.num_gpus_per_env_runner)
+    return Process(name, count, base.beside(host), gpu, job.settings.rllib.num_gpus_per_env_runner, *_engine_bounds(job))
+
+
+def _engine_bounds(job: Job) -> tuple[int, float]:
+    """What an engine needs at least of its GPU, and the share that it may take."""
+    return (
+        (job.engine.least, job.settings.engine.gpu_memory_utilization)
+        if job.settings.rllib.num_gpus_per_env_runner
+        else (0, 1.0)
+    )
 
 
 def _embedder(job: Job) -> Parts:

@@ -1,4 +1,4 @@
-"""What this machine has: memory of host and GPUs, cores."""
+"""This machine: memory of host and GPUs, cores."""
 
 from __future__ import annotations
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 FEW, MORE = 2, 3  # layers of the models that are run
 PHASES = FORWARD, HEAD, HEAD_BACKWARD, LAST_LAYER, OTHERS = "forward", "head", "head backward", "last layer", "other layers"
@@ -30,7 +33,7 @@ class MicroBatch:
     later: int  # gradients are there already
 
 
-def micro_batch(config: Any, settings: ModelSettings, row: PackedRow, temperature: float = 1.0) -> MicroBatch:
+def micro_batch(config: PretrainedConfig, settings: ModelSettings, row: PackedRow, temperature: float = 1.0) -> MicroBatch:
     """Peak of the forward and backward pass of ``row``.
 
     Args:
@@ -45,7 +48,7 @@ def micro_batch(config: Any, settings: ModelSettings, row: PackedRow, temperatur
     return MicroBatch(first, later)
 
 
-def _with_layers(config: Any, layers: int) -> Any:
+def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     made = type(config).from_dict(config.to_dict())
     text = made.get_text_config()
     text.num_hidden_layers = layers
@@ -54,7 +57,7 @@ def _with_layers(config: Any, layers: int) -> Any:
     return made
 
 
-def _passes(config: Any, settings: ModelSettings, row: PackedRow, temperature: float) -> list[dict[str, int]]:
+def _passes(config: PretrainedConfig, settings: ModelSettings, row: PackedRow, temperature: float) -> list[dict[str, int]]:
     """Peaks by phase of the first and of a later micro batch."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -81,7 +84,7 @@ def _passes(config: Any, settings: ModelSettings, row: PackedRow, temperature: f
     return peaks
 
 
-def _learner_model(config: Any, settings: ModelSettings) -> Any:
+def _learner_model(config: PretrainedConfig, settings: ModelSettings) -> Any:
     """The model as the learner makes it, on the meta device: on fake tensors ``peft`` could not put its adapters in."""
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""What an estimate is made of: parts with bytes, of processes that live on a host and perhaps on a GPU.
+"""The parts of an estimate, with bytes, of processes that live on a host and perhaps on a GPU.
 
 Part (weights: 513 MiB, exact) --always, or in one phase--> Memory --of a host, of a GPU--> Process --count times--> Layout
 """
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How much a number can be trusted."""
+    """The trust that a number deserves."""
 
     EXACT = "exact"  # follows from the job
     BOUND = "bound"  # at most this
@@ -32,7 +32,7 @@ Parts = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Memory:
-    """What one process holds in one kind of memory.
+    """The parts that one process holds in one kind of memory.
 
     Example: ``always`` 10 bytes, ``phases`` ``{"update": 5, "checkpoint": 7}``: the peak is 17, in the checkpoint.
     """
@@ -47,7 +47,7 @@ class Memory:
 
     @property
     def parts(self) -> Parts:
-        """What is there at the peak."""
+        """The parts that are there at the peak."""
         return self.always + tuple(self.phases.get(self.phase, ()))
 
     @property
@@ -75,6 +75,8 @@ class Process:
     host: Memory
     gpu: Memory | None = None  # of each GPU it uses; None: it uses none
     gpus: float = 0.0  # GPUs it uses, perhaps a fraction of one
+    gpu_least: int = 0  # bytes without which an engine in it does not start
+    gpu_share: float = 1.0  # of a GPU's memory that this engine may take
 
 
 def total(parts: Parts) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rapo_rllib.estimate.duration import FACTOR, Duration, measured_rates, passes_worth, rollout_seconds, update_seconds
-from rapo_rllib.estimate.fit import GIB, Fit, fits, host_bytes, trials_at_once
+from rapo_rllib.estimate.fit import GIB, Fit, fits, gpu_fits, host_bytes, trials_at_once
 from rapo_rllib.estimate.layout import Job, job_of, once, processes
 from rapo_rllib.estimate.machine import Machine
 from rapo_rllib.estimate.parts import Memory, Process
+from rapo_rllib.estimate.remedies import remedy
 from rapo_rllib.settings import Settings
 
 
@@ -60,7 +61,14 @@ class Estimate:
 
 
 def estimate(
-    found: list[Settings], trials: int, needed: dict[str, float], machine: Machine, *, here: bool, iterations: int | None = None
+    found: list[Settings],
+    trials: int,
+    needed: dict[str, float],
+    machine: Machine,
+    *,
+    here: bool,
+    device: int | None = None,
+    iterations: int | None = None,
 ) -> Estimate:
     """The estimate of the largest trial.
 
@@ -70,14 +78,22 @@ def estimate(
         needed: what one trial asks Ray for.
         machine: this one, with the cores that Ray is told of.
         here: whether the job runs on it alone.
+        device: bytes of each GPU; None: those of this machine where the job runs here, else not known.
         iterations: that the job stops after.
     """
-    device = min(machine.gpu_bytes, default=None) if here else None
+    if device is None and here:
+        device = min(machine.gpu_bytes, default=None)
     sized = [(job, processes(job, device)) for job in map(job_of, found)]
     job, largest = max(sized, key=lambda pair: host_bytes(pair[1], [], 1))
     at_once = trials_at_once(trials, needed, machine.cores, len(machine.gpu_bytes)) if here else trials
     shared = once()
-    verdicts = fits(largest, shared, at_once, machine, here)
+    verdicts = fits(largest, shared, at_once, machine, here, device)
+    if device is not None and any(fit.fits is False for fit in gpu_fits(largest, device)):
+        text = remedy(job, device)
+        verdicts = [
+            replace(fit, remedy=text) if fit.fits is False and "GPU" in fit.where and fit.unit == "GiB" else fit
+            for fit in verdicts
+        ]
     durations = None
     if here and not (job.settings.rllib.num_gpus_per_learner or job.settings.rllib.num_gpus_per_env_runner):
         durations = _durations(job)

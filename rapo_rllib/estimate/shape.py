@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What memory and time depend on. Counts are numbers of elements, tied weights counted once."""
+    """The sizes of a model that memory and time depend on. Counts are numbers of elements, tied weights counted once."""
 
     parameters: int
     matrices: int  # of these, those that every token is multiplied with: all but embeddings; the LM head, tied or not, is one

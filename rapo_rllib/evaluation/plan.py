@@ -1,4 +1,4 @@
-"""What an evaluation asks, and how: the same for every model.
+"""The questions of an evaluation, and how they are asked: the same for every model.
 
 benchmarks, limits -> asked_benchmark -> EvaluationPlan -> models.py
 """

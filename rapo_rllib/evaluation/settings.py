@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from rapo_rllib.agents.setup import AgentChoice, fingerprint_fields
 from rapo_rllib.config.question_source import QuestionSource, is_tool_env
@@ -31,7 +31,7 @@ _OF_RETRIEVAL = ("retrieval_level", "retrieval_query", "retrieval_budget", "retr
 
 
 class JobConfig(Protocol):
-    """What an evaluation reads and changes of a ``RAPOConfig``, which a higher layer has."""
+    """The part of a ``RAPOConfig``, which a higher layer has, that an evaluation reads and changes."""
 
     env: Any
     env_config: dict[Any, Any]
@@ -51,7 +51,10 @@ class JobConfig(Protocol):
         """RLlib's."""
 
 
-def for_benchmarks(base: JobConfig) -> JobConfig:
+Config = TypeVar("Config", bound=JobConfig)
+
+
+def for_benchmarks(base: Config) -> Config:
     """A copy of ``base`` with the benchmarks' environment, and of its own ``env_config`` what means the same there."""
     config = base.copy(copy_frozen=False)
     own: Mapping[str, Any] = base.env_config if base.env is None or is_tool_env(base.env) else {}

@@ -22,7 +22,7 @@ from rapo_rllib.settings import ModelSettings
 from rapo_rllib.weights.digest import base_digests, fingerprint
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,9 @@ def base_fingerprint(language_model: PreTrainedModel) -> str:
     return fingerprint(base_digests(untied(language_model)))
 
 
-def model_identity(settings: ModelSettings, config: Any, base: str | None, reference: str | None) -> dict[str, Any]:
+def model_identity(
+    settings: ModelSettings, config: PretrainedConfig, base: str | None, reference: str | None
+) -> dict[str, Any]:
     """Return the content of ``model.json``.
 
     Args:

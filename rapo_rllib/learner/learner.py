@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
@@ -37,38 +38,40 @@ from rapo_rllib.learner.checkpoint import TrainingState
 from rapo_rllib.learner.lockstep import Lockstep, passes_over
 from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
 from rapo_rllib.learner.metrics import UpdateMetrics
+from rapo_rllib.learner.preferences import Preference, ScoredRow
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
-from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings
+from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoringSettings
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.loss import LossInputs, policy_loss
-from rapo_rllib.settings import Settings
+from rapo_rllib.settings import HasSettings
 from rapo_rllib.weights.dtensor import full_tensor
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
 
 
 class RAPOTorchLearner(TorchLearner):
-    """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``."""
+    """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``, once."""
 
-    config: Any  # a RAPOConfig, which stands above; its settings are read once, by build()
     _device: Any  # set by build()
     _module: Any  # a MultiRLModule, set by build()
 
     @override(TorchLearner)
     def build(self) -> None:
         """Load the model and make its optimiser."""
-        self.settings: Settings = self.config.settings
+        self.settings = cast(HasSettings, self.config).settings
         check_device("num_gpus_per_learner", self.settings.rllib.num_gpus_per_learner, cuda_problem())
         sharded = self.distributed and self.settings.update.learner_parallelism == "fsdp"  # one learner has nothing to shard
         self._lockstep = Lockstep() if sharded else None
         super().build()
         self._skipped_in_a_row = 0
         settings, device = self.settings, torch.device(self._device)
-        length, kl_coeff = settings.update.max_tokens_per_micro_batch, settings.objective.kl_coeff
-        scoring = ScoringSettings(settings.model, length, settings.old_policy, kl_coeff)
+        length, objective = settings.update.max_tokens_per_micro_batch, settings.objective
+        prefers = objective.step_comparison == "implicit"
+        preference = Preference(objective.step_comparison_weight, objective.step_preference_beta) if prefers else None
+        scoring = ScoringSettings(settings.model, length, settings.old_policy, objective.needs_reference, preference)
         self.rows = RowScorer(self.policy, scoring, device, self._ranks, self._lockstep)
         workers = settings.engine.tensor_parallel_size
         self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
@@ -99,16 +102,16 @@ class RAPOTorchLearner(TorchLearner):
             self._ranks.copy_from_first(p for p in self.policy.parameters() if p.requires_grad)
 
     @override(TorchLearner)
-    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+    def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
         """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
         parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
-        update = self.settings.update
+        update, lr = self.settings.update, (config or self.config).lr
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
         with_masters = rounded and self.settings.model.master_weights is not None and self._lockstep is None
         optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
         first, second = update.adam_betas
         optimizer = optimizer_class(parameters, betas=(first, second), weight_decay=update.weight_decay, fused=True)
-        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr)
+        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=lr)
 
     @staticmethod
     @override(TorchLearner)
@@ -149,6 +152,8 @@ class RAPOTorchLearner(TorchLearner):
         metrics, start = UpdateMetrics(), time.perf_counter()
         with _torch_threads(self._num_threads()):
             minibatches = self.rows.scored(training_data.minibatches)
+            for minibatch in minibatches:
+                metrics.add_preferences(minibatch.margins)
             for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
                     self._optimizer_step(minibatch, metrics)
@@ -182,11 +187,11 @@ class RAPOTorchLearner(TorchLearner):
         self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
         return self.metrics.reduce()
 
-    def _add_imitation_gradient(self, scored: ScoredRow) -> float:
+    def _add_imitation_gradient(self, scored: ScoredRow) -> torch.Tensor:
         scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})[DEFAULT_MODULE_ID]
         loss = -(scores[LOGPROBS] * scored.row.weights).sum()
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     def _optimizer_step(self, minibatch: ScoredMinibatch, metrics: UpdateMetrics) -> None:
         """Accumulate over the rows of one minibatch, sum over the learners, step."""
@@ -198,14 +203,20 @@ class RAPOTorchLearner(TorchLearner):
         self._skipped_in_a_row = 0
         metrics.add_step(step_loss, norm)
 
-    def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], float]) -> tuple[float, float]:
-        """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters."""
+    def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], torch.Tensor]) -> tuple[float, float]:
+        """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters.
+
+        Rows leave their losses on the device: it is read once, behind the last of them.
+        """
         self._drop_gradients()
         with self._ranks.raise_on_all_ranks("forward and backward"):
             losses = self.rows.run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
+            own = (
+                float(torch.stack(losses).double().sum()) if losses else 0.0
+            )  # an error of the device shows here, on all ranks
         if self._lockstep is None:
             self._ranks.sum_gradients(self._trained)
-        loss = self._ranks.sum([sum(losses)])[0]
+        loss = self._ranks.sum([own])[0]
         return loss, float(full_tensor(torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])))
 
     def _step(self, norm: float) -> None:
@@ -222,11 +233,11 @@ class RAPOTorchLearner(TorchLearner):
     def _trained(self) -> list[torch.nn.Parameter]:
         return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
 
-    def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> float:
-        """Forward and backward pass of one row; its loss."""
+    def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> torch.Tensor:
+        """Forward and backward pass of one row; its loss, on the device."""
         loss = self._micro_batch_loss(scored, metrics)
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     def _add_no_gradient(self) -> None:
         """The same passes with nothing in them, while other learners still have rows."""
@@ -241,7 +252,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def compute_loss_for_module(  # type: ignore[override]
-        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, torch.Tensor]
+        self, *, module_id: str, config: AlgorithmConfig | None, batch: dict[str, Any], fwd_out: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """The objective on one row: a sum of per-token losses times their weights."""
         scored: ScoredRow = batch[ROW]
@@ -281,6 +292,7 @@ class RAPOTorchLearner(TorchLearner):
         values["num_groups_without_signal"] = statistics.num_groups_without_signal
         values["num_failed_trajectories"] = statistics.num_failed_trajectories
         values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
+        values["num_preferences"] = statistics.num_preferences
         values["num_unaided_trajectories"] = statistics.num_unaided_trajectories
         values["grouped_step_share"] = statistics.num_grouped_steps / max(statistics.num_steps, 1)
         trajectories = max(statistics.num_trajectories, 1)

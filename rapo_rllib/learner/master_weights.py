@@ -39,10 +39,10 @@ class MasterWeightAdamW(torch.optim.AdamW):
         """Step on the masters and round them into the weights.
 
         A weight that is not its master rounded was written by somebody else since (a state was restored, say): it is the truth.
+        That is decided on the device, number by number: to ask for a whole weight would wait for the device, once for each.
         """
         for weight, master in zip(self._weights, self._masters, strict=True):
-            if not torch.equal(weight, master.to(weight.dtype)):
-                master.copy_(weight)
+            master.copy_(torch.where(weight == master.to(weight.dtype), master, weight.to(master.dtype)))
         result = super().step(closure)
         for weight, master in zip(self._weights, self._masters, strict=True):
             weight.copy_(master)

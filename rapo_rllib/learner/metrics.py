@@ -12,37 +12,39 @@ import torch
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.objective.loss_metrics import LossMetrics
 
+_NAMES = tuple(field.name for field in fields(LossMetrics))
 MISMATCH = ("mismatch", "mismatch_max", "mismatch_kl")
 
 
 class UpdateMetrics:
-    """Adds up detached numbers of one update; nothing waits for the device until :meth:`reduced`."""
+    """Adds up detached numbers of one update; they stay on the device until :meth:`reduced` reads all of them at once."""
 
     def __init__(self) -> None:
-        self._loss = LossMetrics.zeros()
-        self._loss_before_steps = LossMetrics.zeros()
-        self._entropy_sum = torch.zeros((), dtype=torch.float64)
+        self._rows: list[torch.Tensor] = []  # [fields of LossMetrics, and the sum of entropies] of each micro-batch
+        self._num_rows_before_steps = 0
         self._num_tokens_computed = 0
-        self._num_micro_batches = 0
         self._num_steps = 0
         self._num_skipped_steps = 0
         self._step_loss_sum = 0.0
         self._gradient_norm_sum = 0.0
+        self._margins: list[torch.Tensor] = []  # of the pairs of each minibatch
 
     def add_row(self, num_tokens: int, entropies: torch.Tensor, loss: LossMetrics) -> None:
-        """Add a micro-batch of ``num_tokens`` tokens.
+        """Add a micro-batch of ``num_tokens`` tokens; reads nothing from the device.
 
         Args:
             num_tokens: that were computed.
             entropies: ``[N]`` of its loss tokens, nats; 0 for off-policy ones, which are not in the mean.
             loss: what the loss says of it.
         """
-        self._loss = _on_cpu(loss) + self._loss
-        if not self._num_steps:
-            self._loss_before_steps = _on_cpu(loss) + self._loss_before_steps
-        self._entropy_sum += entropies.detach().double().sum().cpu()
+        numbers = [*(getattr(loss, name) for name in _NAMES), entropies.double().sum()]
+        self._rows.append(torch.stack([number.detach().double() for number in numbers]))
+        self._num_rows_before_steps += not self._num_steps
         self._num_tokens_computed += num_tokens
-        self._num_micro_batches += 1
+
+    def add_preferences(self, margins: torch.Tensor) -> None:
+        """Add the margins Δ of pairs of steps, ``[P]``, before the update; reads nothing from the device."""
+        self._margins.append(margins)
 
     def add_step(self, loss: float, gradient_norm: float) -> None:
         """Count an optimiser step that was taken."""
@@ -60,15 +62,20 @@ class UpdateMetrics:
         The names are those of :class:`LossMetrics`. ``mismatch*`` is measured before the first step only: after it, the
         difference between learner and engine is what was learned.
         """
-        loss = _over_ranks(self._loss, ranks)
-        before = _over_ranks(self._loss_before_steps, ranks).averages()
-        entropy, tokens, rows = ranks.sum([float(self._entropy_sum), self._num_tokens_computed, self._num_micro_batches])
+        table = torch.stack(self._rows).cpu() if self._rows else torch.zeros(0, len(_NAMES) + 1, dtype=torch.float64)
+        loss = _over_ranks(_combined(table), ranks)
+        before = _over_ranks(_combined(table[: self._num_rows_before_steps]), ranks).averages()
+        entropy, tokens, rows = ranks.sum([float(table[:, -1].sum()), self._num_tokens_computed, len(table)])
+        margins = torch.cat([torch.zeros(0), *(one.float().cpu() for one in self._margins)])
+        margin, preferred, pairs = ranks.sum([float(margins.sum()), float((margins > 0).sum()), float(len(margins))])
         slowest = ranks.max([seconds])[0]
         steps = max(self._num_steps, 1)
         return {
             **loss.averages(),
             **{name: before[name] for name in MISMATCH},
             "entropy": entropy / max(loss.num_on_policy_tokens, 1.0),
+            "preference_margin": margin / max(pairs, 1),
+            "preferred_share": preferred / max(pairs, 1),
             "total_loss": self._step_loss_sum / steps,
             "gradient_norm": self._gradient_norm_sum / steps,
             "num_steps": self._num_steps,
@@ -80,12 +87,15 @@ class UpdateMetrics:
         }
 
 
-def _on_cpu(metrics: LossMetrics) -> LossMetrics:
-    return LossMetrics(**{field.name: getattr(metrics, field.name).detach().cpu().double() for field in fields(metrics)})
+def _combined(table: torch.Tensor) -> LossMetrics:
+    """Of several micro-batches, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
+    whole = torch.cat([table.new_zeros(1, table.shape[1]), table])  # the metrics of no token are 0
+    columns = zip(_NAMES, whole.T, strict=False)
+    return LossMetrics(**{name: column.max() if name.endswith("_max") else column.sum() for name, column in columns})
 
 
 def _over_ranks(metrics: LossMetrics, ranks: Ranks) -> LossMetrics:
-    values = {field.name: float(getattr(metrics, field.name)) for field in fields(metrics)}
+    values = {name: float(getattr(metrics, name)) for name in _NAMES}
     sums = dict(zip(values, ranks.sum(list(values.values())), strict=True))
     maxima = dict(zip(values, ranks.max(list(values.values())), strict=True))
     chosen = {name: maxima[name] if name.endswith("_max") else sums[name] for name in values}

@@ -18,13 +18,13 @@ import torch
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.attention.forward import RowAttention, hidden_states
+from rapo_rllib.attention.forward import RowAttention, hidden_states, plain_attention
 from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
-from rapo_rllib.models.activation_checkpointing import enable_checkpointing
+from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm, untied
 from rapo_rllib.settings import LoraSettings, ModelSettings
@@ -77,6 +77,8 @@ class CausalLMRLModule(TorchRLModule):
             self.base_digests = base_digests(untied(self.language_model))
             self.adapters = Adapters(self.language_model, self.settings.lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
+        if self.settings.compile:
+            compile_layers(self.language_model)
         self._call_model: CallModel = call_model(self.language_model)
 
     def shard(self, device: torch.device, lockstep: Lockstep) -> None:
@@ -227,7 +229,8 @@ class CausalLMRLModule(TorchRLModule):
 
 def _sequence_logprobs(language_model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:
     ids = torch.tensor([token_ids], device=next(language_model.parameters()).device)
-    log_p = torch.log_softmax(language_model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
+    with plain_attention(language_model):
+        log_p = torch.log_softmax(language_model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
     return log_p.gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
 

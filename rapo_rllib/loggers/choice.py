@@ -46,7 +46,7 @@ def _made(item: Any, where: str) -> Callback:
         )
     path, package = _NAMED.get(name, (name, ""))
     if package and importlib.util.find_spec(package) is None:
-        raise ValueError(f"{where}: {name} needs the package {package}: pip install {package}")
+        raise ValueError(f"{where}: {name} needs the package {package}: run `pip install 'rapo_rllib[loggers]'`")
     if "." not in path:
         near = difflib.get_close_matches(name, _NAMED, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_NAMED)}, and package.module.Class"

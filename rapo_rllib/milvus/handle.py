@@ -174,7 +174,7 @@ class MilvusHandle(MilvusConnection):
         return [Field(name, kind) for name, kind in kinds if kind in SCALARS]
 
     def _freshness(self, collection: str) -> str:
-        """What a reader sees: its own writes, and those of others some seconds later."""
+        """The consistency of a reader: it sees its own writes, and those of others some seconds later."""
         return "Session" if collection in self._written else "Bounded"
 
     def count(self, collection: str) -> int:

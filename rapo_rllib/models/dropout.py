@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
 _CONFIGURED = "configured_dropout"  # attribute of a model: what its config had
 
 
-def zero_randomness(config: Any) -> dict[str, float]:
+def zero_randomness(config: PretrainedConfig) -> dict[str, float]:
     """Set every dropout, layer drop and jitter of a Hugging Face config to 0, those of its parts (``text_config``) included.
 
     Returns:
@@ -57,7 +60,7 @@ def configured_dropout(language_model: Any) -> Iterator[None]:
         _set(language_model.config, dict.fromkeys(before, 0.0))
 
 
-def _set(config: Any, values: dict[str, float]) -> None:
+def _set(config: PretrainedConfig, values: dict[str, float]) -> None:
     for dotted, value in values.items():
         *parts, name = dotted.split(".")
         setattr(reduce(getattr, parts, config), name, value)

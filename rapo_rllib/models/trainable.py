@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.models.loading import model_skeleton, resolve_model
 from rapo_rllib.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _EXPERTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?experts")  # num_experts, num_local_experts, n_routed_experts, moe_num_experts
 
@@ -36,7 +39,7 @@ def check_trainable(settings: ModelSettings) -> None:
         ) from error
 
 
-def untrainable(config: Any) -> str:
+def untrainable(config: PretrainedConfig) -> str:
     """Why a model of this Hugging Face config cannot be trained; "" if it can."""
     parts = list(_parts(config))
     experts = [f"{key} = {value}" for part in parts for key, value in vars(part).items() if _counts_experts(key, value)]
@@ -52,13 +55,13 @@ def untrainable(config: Any) -> str:
     return ""
 
 
-def _config(settings: ModelSettings) -> Any:
+def _config(settings: ModelSettings) -> PretrainedConfig:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(resolve_model(settings.name_or_path), trust_remote_code=settings.trust_remote_code)
 
 
-def _parts(config: Any) -> Iterator[Any]:
+def _parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
     """A config and those within it (``text_config``, ``ffn_config``)."""
     yield config
     for value in vars(config).values():

@@ -13,6 +13,7 @@ from rapo_rllib.objective.retrieval_reward import PAPER, trajectory_retrieval_re
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
+HELD_OUT = "held_out"  # folder of a trial: the trajectories of each evaluation
 _NAME = re.compile(r"iteration_(\d{5,})\.jsonl(\.partial)?")  # the second: of a process that was killed
 
 
@@ -39,6 +40,7 @@ def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveS
         "hybrid": trajectory.hybrid,
         "segments": [list(segment) for segment in trajectory.segments],
         "policy_version": trajectory.policy_version,
+        "version_changes": [list(change) for change in trajectory.version_changes],
         "retrieved_share": trajectory.retrieved_share,
         "retrieval_reward": trajectory_retrieval_reward(trajectory, objective),
         "steps": steps,

@@ -33,7 +33,8 @@ def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tenso
     Raises:
         ValueError: ``temperature`` is not positive.
     """
-    return _entropies(*_weighed(_tempered(logits, temperature)))
+    z, weights, total = _weighed(_tempered(logits, temperature))
+    return _entropies(_finite(z), weights, total)
 
 
 def top_entropy(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> torch.Tensor:
@@ -61,7 +62,7 @@ def top_entropy(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> t
 def entropy_and_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropy of each token's distribution and log probability of the token that was drawn from it, in one pass over V.
+    """Entropy of each token's distribution and log probability of the token that was drawn from it; no gradient.
 
         Zᵢ = Σⱼ exp zᵢⱼ,   Hᵢ = log Zᵢ - Σⱼ exp(zᵢⱼ) zᵢⱼ / Zᵢ,   log pᵢ(tᵢ) = z[i, tᵢ] - log Zᵢ
 
@@ -78,9 +79,15 @@ def entropy_and_logprobs(
     Raises:
         ValueError: ``top_k`` below 1.
     """
-    z, weights, total = _weighed(logits.float())
-    entropies = _entropies(z, weights, total) if top_k is None else _top_entropies(z, total, top_k)
-    return entropies, z.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1) - total.log()
+    with torch.no_grad():
+        z, weights, total = _weighed(logits.float())
+        drawn = z.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
+        if top_k is None:
+            z.clamp_min_(torch.finfo(z.dtype).min)  # z is our own: a copy would cost as much as the exponentials
+            entropies = _entropies(z, weights, total)
+        else:
+            entropies = _top_entropies(z, total, top_k)
+        return entropies, drawn - total.log()
 
 
 def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, reduction: str = "mean") -> float:
@@ -125,8 +132,8 @@ def _weighed(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def _entropies(z: torch.Tensor, weights: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """H = log Z - Σ p z: half the passes over V that log_softmax would need."""
-    return total.log() - (weights * _finite(z)).sum(dim=-1) / total
+    """H = log Z - Σ p z of finite z: half the passes over V of log_softmax, and no product ``[..., V]`` is written."""
+    return total.log() - torch.linalg.vecdot(weights, z) / total
 
 
 def _top_entropies(z: torch.Tensor, total: torch.Tensor, top_k: int) -> torch.Tensor:

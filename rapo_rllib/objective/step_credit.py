@@ -21,7 +21,7 @@ Steps = Sequence[Sequence[float]]  # [G][K_i]
 
 
 def returns(rewards: Sequence[float], discount: float) -> list[float]:
-    """What each step and those behind it earned.
+    """The reward of each step and of those behind it.
 
         G_k = Σ_{l ≥ k} γ^(l - k) r_l
 

@@ -26,11 +26,11 @@ _BEGINS_AS_JSON = ("{", "[{", "```json")
 
 @dataclass(frozen=True)
 class ReadCalls:
-    """What a parser found in a turn."""
+    """The calls that a parser found in a turn."""
 
     content: str  # without the calls
     calls: tuple[tuple[str, str], ...] = ()  # name, and arguments as JSON
-    broken: bool = False  # it begins like a call, and is none
+    broken: bool = False  # it begins like a call, and is none; or one of several is none
 
 
 CallReader = Callable[[str], ReadCalls]
@@ -75,6 +75,45 @@ def looks_broken(text: str, parser: str) -> bool:
     return as_json or bool(mark and mark in text)
 
 
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+
+
+def shielded(text: str) -> str:
+    r"""``text`` with the end of a call that stands inside its own JSON escaped, as JSON allows: parsers cut calls there.
+
+    >>> print(shielded('<tool_call>{"name": "say", "arguments": {"text": "</tool_call>"}}</tool_call>'))
+    <tool_call>{"name": "say", "arguments": {"text": "<\\/tool_call>"}}</tool_call>
+    """
+    decoder, pieces, position = json.JSONDecoder(), [], 0
+    while (found := text.find(_OPEN, position)) >= 0:
+        begin = found + len(_OPEN)
+        begin += len(text[begin:]) - len(text[begin:].lstrip())
+        try:
+            _, end = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            end = begin
+        pieces += [text[position:begin], text[begin:end].replace(_CLOSE, _CLOSE.replace("/", "\\/"))]
+        position = end
+    return "".join(pieces) + text[position:]
+
+
+def has_unread(text: str, parser: str, num_read: int) -> bool:
+    """Whether a turn lists more calls than its parser found: those of lists leave out what is no call, without a word.
+
+    >>> has_unread('[TOOL_CALLS] [{"name": "add", "arguments": {}}, {"nam": "add"}]', "mistral", 1)
+    True
+    """
+    mark, _ = MARKS[parser]
+    if parser not in ("mistral", "xlam") or mark not in text:
+        return False
+    listed = text.partition(mark)[2].lstrip()
+    try:
+        value, _ = json.JSONDecoder().raw_decode(listed)
+    except (ValueError, RecursionError):
+        return listed.startswith("[")
+    return isinstance(value, list) and len(value) > num_read
+
+
 def read_json(text: str) -> ReadCalls:
     r"""Calls of a turn that is nothing but JSON: objects with ``name`` and ``arguments`` (or ``parameters``), one or a list.
 
@@ -101,5 +140,5 @@ def _call(item: Any) -> tuple[str, str] | None:
 
 
 def expected_form(names: Sequence[str]) -> str:
-    """What a call looks like, for a policy that wrote none."""
+    """An example of a call, for a policy that wrote none."""
     return f'a call is JSON with "name" (one of {", ".join(names) or "none"}) and "arguments" (an object)'

@@ -17,7 +17,7 @@ MakeReader = Callable[[str, Any, Sequence[Schema]], CallReader]
 def make_protocol(
     tokenizer: Any, settings: ProtocolSettings, env: Any, make_reader: MakeReader | None = None
 ) -> RolloutProtocol:
-    """How a rollout writes and reads.
+    """The protocol by which a rollout writes and reads.
 
     Args:
         tokenizer: of the model.
@@ -37,10 +37,11 @@ def make_protocol(
             f"protocol.format = 'native': the environment {type(env.unwrapped).__name__} names tools in tool_tags, and has no "
             "tool_schemas (a list of JSON schemas of functions); give it some, or set protocol.format to 'tags'"
         )
-    chat = NativeProtocol(tokenizer, settings, schemas or ())
+    game = getattr(env.unwrapped, "is_game", schemas is None)
+    chat = NativeProtocol(tokenizer, settings, schemas or (), game=game)
     if make_reader is None or chat.parser == JSON:
         return chat
-    return NativeProtocol(tokenizer, settings, schemas or (), make_reader(chat.parser, tokenizer, schemas or ()))
+    return NativeProtocol(tokenizer, settings, schemas or (), make_reader(chat.parser, tokenizer, schemas or ()), game)
 
 
 def _check_env(env: Any, settings: ProtocolSettings) -> None:

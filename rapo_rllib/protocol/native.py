@@ -11,14 +11,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.calls import JSON, CallReader, expected_form, parser_of, read_json
+from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
+from rapo_rllib.protocol.steps import shown_parts
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
 _SYSTEM_PROMPT = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
+_LESSON_LINE = (
+    " Sometimes a <{lesson}>...</{lesson}> is shown: a rule drawn from several attempts, right and wrong ones; use it if it "
+    "helps."
+)
 
 
 class NativeProtocol:
@@ -29,13 +34,19 @@ class NativeProtocol:
         settings: prompts, and how a retrieved step is shown.
         schemas: of the environment's tools.
         read_calls: reads the calls of a turn; None: as plain JSON.
+        game: a turn without a call is a move, and no answer.
 
     Raises:
         ValueError: the template or the tokenizer cannot do it; names what is missing.
     """
 
     def __init__(
-        self, tokenizer: Any, settings: ProtocolSettings, schemas: Sequence[Schema] = (), read_calls: CallReader | None = None
+        self,
+        tokenizer: Any,
+        settings: ProtocolSettings,
+        schemas: Sequence[Schema] = (),
+        read_calls: CallReader | None = None,
+        game: bool = False,
     ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ValueError(
@@ -46,11 +57,13 @@ class NativeProtocol:
         self.end_ids = end_ids(tokenizer)
         self._schemas = {schema["function"]["name"]: schema for schema in schemas}
         self._read_calls = read_calls or read_json
+        self._game = game
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
-        self._template = ChatTemplate(tokenizer, list(schemas), settings.template_options, self._end)
+        self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
         self.parser = parser_of(settings.tool_parser, tokenizer) if schemas else JSON
-        self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
+        explained = _SYSTEM_PROMPT + (_LESSON_LINE.format(lesson=settings.lesson_tag) if settings.explain_lessons else "")
+        self.system_prompt = explained if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self.opening = Piece(self._guard.encode(opening, self._end), opening)
@@ -111,14 +124,13 @@ class NativeProtocol:
         if not ended:  # cut off by a budget: neither a call nor an answer
             return Turn.of(written, content=written, record=written, spill=behind, native=True)
         thoughts, said = self._without_thoughts(written)
-        found = self._read_calls(said)
-        if found.broken:
-            names = list(self._schemas)
-            calls: tuple[Call, ...] = (Call("", {}, _call_id(0), f"the tool call could not be read: {expected_form(names)}"),)
-        else:
-            calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
+        found = ReadCalls(said) if self._game and not self._schemas else self._read_calls(said)
+        calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
+        if found.broken:  # behind those that were read: what is left of the turn
+            problem = f"the tool call could not be read: {expected_form(list(self._schemas))}"
+            calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
-        answer = content if content and not calls else None
+        answer = content if content and not calls and not self._game else None
         record = self._record(thoughts, found.content if calls else said, calls, answer)
         return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
 
@@ -126,7 +138,7 @@ class NativeProtocol:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _without_thoughts(self, text: str) -> tuple[str, str]:
-        """What stands up to the end of the last thought, and what follows. A thought that does not end is all that there is."""
+        """The text up to the end of the last thought, and the rest. A thought that does not end is all that there is."""
         tag = self.settings.think_tag
         before, closing, rest = text.rpartition(f"</{tag}>")
         if f"<{tag}>" in rest:
@@ -152,16 +164,20 @@ class NativeProtocol:
         if len(parts) != len(turn.calls):  # of an environment that answers all calls at once
             parts = (str(observation), *[""] * (len(turn.calls) - 1))
         return self._behind_turn(
-            [tool_message(self._guard.safe(part), call.name, call.id) for part, call in zip(parts, turn.calls, strict=True)]
+            [
+                tool_message(self._guard.safe(part), self._guard.safe(call.name), call.id)
+                for part, call in zip(parts, turn.calls, strict=True)
+            ]
         )
 
-    def retrieved(self, trace: str) -> Piece:
+    def retrieved(self, trace: str, lesson: bool = False) -> Piece:
         """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
-        sentence, tag = self.settings.retrieval_sentence, self.settings.retrieve_tag
+        tag = self.settings.retrieve_tag
+        sentence, text = shown_parts(trace, lesson, self.settings)
         if self.shows_in_turn:
-            text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
+            text = self._guard.safe(f"{sentence}\n<{tag}>\n{text}\n</{tag}>\n")
             return Piece(self._guard.encode(text), self._guard.plain(text))
-        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
+        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{text}")}
         name = next(iter(self._schemas), "tool")
         before = self._template.behind_turn([tool_message("result", name, "0" * 9)])
         return self._piece(self._template.behind_turn([tool_message("result", name, "0" * 9), shown]).removeprefix(before))

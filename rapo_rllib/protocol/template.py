@@ -45,6 +45,14 @@ class Guard:
             done, text = done + text[:middle] + self._cut, text[middle:]
         return done + text
 
+    def safe_schema(self, part: Any) -> Any:
+        """The same in all names and texts of a tool's schema."""
+        if isinstance(part, Mapping):
+            return {self.safe_schema(name): self.safe_schema(value) for name, value in part.items()}
+        if isinstance(part, list | tuple):
+            return [self.safe_schema(value) for value in part]
+        return self.safe(part) if isinstance(part, str) else part
+
     def plain(self, rendered: str) -> str:
         """Rendered text without the cuts."""
         return rendered.replace(self._cut, "")
@@ -115,7 +123,7 @@ class ChatTemplate:
         return rendered.rpartition(self._mark)[2].partition(self._end)[2]
 
     def opening(self) -> str:
-        """What opens the policy's turn; for many templates the role's header."""
+        """The text that opens the policy's turn; for many templates the role's header."""
         closed = self.render([_QUESTION])
         return self.render([_QUESTION], opening=True).removeprefix(closed)
 

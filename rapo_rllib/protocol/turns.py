@@ -30,7 +30,7 @@ class Call:
 
 
 class Turn(str):
-    """What the policy wrote in one step, as text; an environment that knows no calls takes it as the ``str`` that it is."""
+    """The text that the policy wrote in one step; an environment that knows no calls takes it as the ``str`` that it is."""
 
     calls: tuple[Call, ...] = ()
     content: str = ""  # without calls and thoughts
@@ -48,7 +48,7 @@ class Turn(str):
 
 
 class Observation(str):
-    """What the tools of one turn answered: the answers as one text, and each by itself."""
+    """The answers of the tools of one turn: as one text, and each by itself."""
 
     parts: tuple[str, ...] = ()
 
@@ -72,9 +72,10 @@ class Piece(NamedTuple):
 
 
 class RolloutProtocol(Protocol):
-    """How a question becomes a prompt, and what is appended to it: all that a rollout knows of a format."""
+    """All that a rollout knows of a format: it makes a prompt of a question, and text to be appended."""
 
     settings: ProtocolSettings
+    tokenizer: Any  # of the model
     end_ids: list[int]  # tokens that end the policy's turn, the usual one first
     opening: Piece  # between what is appended and the policy's next turn
     shows_in_turn: bool  # a retrieved step stands in the policy's turn, behind the opening; else it is a turn before it
@@ -96,10 +97,10 @@ class RolloutProtocol(Protocol):
         """The tool that a turn calls, for messages."""
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """What the environment says, as it is appended behind the turn."""
+        """An observation as it is appended behind the turn."""
 
-    def retrieved(self, trace: str) -> Piece:
-        """A step trace as it is shown to the policy."""
+    def retrieved(self, trace: str, lesson: bool = False) -> Piece:
+        """A step trace as it is shown to the policy; a lesson is marked as one."""
 
 
 def text_argument(schema: Schema) -> str | None:
@@ -108,6 +109,8 @@ def text_argument(schema: Schema) -> str | None:
     if len(properties) != 1:
         return None
     (name, declared), *_ = properties.items()
+    if not isinstance(declared, Mapping):  # `true` or `false`: a schema, too
+        return None
     return name if declared.get("type") == "string" and "enum" not in declared else None
 
 

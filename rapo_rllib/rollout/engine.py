@@ -1,13 +1,13 @@
-"""What the rollout loop needs of an inference engine: submit a request, poll for finished ones.
+"""An inference engine as the rollout loop needs it: submit a request, poll for finished ones.
 
-``vllm_engine.VLLMEngine`` is the real one; tests of the loop may use a scripted one.
+``rollout/vllm/engine.py`` has the real one; tests of the loop may use a scripted one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,17 @@ class Completion:
     text: str
     spill: str
     finish: str  # stop (a stop string), eos (or another token of end_ids) or length
-    policy_version: int
+    policy_version: int  # of the weights when it was whole
     cached_tokens: int = 0  # of the request's tokens, found in the prefix cache
+    versions: Sequence[int] | None = None  # [N] of the weights that sampled each token; None: ``policy_version`` did all
 
 
 class Engine(Protocol):
     """An inference engine with continuous batching."""
 
-    policy_version: int
+    @property
+    def policy_version(self) -> int:
+        """Of its weights."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; it joins the running batch. ``RequestError`` if this one cannot be served."""
@@ -64,18 +67,6 @@ class Engine(Protocol):
     @property
     def num_unfinished(self) -> int:
         """Requests that are queued or running."""
-
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace the policy's weights and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
-
-    def load_weights_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file."""
-
-    def confirm_weights(self, version: int) -> None:
-        """The weights are already there, and are of this version; forget every cached prefix."""
-
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Logprob of every token but the first of each sequence, nats, at temperature 1."""
 
     def close(self) -> None:
         """Free the engine's memory and processes."""

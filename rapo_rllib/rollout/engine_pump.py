@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 
-from rapo_rllib.errors import EngineError
+from rapo_rllib.errors import EngineError, GivenUpError
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.engine import Completion, Engine, GenerationRequest
 from rapo_rllib.rollout.stats import RolloutStats
@@ -41,19 +41,34 @@ class EnginePump:
         engine: writes steps.
         barrier: stands before each generation and behind it: all write, then the tools of all run.
         stats: counts tokens.
+        finished: completions by request that another run of the same engine has asked for; shared by all its pumps.
+        one_version: weights must not change while it generates.
     """
 
-    def __init__(self, engine: Engine, barrier: Barrier, stats: RolloutStats) -> None:
-        self._engine, self._barrier, self._stats = engine, barrier, stats
-        self._version = engine.policy_version
-        self._running: dict[str, Future[Completion]] = {}
+    def __init__(
+        self,
+        engine: Engine,
+        barrier: Barrier,
+        stats: RolloutStats,
+        finished: dict[str, Completion],
+        one_version: bool = True,
+    ) -> None:
+        self._engine, self._barrier, self._stats, self._finished = engine, barrier, stats, finished
+        self._version = engine.policy_version if one_version else None
+        self._running: dict[str, tuple[Future[Completion], object]] = {}
 
-    async def generate(self, request: GenerationRequest) -> Completion:
-        """Generate one step of the policy. ``RequestError`` if the engine refuses the request."""
+    async def generate(self, request: GenerationRequest, owner: object) -> Completion:
+        """Generate one step of the policy for ``owner``.
+
+        Raises:
+            RequestError: the engine refuses the request.
+            GivenUpError: ``give_up`` was called for the owner.
+        """
         await self._barrier.wait()
         self._engine.submit(request)
         self._stats.requested_tokens += len(request.token_ids)
-        self._running[request.request_id] = answer = Future[Completion]()
+        answer = Future[Completion]()
+        self._running[request.request_id] = (answer, owner)
         completion = await result_of(answer)
         self._stats.cached_tokens += completion.cached_tokens
         await self._barrier.wait()
@@ -63,11 +78,21 @@ class EnginePump:
         """Advance the engine by one of its steps and hand out what has finished; False: it has nothing to do."""
         if not self._running:
             return False
-        for completion in self._engine.poll():
-            if completion.policy_version != self._version:
-                raise EngineError(f"{completion.request_id}: weights changed from under a running trajectory")
-            self._running.pop(completion.request_id).set_result(completion)
+        self._finished.update((completion.request_id, completion) for completion in self._engine.poll())
+        for name in [name for name in self._finished if name in self._running]:
+            completion = self._finished.pop(name)
+            if self._version not in (None, completion.policy_version):
+                raise EngineError(f"{name}: weights changed from under a running trajectory")
+            self._running.pop(name)[0].set_result(completion)
         return True
+
+    def give_up(self, owner: object) -> None:
+        """Forget what is being generated for ``owner``, which is told so."""
+        names = [name for name, (_, of) in self._running.items() if of is owner]
+        self._engine.abort(names)
+        for name in names:
+            self._finished.pop(name, None)
+            self._running.pop(name)[0].set_exception(GivenUpError(f"{name} was given up"))
 
     def abort(self) -> None:
         """Forget all that is being generated."""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EnvResult:
-    """What ``env.step`` returned, or ``env.truncate``."""
+    """The result of ``env.step``, or of ``env.truncate``."""
 
     observation: str
     reward: float
@@ -44,6 +44,10 @@ class Borrower(Protocol):
     env_failed: bool  # a call of it raised, or never returned
     tries: int  # that have failed
 
+    @property
+    def env_steps(self) -> int | None:
+        """Steps that the training had sampled when it was asked for, for environments that ask; None: nobody counts."""
+
 
 class EnvPool:
     """Text environments that are made on demand and used by one trajectory at a time.
@@ -56,7 +60,6 @@ class EnvPool:
     def __init__(self, make_env: Callable[[], Any], answer_tag: str) -> None:
         self._make_env = make_env
         self._answer_tag = answer_tag
-        self.env_steps: int | None = None  # sampled by the training so far, for environments that ask; None: nobody counts
         self._idle: list[Any] = []
         self._lock = threading.Lock()
 
@@ -71,7 +74,7 @@ class EnvPool:
         if borrower.env is None:
             borrower.env = self._make_env()
         if hasattr(borrower.env.unwrapped, "env_steps"):
-            borrower.env.unwrapped.env_steps = self.env_steps
+            borrower.env.unwrapped.env_steps = borrower.env_steps
         tags = (*getattr(borrower.env.unwrapped, "tool_tags", ()), self._answer_tag)
         borrower.stop = tuple(f"</{tag}>" for tag in tags)
 
@@ -114,8 +117,9 @@ def check_copies(env: Any) -> None:
         copy.deepcopy(env)
     except Exception as error:
         raise ValueError(
-            f"branching: a trajectory that forks copies its environment, and {type(env.unwrapped).__name__} cannot be copied "
-            f"({error}). Give it a __deepcopy__ that shares what can be shared, or leave branching out."
+            f"branching, or retrieval_quality = 'counterfactual': a trajectory that forks copies its environment, and "
+            f"{type(env.unwrapped).__name__} cannot be copied ({error}). Give it a __deepcopy__ that shares what can be "
+            "shared, or leave them out."
         ) from error
 
 

@@ -16,12 +16,12 @@ from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings
-from rapo_rllib.types import FALLBACK, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
+from rapo_rllib.types import HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What all trajectories of a run have in common."""
+    """The facts that all trajectories of a run share."""
 
     chat: RolloutProtocol
     settings: RolloutSettings
@@ -33,6 +33,13 @@ class RunPlan:
     seeded: bool  # whether what a request samples depends on the seed, too
     temperature: float
     branching: BranchingSettings | None
+    pairs: bool = False  # who is first shown a step has a twin that is not
+    env_steps: int | None = None  # that the training had sampled, for schedules of the reward; None: nobody counts
+
+    @property
+    def forks(self) -> bool:
+        """Whether trajectories may begin with a copy of another one's environment."""
+        return self.branching is not None or self.pairs
 
 
 @dataclass
@@ -75,6 +82,11 @@ class Episode:
     def label(self) -> str:
         """Its name, with the try: no two requests and no two forks of a run are called the same."""
         return f"{self.name}~{self.tries}" if self.tries else self.name
+
+    @property
+    def env_steps(self) -> int | None:
+        """Steps that the training had sampled when its run began."""
+        return self.plan.env_steps
 
     @property
     def remaining_tokens(self) -> int:
@@ -126,7 +138,8 @@ class Episode:
         ids, finish = completion.token_ids, completion.finish
         turn = self.turn = self.plan.chat.read(ids, completion.text, completion.spill, finish)
         self.turn_open = False
-        step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies)
+        versions = completion.versions or [completion.policy_version] * len(ids)
+        step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies, versions)
         step.text, step.record, step.text_start = str(turn), turn.record, len(self.trajectory.text)
         step.state = self.state
         self.trajectory.text += turn + turn.spill
@@ -175,20 +188,28 @@ class Episode:
             self.trajectory.text += self.plan.chat.opening.text
             self.turn_open = True
 
-    def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
-        """Append a step trace; False: the budget has no room for it. The policy always writes the next step."""
-        settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
-        piece = chat.retrieved(trace.text)
+    def has_room_for(self, retrieved: RetrievedTrace) -> bool:
+        """Whether a step trace fits into the budget. The policy always writes the next step."""
+        settings, chat = self.plan.settings, self.plan.chat
         counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
         opening = 0 if self.turn_open else len(chat.opening.token_ids)
-        if counted + len(piece.token_ids) + opening >= self.remaining_tokens:
+        return (
+            counted + len(chat.retrieved(retrieved.trace.text, retrieved.trace.is_lesson).token_ids) + opening
+            < self.remaining_tokens
+        )
+
+    def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
+        """Append a step trace; False: the budget has no room for it."""
+        if not self.has_room_for(retrieved):
             return False
+        settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
+        piece = chat.retrieved(trace.text, trace.is_lesson)
         if chat.shows_in_turn:
             self.open_turn()
         self.trajectory.append_retrieved(piece.token_ids, retrieved)
         self._note_shown(self.trajectory.retrievals[-1], trace)
         self.trajectory.text += piece.text
-        if settings.retrieval_query == "history" and trace.source != FALLBACK:  # which is no step
+        if settings.retrieval_query == "history" and self.trajectory.retrievals[-1].is_step:
             self.history += trace.text.rstrip() + "\n"
         return True
 

@@ -4,6 +4,9 @@
 
 Without ``branching`` all G episodes start at once and none is added. Either way exactly ``num_hybrid`` of them are hybrid: a
 branch is what its origin is, and each kind forks within its own part of the budget. algorithm.md sections 3 and 10.
+
+With ``retrieval_quality: counterfactual`` a hybrid one that is about to be shown its first step forks a twin that is not. Twins
+are on-policy from there on and take the places of as many on-policy episodes, so that the budget is the same.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from rapo_rllib.rollout.engine import Completion
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import BranchingSettings
-from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
+from rapo_rllib.types import Question, RetrievedTrace, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -45,26 +48,37 @@ class RolloutGroup:
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
     num_again: int = 0  # episodes that were begun anew
+    twins: list[tuple[Trajectory, Episode]] = field(default_factory=list)  # who was shown a step first, and who was not
+    given_up: bool = False  # nobody wants it any more
 
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
         size, branching = self.plan.size, self.plan.branching
+        if self.plan.pairs:
+            hybrid = self.plan.num_hybrid
+            return self._fresh(max(hybrid, size - hybrid), num_hybrid=hybrid)
         return self._fresh(size if branching is None else min(size, branching.initial or max(1, size // 2)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its trajectories are all there, and have ended."""
+        return len(self.episodes) == self.plan.size and all(episode.trajectory.end for episode in self.episodes)
 
     def refill(self) -> list[Episode]:
         """Fresh episodes for what is left of the budget, once all others have ended."""
         missing = self.plan.size - len(self.episodes)
-        if missing <= 0 or not all(episode.trajectory.end for episode in self.episodes):
+        if missing <= 0 or self.given_up or not all(episode.trajectory.end for episode in self.episodes):
             return []
         self.stats.refilled += missing
         return self._fresh(missing, "fresh")
 
-    def _fresh(self, count: int, prefix: str = "") -> list[Episode]:
-        """``count`` episodes, of which the last ones may retrieve: as many as are due, both kinds where two can be."""
-        hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
-        num_hybrid = round(hybrid_room / room * count)
-        if count > 1:
-            num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
+    def _fresh(self, count: int, prefix: str = "", num_hybrid: int | None = None) -> list[Episode]:
+        """``count`` episodes, of which the last ones may retrieve: None: as many as are due, both kinds where two can be."""
+        if num_hybrid is None:
+            hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
+            num_hybrid = round(hybrid_room / room * count)
+            if count > 1:
+                num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
         for index in range(count):
             member = len(self.episodes)
             trajectory = self._empty(index >= count - num_hybrid, member)
@@ -89,7 +103,7 @@ class RolloutGroup:
         return self.episodes[place]
 
     def _room_for(self, hybrid: bool) -> int:
-        """How many more hybrid, or on-policy, episodes belong into the group."""
+        """The number of hybrid, or on-policy, episodes that the group still lacks."""
         wanted = self.plan.num_hybrid if hybrid else self.plan.size - self.plan.num_hybrid
         return wanted - sum(episode.trajectory.hybrid == hybrid for episode in self.episodes)
 
@@ -112,6 +126,25 @@ class RolloutGroup:
             return []
         return [forked for branch in range(room) if (forked := self._forked(episode, branch)) is not None]
 
+    def twin(self, episode: Episode, found: RetrievedTrace) -> list[Episode]:
+        """The twin of an episode that is about to be shown ``found``: it goes on from here and is shown nothing.
+
+        None where none is asked for, it has been shown a step before, the step does not fit, or there is no place.
+        """
+        if (
+            not self.plan.pairs
+            or episode.trajectory.retrievals
+            or self._room_for(False) <= 0
+            or not episode.has_room_for(found)
+        ):
+            return []
+        twin = self._forked(episode, 0)
+        if twin is None:
+            return []
+        twin.trajectory.hybrid = False
+        self.twins.append((episode.trajectory, twin))
+        return [twin]
+
     def _wants_fork(self, episode: Episode, branching: BranchingSettings, now: float) -> bool:
         assert episode.opening_entropy is not None
         change = normalized_entropy_change(now, episode.opening_entropy, self.plan.chat.vocabulary_size)
@@ -132,9 +165,17 @@ class RolloutGroup:
         self.stats.forks += 1
         return forked
 
+    def discard(self) -> None:
+        """Count what the policy has generated, and the tools that it has called, for a group that nobody wants any more."""
+        for episode in self.episodes:
+            self.stats.add_given_up(episode.trajectory)
+
     def close(self) -> TrajectoryGroup:
         """Count what happened, once per event: what a branch took over was counted where it happened."""
         trajectories = [episode.trajectory for episode in self.episodes]
+        for shown, twin in self.twins:  # one that began anew is no twin any more
+            if not twin.trajectory.failed and any(twin is episode for episode in self.episodes):
+                shown.retrievals[0].unshown = twin.trajectory.reward
         for trajectory in trajectories:
             self.stats.add(trajectory)
         return TrajectoryGroup(self.question, trajectories, self.plan.policy_version)

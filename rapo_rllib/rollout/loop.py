@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from rapo_rllib.errors import EnvError, RequestError, RetrievalError
+from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
-from rapo_rllib.rollout.engine import Engine
+from rapo_rllib.rollout.engine import Completion, Engine
 from rapo_rllib.rollout.engine_pump import Barrier, EnginePump
 from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
@@ -85,9 +85,10 @@ class RolloutLoop:
         self.retriever = retriever
         self._seed = random.SystemRandom().getrandbits(31) if seed is None else seed
         self._seeded = seed is not None
-        self.env_threads = CallThreads(settings.tool_workers, "rapo-env")
+        self.env_threads = CallThreads(settings.num_tool_workers, "rapo-env")
         self.search_thread = CallThreads(1, "rapo-retrieval")
         self.stats = RolloutStats()
+        self.finished: dict[str, Completion] = {}  # by request, of a run that is not being driven
 
     def run(
         self,
@@ -96,6 +97,7 @@ class RolloutLoop:
         retrieval_prob: float = 0.0,
         greedy: bool = False,
         group_size: int | None = None,
+        env_steps: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         observer: Observer | None = None,
     ) -> list[TrajectoryGroup]:
@@ -106,14 +108,28 @@ class RolloutLoop:
             retrieval_prob: chance that a hybrid trajectory retrieves after a completed step.
             greedy: temperature 0, no retrieval, no branches (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
+            env_steps: generated steps that the training has sampled before; None: nobody counts.
             on_progress: called with (ended, all) trajectories whenever one ends.
             observer: told of every trajectory while it grows, in this thread; what it raises ends the run.
 
         Raises:
             EngineError: the engine broke; nothing of this run is usable, and nothing of it is left for the next one.
         """
-        started, size = time.monotonic(), group_size or self.settings.group_size
-        plan = RunPlan(
+        started, plan = time.monotonic(), self.plan(retrieval_prob, greedy, group_size, env_steps)
+        self.stats = RolloutStats()
+        groups = make_groups(questions, plan, self.stats)
+        ended = itertools.count(1)
+        on_end = (lambda: None) if on_progress is None else lambda: on_progress(next(ended), plan.size * len(groups))
+        Run(self, self.stats, on_end, observer).drive(groups)
+        self.stats.seconds = time.monotonic() - started
+        return [group.close() for group in groups]
+
+    def plan(
+        self, retrieval_prob: float, greedy: bool = False, group_size: int | None = None, env_steps: int | None = None
+    ) -> RunPlan:
+        """What trajectories that begin now have in common; see ``run`` for the arguments."""
+        size = group_size or self.settings.group_size
+        return RunPlan(
             chat=self.chat,
             settings=self.settings,
             size=size,
@@ -124,14 +140,9 @@ class RolloutLoop:
             seeded=self._seeded,
             temperature=0.0 if greedy else self.settings.temperature,
             branching=None if greedy else self.settings.branching,
+            pairs=not greedy and self.retriever is not None and self.settings.retrieval_quality == "counterfactual",
+            env_steps=env_steps,
         )
-        self.stats = RolloutStats()
-        groups = make_groups(questions, plan, self.stats)
-        ended = itertools.count(1)
-        on_end = (lambda: None) if on_progress is None else lambda: on_progress(next(ended), size * len(groups))
-        Run(self, on_end, observer).drive(groups)
-        self.stats.seconds = time.monotonic() - started
-        return [group.close() for group in groups]
 
     def close(self) -> None:
         """Stop the threads; one that hangs in a tool is left behind."""
@@ -141,15 +152,30 @@ class RolloutLoop:
 
 
 class Run:
-    """The trajectories of one run, each a coroutine, and beside them what they wait for. Nothing of it outlives the run."""
+    """The trajectories of one run, each a coroutine, and beside them what they wait for. Nothing of it outlives the run.
 
-    def __init__(self, loop: RolloutLoop, on_end: Callable[[], None], observer: Observer | None = None) -> None:
-        self._envs, self._stats, self._on_end, self._observer = loop.envs, loop.stats, on_end, observer
+    Args:
+        loop: what they use.
+        stats: counts what happens to them.
+        on_end: called whenever one has ended.
+        observer: told of them.
+        one_version: weights do not change while it runs; ``RolloutStream`` says that they may.
+    """
+
+    def __init__(
+        self,
+        loop: RolloutLoop,
+        stats: RolloutStats,
+        on_end: Callable[[], None] = lambda: None,
+        observer: Observer | None = None,
+        one_version: bool = True,
+    ) -> None:
+        self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer
         self._coroutines = Coroutines()
         self._barrier = Barrier(closed=loop.settings.rollout_schedule == "lockstep")
-        self._engine = EnginePump(loop.engine, self._barrier, self._stats)
+        self._engine = EnginePump(loop.engine, self._barrier, stats, loop.finished, one_version)
         self._env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
-        self._searcher = Searcher(loop.retriever, loop.search_thread, self._stats)
+        self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
     async def roll_out(self, group: RolloutGroup, episode: Episode) -> str:
         """Algorithm 1 of the paper: generate a step, let the environment answer, maybe retrieve a step trace, again.
@@ -157,9 +183,9 @@ class Run:
         Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
         """
         trajectory, call_env = episode.trajectory, self._env_calls.call
-        await self._start(episode)
+        await self._start(group, episode)
         while True:
-            completion = await self._engine.generate(episode.request())
+            completion = await self._generated(group, episode)
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
             turn = episode.append_step(completion)
             result = await call_env(step_env, episode, turn, trajectory.turn_ended)
@@ -175,10 +201,15 @@ class Run:
                 self._observer.stepped(episode, result.info, end)
             if end:
                 return end
-            await self._maybe_retrieve(episode, "step")
+            await self._maybe_retrieve(group, episode, "step")
             episode.open_turn()
 
-    async def _start(self, episode: Episode) -> None:
+    async def _generated(self, group: RolloutGroup, episode: Episode) -> Completion:
+        if group.given_up:
+            raise GivenUpError(f"{episode.name} was given up")
+        return await self._engine.generate(episode.request(), group)
+
+    async def _start(self, group: RolloutGroup, episode: Episode) -> None:
         """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
         if episode.env is None:
             if self._observer is not None:
@@ -187,13 +218,14 @@ class Run:
             episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
             if self._observer is not None:
                 self._observer.started(episode)
-            await self._maybe_retrieve(episode, "trajectory")
+            await self._maybe_retrieve(group, episode, "trajectory")
         elif self._observer is not None:
             self._observer.created(episode)
             self._observer.started(episode)
+        episode.open_turn()
 
-    async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
-        """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""
+    async def _maybe_retrieve(self, group: RolloutGroup, episode: Episode, level: str) -> None:
+        """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it; not its twin."""
         if not episode.wants_trace(level):
             return
         asked = time.monotonic()
@@ -203,8 +235,12 @@ class Run:
             episode.trajectory.failed_retrievals += 1
             found = None
         self._stats.retrieval_wait_s += time.monotonic() - asked
-        if found is not None and not episode.append_retrieved(found):
+        if found is None:
+            return
+        twin = group.twin(episode, found)
+        if not episode.append_retrieved(found):
             self._stats.retrieval_skipped += 1
+        self._begin(group, twin)
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
@@ -215,13 +251,17 @@ class Run:
             episode.trajectory.seconds = time.monotonic() - episode.started
             if self._observer is not None:
                 self._observer.ended(episode)
+        except GivenUpError:
+            if self._observer is not None:
+                self._observer.failed(episode)
+            return
         finally:
             self._release(episode)
         self._on_end()
         self._begin(group, group.refill())
 
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
-        """What ended the trajectory; "": it is to be tried again. What fails for it alone is noted in it."""
+        """The end of the trajectory; "": it is to be tried again. What fails for it alone is noted in it."""
         trajectory, retries = episode.trajectory, episode.plan.settings.env_retries
         try:
             return await self.roll_out(group, episode)
@@ -241,7 +281,7 @@ class Run:
         return group.again(episode)
 
     def _release(self, episode: Episode) -> None:
-        self._envs.release(episode, close_failed=episode.plan.branching is None)
+        self._envs.release(episode, close_failed=not episode.plan.forks)
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:
@@ -251,16 +291,35 @@ class Run:
         """Roll out all groups. If the engine breaks nothing stays under way; environments that a call still uses are lost."""
         try:
             for group in groups:
-                self._begin(group, group.open())
+                self.begin(group)
             while self._coroutines:
-                self._tick()
+                self.tick()
         except BaseException:
-            self._engine.abort()
-            self._coroutines.close()
+            self.abort()
             raise
-        self._stats.idle_s = self._coroutines.waited_s
+        self._stats.idle_s = self.waited_s
 
-    def _tick(self) -> None:
+    def begin(self, group: RolloutGroup) -> None:
+        """Begin the trajectories that are sampled from the start."""
+        self._begin(group, group.open())
+
+    def give_up(self, group: RolloutGroup) -> None:
+        """Let go of a group: what is being generated for it at once, a tool that runs when it has returned."""
+        group.given_up = True
+        self._engine.give_up(group)
+
+    def abort(self) -> None:
+        """Leave nothing under way; environments that a call still uses are lost."""
+        self._engine.abort()
+        self._coroutines.close()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which nobody could go on."""
+        return self._coroutines.waited_s
+
+    def tick(self) -> None:
+        """Let the engine take one step, and everybody go on who can."""
         generating = self._engine.poll()
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self._env_calls.end_overdue()

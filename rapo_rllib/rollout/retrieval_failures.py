@@ -1,4 +1,4 @@
-"""How many retrievals fail over a whole training, on all env runners, or a model's evaluation; too many stop it.
+"""Count failed retrievals of a whole training, on all env runners, or of a model's evaluation; too many stop it.
 
 Flow: ``algorithm/algorithm.py`` and ``agents/setup.py`` count here.
 """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rapo_rllib.types import Trajectory
 
 
 @dataclass
 class RolloutStats:
-    """What happened, over all trajectories of one run. Seconds are wall time; ``tool_s`` is summed over parallel calls."""
+    """Counts and times of all trajectories of one run. Seconds are wall time; ``tool_s`` is summed over parallel calls."""
 
     seconds: float = 0.0
     retrieval_s: float = 0.0
@@ -24,7 +24,7 @@ class RolloutStats:
     forks: int = 0  # trajectories that branched off another one
     refilled: int = 0  # trajectories started because all others of their group had ended within the budget
     retries: int = 0  # trajectories begun anew, because their environment failed
-    discarded_tokens: int = 0  # that the policy generated in the tries that failed
+    discarded_tokens: int = 0  # that the policy generated in tries that failed, and in groups that were given up
     retrieval_queries: int = 0
     retrieval_failures: int = 0  # the buffer did not answer; those trajectories went on without
     retrieval_empty: int = 0  # nothing suitable was found
@@ -45,6 +45,22 @@ class RolloutStats:
         self.retries += 1
         self.discarded_tokens += trajectory.num_generated
         self._add_calls(trajectory)
+
+    def add_given_up(self, trajectory: Trajectory) -> None:
+        """Count a trajectory of a group that became too old before it was complete."""
+        self.discarded_tokens += trajectory.num_generated
+        self._add_calls(trajectory)
+
+    def take(self) -> RolloutStats:
+        """Return what was counted since the last time; counting begins anew, also for those who hold this object."""
+        taken = replace(self)
+        self.__dict__.update(vars(RolloutStats()))
+        return taken
+
+    def add_stats(self, other: RolloutStats) -> None:
+        """Add what the same engine counted later."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     def _add_calls(self, trajectory: Trajectory) -> None:
         for step in trajectory.own_steps:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.expert_tokens import append_expert_step, split_observation
-from rapo_rllib.types import EXPERT, FALLBACK, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
+from rapo_rllib.types import EXPERT, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
 
 
 def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: ChatProtocol) -> None:
@@ -42,6 +42,8 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
         imitated   a b     b is trained
         own        a b c   b and c are trained
 
+    A lesson is no step, and neither is the fallback text: they are taken away in any case, and never trained.
+
     It ends where help would teach to guess: ``removed`` before the first shown step that holds an accepted answer, the others
     before one whose author wrote it, or any answer; the result of its tool may hold the accepted one.
 
@@ -64,7 +66,7 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
     for shown in helpful:
         _copy(trajectory, found, start, shown.start, trained=start > 0 and how != "imitated")
         start = shown.stop
-        if in_own_form and shown.source != FALLBACK:
+        if in_own_form and shown.is_step:
             append_expert_step(found, shown.text.strip(), chat, is_last=False)
     _copy(trajectory, found, start, end, trained=True)
     found.reward = trajectory.reward
@@ -73,7 +75,7 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
 
 def _tells(shown: Retrieval, question: Question, in_own_form: bool, chat: ChatProtocol) -> bool:
     """Whether who reads it, or writes it, need not find the answer."""
-    if not in_own_form:
+    if not in_own_form or not shown.is_step:
         return shows_answer(shown.text, question.answers)
     written, _ = split_observation(shown.text.strip(), chat.settings)
     return bool(shown.answer) or shows_answer(written, question.answers)

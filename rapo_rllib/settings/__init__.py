@@ -5,7 +5,16 @@ never see an ``AlgorithmConfig``.
 """
 
 from rapo_rllib.settings.buffer import BufferSettings, TraceFilter
-from rapo_rllib.settings.job import FLAT, NESTED, OffPolicySettings, RLlibSettings, RunSettings, Settings, UpdateSettings
+from rapo_rllib.settings.job import (
+    FLAT,
+    NESTED,
+    HasSettings,
+    OffPolicySettings,
+    RLlibSettings,
+    RunSettings,
+    Settings,
+    UpdateSettings,
+)
 from rapo_rllib.settings.model import ALL_LINEAR, EngineSettings, LoraSettings, ModelSettings, WarmStartSettings
 from rapo_rllib.settings.objective import ObjectiveSettings
 from rapo_rllib.settings.rollout import BranchingSettings, ProtocolSettings, RolloutSettings
@@ -17,6 +26,7 @@ __all__ = [
     "BranchingSettings",
     "BufferSettings",
     "EngineSettings",
+    "HasSettings",
     "LoraSettings",
     "ModelSettings",
     "ObjectiveSettings",

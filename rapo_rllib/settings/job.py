@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rapo_rllib.settings.buffer import BufferSettings
 from rapo_rllib.settings.knobs import Knobs, knob, shown
@@ -33,7 +33,7 @@ class UpdateSettings(Knobs):
     old_logprobs: Literal["auto", "rollout", "learner"] = knob(
         "auto",
         "`π_old` is the engine's (`rollout`) or the `learner`'s; `auto`: the learner's where that costs nothing, with one "
-        "minibatch and without `one_step_off`",
+        "minibatch and `max_staleness` 0, and with `max_staleness` above 1",
     )
     weight_decay: float = knob(0.01, "of AdamW", at_least=0)
     adam_betas: tuple[float, ...] = knob((0.9, 0.999), "of AdamW", check=_check_betas, rule="two numbers between 0 and 1")
@@ -46,10 +46,21 @@ class UpdateSettings(Knobs):
     )
     weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = knob(
         "auto",
-        "how weights reach engines in other processes: `auto` (shared memory on the learner's machine, Ray's object store to "
-        "others), `object_store`; or vLLM's own from GPU to GPU: `nccl`, or `ipc` where a learner and an engine share each GPU",
+        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else shared "
+        "memory on the learner's machine and Ray's object store to others), `object_store`; or vLLM's own from GPU to GPU: "
+        "`nccl`, or `ipc` where a learner and an engine share each GPU",
     )
-    one_step_off: bool = knob(False, "the next rollout runs while the learner updates, with weights one update older")
+    max_staleness: int = knob(
+        0,
+        "updates that may lie between the weights that began a group and those that train on it; 0: on-policy, an update waits "
+        "for its rollouts and they wait for the update; above: rollouts go on beside updates and change weights on the way",
+        at_least=0,
+    )
+    stale_groups: Literal["drop", "wait"] = knob(
+        "drop",
+        "of groups that would get older than `max_staleness`: `drop` them, and ask their questions again; or let the update "
+        "`wait` for them",
+    )
     canary_tolerance: float | None = knob(
         None,
         "nats by which engine and learner may differ in the mean log-probability of fixed sequences, which is checked after "
@@ -79,7 +90,7 @@ class OffPolicySettings(Knobs):
 
 @dataclass(frozen=True)
 class RunSettings(Knobs):
-    """What a run keeps, evaluates and ends by."""
+    """The files that a run keeps, its evaluation, and its end."""
 
     preset: Any = knob(
         None,
@@ -155,6 +166,14 @@ NESTED: dict[str, type[Knobs]] = {
 }
 
 
+class HasSettings(Protocol):
+    """A ``RAPOConfig``, which stands above those whom RLlib hands it to."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the job."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every setting of one job, checked; ``config/settings.py`` makes it of a config's keys."""
@@ -175,15 +194,24 @@ class Settings:
     def old_policy(self) -> str:
         """Whose logprobs are π_old: ``rollout`` (the engine's) or ``learner``; ``old_logprobs`` with ``auto`` resolved.
 
-        With one minibatch the learner's own come with its first forward pass. With ``one_step_off`` the policy that sampled is
-        an update older, so the ratio to it says how far the policy has moved, which the clip is to bound.
+        With one minibatch the learner's own come with its first forward pass. With ``max_staleness`` 1 the policy that sampled
+        is an update older, so the ratio to it says how far the policy has moved, which the clip is to bound. With more, tokens
+        of one trajectory are of several versions: the clip bounds the move of this update alone, and the truncated ratio of
+        ``importance_cap`` takes what lies between the learner and the weights that sampled each token.
         """
         update = self.update
         if update.old_logprobs != "auto":
             return update.old_logprobs
-        return "learner" if update.num_minibatches == 1 and not update.one_step_off else "rollout"
+        if update.max_staleness > 1:
+            return "learner"
+        return "learner" if update.num_minibatches == 1 and not update.max_staleness else "rollout"
 
     @property
     def uses_retrieval(self) -> bool:
         """Whether any trajectory can ever retrieve."""
         return self.rollout.num_hybrid > 0 and self.rollout.retrieval_prob != 0
+
+    @property
+    def uses_buffer(self) -> bool:
+        """Whether the Step-Trace Buffer is read at all: shown to the policy, or compared with what it wrote."""
+        return self.uses_retrieval or self.objective.step_comparison != "none"

@@ -69,7 +69,7 @@ class Knob:
 
     @property
     def must_be(self) -> str:
-        """What a value must be, in words: ``a whole number at least 1 or null``."""
+        """The rule of a value in words: ``a whole number at least 1 or null``."""
         return self.rule or " or ".join(self._words(kind) for kind in _kinds(self.kind))
 
     def refuse(self, name: str, value: Any) -> None:

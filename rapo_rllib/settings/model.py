@@ -86,6 +86,9 @@ class ModelSettings(Knobs):
     gradient_checkpointing: bool | Literal["selective"] = knob(
         False, "compute activations again in the backward pass; `selective`: keep matrix products, compute what lies between"
     )
+    compile: bool = knob(
+        False, "CUDA only: compile the decoder layers (torch.compile): minutes at the start, fewer and larger kernels then"
+    )
     logits_chunk_size: int = knob(1024, "tokens whose logits exist at the same time in the learner", at_least=1)
     lora: LoraSettings | None = knob(None, "adapters that train in place of the weights; None: all weights train")
 
@@ -97,7 +100,7 @@ class EngineSettings(Knobs):
     where: ClassVar[str] = "engine."
 
     dtype: str = knob("auto", "`auto`: bfloat16 where the hardware has it, else float32")
-    max_num_seqs: int = knob(64, "sequences that are generated at the same time", at_least=1)
+    max_num_seqs: int = knob(64, "sequences that are generated at the same time; on GPUs 256 where it is not given", at_least=1)
     max_model_len: int | None = knob(None, "longest prompt and response together; None: prompt budget + response budget")
     gpu_memory_utilization: float = knob(
         0.85, "share of the GPU's memory that the engine takes; CUDA only", at_least=1e-3, at_most=1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rapo_rllib.settings.knobs import Knobs, knob
-from rapo_rllib.settings.rollout import response_budget
+from rapo_rllib.settings.rollout import RetrievalQuality, quality_of_retrieval, response_budget
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,26 @@ class ObjectiveSettings(Knobs):
     )
     state_advantage_weight: float = knob(
         1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0
+    )
+    step_comparison: Literal["none", "implicit", "inverse"] = knob(
+        "none",
+        "each step of the policy is compared with the nearest one in the Step-Trace Buffer (StepAgent): no (`none`); the "
+        "latter is preferred, as by DPO (`implicit`); or a step earns what a discriminator takes it for (`inverse`); see "
+        "docs/credit.md",
+    )
+    step_comparison_weight: float = knob(
+        1.0, "of that preference's advantage (`implicit`) or of that reward (`inverse`)", at_least=0
+    )
+    step_preference_beta: float = knob(
+        0.1, "`β` of DPO, with `step_comparison: implicit`: how soon a step is preferred enough, per nat", above=0
+    )
+    step_reward_bound: float = knob(
+        5.0, "the most that the discriminator's log-odds count, nats, with `step_comparison: inverse`", above=0
+    )
+    discriminator_inertia: float = knob(
+        0.001,
+        "`λ`: holds the discriminator to what it was an iteration before, with `step_comparison: inverse`",
+        above=0,
     )
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "eq. 8 `before_clip` (eq. 11), or `after_clip`: for clip ranges that are narrower than `m`"
@@ -72,11 +92,7 @@ class ObjectiveSettings(Knobs):
     )
     normalize_std: bool = knob(True, "divide advantages by the group's standard deviation")
     advantage_epsilon: float = knob(1e-6, "added to that standard deviation", at_least=1e-12)
-    retrieval_quality: Literal["fall", "rise", "none", "oracle"] = knob(
-        "fall",
-        "`g` of eq. 6: of the entropy's `fall` (paper), its `rise`, or `none`; `oracle`: -1 for what `retrieval_noise` shows, "
-        "else 1",
-    )
+    retrieval_quality: RetrievalQuality = quality_of_retrieval()
     retrieval_baseline: Literal["none", "on_policy"] = knob(
         "none",
         "what is taken off `Z`: nothing (`none`, paper), or what the entropy falls by in the group's trajectories that "
@@ -96,3 +112,8 @@ class ObjectiveSettings(Knobs):
     branch_advantage: Literal["soft", "hard"] = knob(
         "soft", "of tokens that branches share: `soft` (each branch its own) or `hard` (their mean)"
     )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the learner scores tokens with the model that training started from."""
+        return self.kl_coeff > 0 or self.step_comparison == "implicit"

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal
 from rapo_rllib.settings.knobs import Knobs, knob, shown
 from rapo_rllib.settings.schedule import check_schedule
 
+RetrievalQuality = Literal["fall", "rise", "none", "oracle", "counterfactual"]
 LEAST_TEMPERATURE = 1e-3  # of a training
+CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
 
 def response_budget(hidden: bool = False) -> Any:
@@ -17,6 +19,16 @@ def response_budget(hidden: bool = False) -> Any:
         4096,
         "tokens of a response, observations and retrieved ones included; `L` of constant aggregation, `L_max` of overlong",
         at_least=1,
+        hidden=hidden,
+    )
+
+
+def quality_of_retrieval(hidden: bool = False) -> Any:
+    """The declaration of the other key that both read: what the objective asks of a retrieval decides who is sampled."""
+    return knob(
+        "fall",
+        "`g` of eq. 6: of the entropy's `fall` (paper), its `rise`, or `none`; `oracle`: -1 for what `retrieval_noise` shows, "
+        "else 1; `counterfactual`: what who was shown a step earned more than a twin that was not (docs/credit.md)",
         hidden=hidden,
     )
 
@@ -84,6 +96,7 @@ class RolloutSettings(Knobs):
         at_least=0,
         at_most=1,
     )
+    retrieval_quality: RetrievalQuality = quality_of_retrieval(hidden=True)
     rollout_schedule: Literal["continuous", "lockstep"] = knob(
         "continuous", "`continuous`, or `lockstep`: every trajectory waits for the slowest of the round (released code)"
     )
@@ -101,7 +114,7 @@ class RolloutSettings(Knobs):
     max_steps: int | None = knob(
         None, "generated steps of a trajectory, for environments without a limit of their own", at_least=1
     )
-    tool_workers: int = knob(4, "threads that wait for tools", at_least=1)
+    tool_workers: int | None = knob(None, "threads that wait for tools; None: 4, or 32 beside engines on GPUs", at_least=1)
     step_timeout_s: float = knob(120.0, "deadline of one env step (its tool call included)", at_least=1e-3)
     env_retries: int = knob(
         1, "times that a trajectory whose environment failed begins anew, in a new one, before it is an `error`", at_least=0
@@ -110,6 +123,11 @@ class RolloutSettings(Knobs):
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
     )
     branching: BranchingSettings | None = knob(None, "which trajectories fork; None: all of a group are sampled from the start")
+
+    @property
+    def num_tool_workers(self) -> int:
+        """``tool_workers``, resolved: on a CPU an engine is so slow that few tools are under way."""
+        return self.tool_workers or CPU_TOOL_WORKERS
 
 
 @dataclass(frozen=True)
@@ -142,7 +160,15 @@ class ProtocolSettings(Knobs):
     )
     question_template: str = knob("{question}", "the user's turn")
     retrieval_sentence: str = knob("Additional context follows; use it if it helps.", "stands before a retrieved trace")
+    lesson_sentence: str = knob(
+        "A lesson that was drawn from several attempts follows; use it if it helps.",
+        "stands before a retrieved lesson, in place of `retrieval_sentence`",
+    )
+    explain_lessons: bool = knob(
+        False, "whether the default system prompt says what a lesson is: where the buffer holds some (docs/lessons.md)"
+    )
     result_tag: str = knob("result", "around what a tool returned")
     retrieve_tag: str = knob("retrieve", "around a retrieved trace")
+    lesson_tag: str = knob("lesson", "around a retrieved lesson, within `retrieve_tag`")
     answer_tag: str = knob("answer", "around the answer, which ends the episode")
     think_tag: str = knob("think", "around reasoning")

@@ -51,7 +51,7 @@ class BoundedTool:
 
     @cached_property
     def schema(self) -> Schema:
-        """What a prompt says of it. ``ValueError`` where it has no description, or no proper schema."""
+        """The description of it in a prompt. ``ValueError`` where it has no description, or no proper schema."""
         return tool_schema(self.tool)
 
     def run(self, input: str) -> ToolResult:
@@ -212,7 +212,7 @@ def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[Bo
         from rapo_rllib.tools.mcp.server import McpServer
         from rapo_rllib.tools.mcp.tool import McpTool
     except ImportError as error:
-        raise ValueError(f"env_config.tools: mcp needs the package mcp, version 2 ({error}): pip install 'mcp>=2'") from error
+        raise ValueError(f"env_config.tools: mcp: {error}: run `pip install 'rapo_rllib[mcp]'`") from error
     server = _servers.get(key)
     if server is None:
         server = _servers[key] = McpServer(options)

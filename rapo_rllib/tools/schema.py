@@ -1,4 +1,4 @@
-"""What a tool takes, as JSON schema: shown in a prompt, and held against what the policy wrote.
+"""The JSON schema of a tool's arguments: shown in a prompt, and held against what the policy wrote.
 
 Tool -> ``tool_schema`` -> prompt;   Call -> ``problem_of`` -> what is wrong, or "" -> ``input_of`` -> Tool.run
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rapo_rllib.protocol.turns import Schema, text_argument
@@ -43,20 +43,49 @@ def tool_schema(tool: Any) -> Schema:
 
 
 def check_parameters(parameters: Any, name: str) -> None:
-    """Raise ``ValueError`` unless ``parameters`` is a JSON schema of an object."""
+    """Raise ``ValueError`` unless ``parameters`` is a JSON schema of an object, whose references are to parts of its own."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
+    where = f"env_config.tools: the schema of tool {name!r}"
     try:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
-        raise ValueError(f"env_config.tools: the schema of tool {name!r} is none: {error.message}") from error
+        raise ValueError(f"{where} is none: at {error.json_path}: {error.message}") from error
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
-        raise ValueError(f"env_config.tools: the schema of tool {name!r} = {parameters!r}: must have type: object")
+        raise ValueError(f"{where} = {parameters!r}: must have type: object")
+    if (missing := _missing_reference(parameters)) is not None:
+        raise ValueError(f"{where} refers to {missing!r}, which is not in it: nothing is fetched, so write it into the schema")
+
+
+def _missing_reference(parameters: Mapping[str, Any]) -> str | None:
+    """A ``$ref`` that leads nowhere within the schema."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(dict(parameters))).resolver()
+    for reference in _references(parameters):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            return reference
+    return None
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference
+        parts: Iterable[Any] = schema.values()
+    else:
+        parts = schema if isinstance(schema, list | tuple) else ()
+    for part in parts:
+        yield from _references(part)
 
 
 def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a call, by schema; empty: nothing.
+    """The fault of a call's arguments, by schema; empty: none.
 
     Arguments that the schema does not name are wrong, unless it says ``additionalProperties``.
 
@@ -76,7 +105,7 @@ def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
 
 
 def input_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """What the tool's ``run`` gets: its one text, or the arguments as JSON."""
+    """The argument of the tool's ``run``: its one text, or all arguments as JSON."""
     name = text_argument(schema)
     return str(arguments[name]) if name is not None else json.dumps(dict(arguments), ensure_ascii=False)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 import torch
@@ -30,6 +30,19 @@ from rapo_rllib.weights.shared_memory import SharedWeights
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.1  # between two looks at a transfer
+
+
+class EngineWeights(Protocol):
+    """An engine's weights, as far as they are given to it here."""
+
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Replace them, and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
+
+    def load_file(self, path: str, version: int) -> None:
+        """The same for weights in a safetensors file."""
+
+    def confirm(self, version: int) -> None:
+        """They are already there, and are of this version; forget every cached prefix."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +59,20 @@ class Publication:
     digests: Mapping[str, int] = field(default_factory=dict)  # of the weights, in the dtype that they were published in
     base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that adapters belong to, in bfloat16
 
-    def load_into(self, engine: Any) -> None:
-        """Load them into an engine, by the nearest way.
+    def load_into(self, weights: EngineWeights) -> None:
+        """Load them into an engine's ``weights``, by the nearest way.
 
         Raises:
             RuntimeError: the engine's machine is not among those that the weights were published for.
         """
         if self.sent:
-            engine.confirm_weights(self.version)
+            weights.confirm(self.version)
         elif self.tensors is not None:
-            engine.load_weights(self.tensors, self.version)
+            weights.load(self.tensors, self.version)
         elif self.path and self.node == this_node():
-            engine.load_weights_file(self.path, self.version)
+            weights.load_file(self.path, self.version)
         elif self.packed is not None:
-            engine.load_weights(unpack_weights(ray.get(self.packed)), self.version)
+            weights.load(unpack_weights(ray.get(self.packed)), self.version)
         else:
             raise RuntimeError(f"weight version {self.version} was published for machine {self.node} only")
 

@@ -193,9 +193,8 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
         ) from error
 
 
-def sync_metrics(report: SyncReport, policy_versions: Sequence[int]) -> dict[str, float]:
-    """Metrics of a sync; ``policy_versions`` are those that the batch just trained on was sampled with."""
-    staleness = [report.version - 1 - version for version in policy_versions] or [0]
+def sync_metrics(report: SyncReport) -> dict[str, float]:
+    """Metrics of a sync."""
     return {
         "weight_version": report.version,
         "engines": report.num_engines,
@@ -208,8 +207,6 @@ def sync_metrics(report: SyncReport, policy_versions: Sequence[int]) -> dict[str
         "mebibytes": report.num_bytes / 2**20,
         "publish_s": report.publish_s,
         "load_s": report.load_s,
-        "staleness_mean": sum(staleness) / len(staleness),
-        "staleness_max": max(staleness),
     }
 
 

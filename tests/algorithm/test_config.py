@@ -44,7 +44,9 @@ NATIVE = {"format": "native"}
         ({"weight_transfer": "nccl"}, "weight_transfer = 'nccl' goes from GPU to GPU: set num_env_runners"),
         ({"export_with_checkpoints": "yes"}, "export_with_checkpoints = 'yes': must be true or false"),
         ({"learner_parallelism": "zero3"}, "learner_parallelism = 'zero3': must be one of 'ddp', 'fsdp'"),
-        ({"one_step_off": True}, "one_step_off = True with num_env_runners = 0"),
+        ({"max_staleness": 1}, "max_staleness = 1 with num_env_runners = 0"),
+        ({"stale_groups": "wait"}, "stale_groups = 'wait' with max_staleness = 0"),
+        ({"one_step_off": True}, "one_step_off is now called max_staleness: write max_staleness: 1 for true"),
         ({"engine": {"sleep": True}}, "engine.sleep = True is for a GPU that engine and learner share"),
         ({"model": {"name": "x"}}, "unknown key 'model.name': did you mean 'model.name_or_path'"),
         ({"engine": {"max_seqs": 1}}, "unknown key 'engine.max_seqs'"),
@@ -68,6 +70,35 @@ NATIVE = {"format": "native"}
         ({"branching": {"alpha": 0.5}}, "unknown key 'branching.alpha'"),
         ({"branch_advantage": "firm"}, "branch_advantage = 'firm': must be one of 'soft', 'hard'"),
         ({"credit": "token"}, "credit = 'token': must be one of 'trajectory', 'step', 'turn', 'gigpo'"),
+        ({"step_comparison": "dpo"}, "step_comparison = 'dpo': must be one of 'none', 'implicit', 'inverse'"),
+        ({"step_comparison": "inverse"}, "step_comparison = 'inverse' with credit = 'trajectory'"),
+        (
+            {"step_comparison": "implicit", "importance_level": "sequence"},
+            "step_comparison = 'implicit' with importance_level = 'sequence'",
+        ),
+        (
+            {"step_comparison": "implicit", "retrieval_level": "trajectory"},
+            "step_comparison = 'implicit' with retrieval_level = 'trajectory'",
+        ),
+        (
+            {"step_comparison": "implicit", "step_trace_buffer": {"filter": {"kind": "lesson"}}},
+            "step_comparison = 'implicit' with step_trace_buffer.filter.kind = 'lesson'",
+        ),
+        (
+            {"step_comparison": "implicit", "protocol": {"format": "native"}},
+            "step_comparison = 'implicit' with protocol.format = 'native'",
+        ),
+        (
+            {"step_comparison": "implicit", "step_reward_bound": 1.0},
+            "step_reward_bound = 1.0 with step_comparison = 'implicit', which does not read it: set step_comparison to "
+            "'inverse'",
+        ),
+        (
+            {"step_comparison_weight": 0.5},
+            "step_comparison_weight = 0.5 with step_comparison = 'none', which does not read it: set step_comparison to "
+            "'implicit' or 'inverse'",
+        ),
+        ({"step_comparison": "implicit", "step_preference_beta": 0}, "step_preference_beta = 0: must be a number above 0"),
         ({"credit": "gigpo", "group_size": 1, "num_hybrid": 0}, "credit = 'gigpo' with group_size = 1"),
         ({"credit": "step", "importance_level": "sequence"}, "set importance_level to 'sequence_token'"),
         ({"credit": "step", "step_discount": 0}, "step_discount = 0: must be a number above 0 and at most 1"),
@@ -81,7 +112,10 @@ NATIVE = {"format": "native"}
         ({"retrieval_credit": "token"}, "retrieval_credit = 'token': must be one of 'trajectory', 'step'"),
         ({"temperature": 0}, "temperature = 0: must be between 0.001 and 2.0"),
         ({"dual_clip": 0.5}, "dual_clip = 0.5: must be at least 1"),
-        ({"retrieval_quality": "drop"}, "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none', 'oracle'"),
+        (
+            {"retrieval_quality": "drop"},
+            "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none', 'oracle'",
+        ),
         ({"retrieval_timing": "late"}, "retrieval_timing = 'late': must be one of 'high_entropy', 'low_entropy', 'none'"),
         ({"step_entropy_reduction": "max"}, "step_entropy_reduction = 'max': must be one of 'mean', 'sum'"),
         ({"step_entropy_tokens": 0}, "step_entropy_tokens = 0: must be a whole number at least 1"),
@@ -269,7 +303,8 @@ def test_whole_trajectories_are_retrieved_without_tool_calls_too() -> None:
         ({}, "rollout"),  # two minibatches
         ({"num_minibatches": 1}, "learner"),
         ({"num_minibatches": 1, "num_epochs": 3}, "learner"),
-        ({"num_minibatches": 1, "one_step_off": True}, "rollout"),
+        ({"num_minibatches": 1, "max_staleness": 1}, "rollout"),
+        ({"num_minibatches": 2, "max_staleness": 2}, "learner"),
         ({"num_minibatches": 1, "old_logprobs": "rollout"}, "rollout"),
         ({"old_logprobs": "learner"}, "learner"),
     ],
@@ -289,7 +324,7 @@ def test_clips_that_shaping_cannot_pass_are_accepted() -> None:
         RAPOConfig().environment("rapo/word_problems").training(**settings).validate()
 
 
-@pytest.mark.parametrize("settings", [{"one_step_off": True}, {"weight_transfer": "nccl"}], ids=str)
+@pytest.mark.parametrize("settings", [{"max_staleness": 1}, {"weight_transfer": "nccl"}], ids=str)
 def test_evaluation_needs_no_env_runners_of_its_own(settings: dict) -> None:
     config = make(**settings).env_runners(num_env_runners=1, num_gpus_per_env_runner=1).learners(num_gpus_per_learner=1)
     evaluation = config.get_evaluation_config_object()

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from tiny_models import save_tiny_model
 
-import rapo_rllib.algorithm.algorithm as algorithm_module
-from rapo_rllib import RAPO, RAPOConfig
+import rapo_rllib.algorithm.sampling as module
+from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing
 from rapo_rllib.algorithm.preflight import check_parts
+from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.batching.off_policy import OffPolicyMixing
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.monitoring.progress import Progress
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 OPTIONS = {"num_train": 30, "num_test": 4}
@@ -33,18 +32,11 @@ def make_config(folder: Path, **training: Any) -> RAPOConfig:
     return RAPOConfig().environment("rapo/word_problems", env_config=OPTIONS).training(**{**settings, **training})
 
 
-def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct: bool) -> RAPO:
-    """A RAPO without engine or learner: its env runners answer every question right, or every one wrong."""
+def scripted(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct: bool) -> tuple[Sampling, OffPolicyMixing | None]:
+    """Sampling whose env runners answer every question right, or every one wrong."""
     config.validate()
-    rapo = RAPO.__new__(RAPO)
-    rapo.config, rapo.metrics, rapo.env_runner_group = config, MetricsLogger(root=True), None
-    rapo._cursor = QuestionCursor(config.question_source.questions("train"), seed=0)
-    rapo._off_policy_mixer, rapo._buffer_updater = make_mixing(config.settings, config.question_source, Progress("test")), None
-    rapo._retrieval_failures = RetrievalFailures(config.max_retrieval_failure_share, config.settings.buffer.uri)
-
-    class Constant:
-        def get_current_value(self) -> float:
-            return 0.25
+    mixing = make_mixing(config.settings, config.question_source, Progress("test"))
+    cursor = QuestionCursor(config.question_source.questions("train"), seed=0)
 
     def answer(question: Question) -> Trajectory:
         trajectory = Trajectory(question.id, [1], reward=float(correct), correct=correct, end="answer")
@@ -52,45 +44,47 @@ def make_algorithm(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct:
         return trajectory
 
     def sample(group: Any, batch: list[Question], **arguments: Any) -> SampleResult:
-        assert arguments["retrieval_prob"] == 0.25
+        assert arguments["retrieval_prob"] == config.retrieval_prob
         return SampleResult([TrajectoryGroup(q, [answer(q), answer(q)]) for q in batch])
 
-    rapo._retrieval_prob = Constant()
-    monkeypatch.setattr(algorithm_module, "sample_questions", sample)
-    return rapo
+    monkeypatch.setattr(module, "sample_questions", sample)
+    return Sampling(config.settings, cursor, mixing, lambda: None), mixing
 
 
 def test_failed_groups_with_an_expert_have_signal_and_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo = make_algorithm(make_config(folder, preset="luffy", dynamic_sampling=True), monkeypatch, correct=False)
-    result = rapo._sampling()()
+    changes = {"preset": "luffy", "dynamic_sampling": True, "retrieval_prob": 0.25}
+    sampling, mixing = scripted(make_config(folder, **changes), monkeypatch, correct=False)
+    result = sampling.take()
     assert len(result.groups) == 4 and result.groups_dropped == 0
     assert rollout_metrics(result)["retrieval_prob"] == 0.25
     for group in result.groups:
         (expert,) = group.off_policy
         assert (expert.question_id, expert.reward, expert.prompt_ids) == (group.question.id, 1.0, [1])
         assert group.question.answer in expert.text
-    metrics = rapo._off_policy_mixer.metrics(result.groups)
+    assert mixing is not None
+    metrics = mixing.metrics(result.groups)
     assert (metrics["off_policy/trajectories"], metrics["off_policy/stored"]) == (4, 30)
     # what is said of rollouts is of rollouts
     assert rollout_metrics(result)["accuracy"] == 0 and rollout_metrics(result)["tokens/policy"] == 4 * 2 * 2
 
 
 def test_without_an_expert_they_are_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo = make_algorithm(make_config(folder, preset="dapo"), monkeypatch, correct=False)
-    assert rapo._off_policy_mixer is None
-    result = rapo._sampling()()
+    sampling, mixing = scripted(make_config(folder, preset="dapo"), monkeypatch, correct=False)
+    assert mixing is None
+    result = sampling.take()
     assert all(group.off_policy == [] for group in result.groups)
     assert result.groups_dropped == 16
 
 
 def test_replay_is_in_the_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(folder, preset="replay")
-    rapo = make_algorithm(config, monkeypatch, correct=True)
-    rapo._off_policy_mixer.source.remember(rapo._sampling()().groups)
+    sampling, mixing = scripted(config, monkeypatch, correct=True)
+    assert mixing is not None
+    mixing.source.remember(sampling.take().groups)
     restored = make_mixing(config.settings, config.question_source, Progress("test"))
     assert isinstance(restored, OffPolicyMixing)
-    restored.source.set_state(rapo._off_policy_mixer.source.get_state())
-    assert restored.source.metrics() == rapo._off_policy_mixer.source.metrics() == {"stored": 8.0, "questions": 4.0}
+    restored.source.set_state(mixing.source.get_state())
+    assert restored.source.metrics() == mixing.source.metrics() == {"stored": 8.0, "questions": 4.0}
 
 
 class NoExpert:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_models import branched_group, random_groups, tiny_model
 from torch.nn.attention.flex_attention import flex_attention
 
-from rapo_rllib.attention.flex import BLOCK, block_mask, padded_row
+from rapo_rllib.attention.flex import BLOCK, RECOMPILE_LIMIT, block_mask, padded_row
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
-from rapo_rllib.batching.packing import PackedRow, pack_rows
+from rapo_rllib.batching.packing import PackedRow, empty_row, pack_rows
 
 LONG = [[("a", 200), ("b", 150)], [("a", 200), ("c", 90), ("d", 60)], [("a", 200), ("c", 90), ("e", 10)], [("f", 140)]]
 
@@ -64,6 +66,24 @@ def test_hidden_states_equal_those_of_blocks(kind: str, monkeypatch: pytest.Monk
         with torch.no_grad():
             states[attention] = hidden_states(model, row, attention)
     torch.testing.assert_close(states[RowAttention.FLEX], states[RowAttention.BLOCKS], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("tokens", "padded"), [(1, 256), (128, 256), (256, 256), (257, 384)])
+def test_rows_have_a_least_length(tokens: int, padded: int) -> None:
+    index, zeros = torch.arange(tokens), torch.zeros(tokens, dtype=torch.int64)
+    row = replace(empty_row(), token_ids=zeros, position_ids=index, subtree_ends=zeros + tokens)
+    longer = padded_row(row)
+    assert longer.num_tokens == padded
+    index = torch.arange(row.num_tokens, padded)
+    visible = longer.mask()[row.num_tokens :]
+    assert torch.equal(visible.nonzero()[:, 1], index)  # what is appended sees itself alone
+    assert not longer.mask()[: row.num_tokens, row.num_tokens :].any()
+
+
+def test_flex_may_be_compiled_more_often_than_pytorch_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    use_attention(tiny_model("llama", torch.float32), RowAttention.FLEX)
+    assert torch._dynamo.config.recompile_limit == RECOMPILE_LIMIT
 
 
 @pytest.mark.gpu

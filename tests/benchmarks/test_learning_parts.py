@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from learning_parts import processes
 from learning_parts.chain_run import ChainRun
-from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, parse_chain, split_of
+from learning_parts.chains import Chain, Chains, calc, expert_steps, make_chain, paid_steps, parse_chain, split_of
+from learning_parts.forks import fork_figures
 from learning_parts.habits import behind, habits, held_out, uses
 from learning_parts.imitation import (
     IGNORED,
@@ -23,7 +24,7 @@ from learning_parts.imitation import (
     shown_step,
 )
 from learning_parts.measures import diversity, newest_transcripts
-from learning_parts.methods import ARMS, NOISE
+from learning_parts.methods import ARMS, CREDIT, NOISE, SAME_RATE, rated
 from learning_parts.results import rows_of
 
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -42,6 +43,45 @@ def play(chain: Chain, steps: list[str]) -> float:
         observation, reward, terminated, _, _ = env.step(step.partition("\n<result>")[0])
         assert terminated or f"<result>\n{observation}\n</result>" in step
     return reward
+
+
+def test_each_value_of_a_chain_is_paid_once_whoever_told_the_one_before():
+    from rapo_rllib.rewards import Episode, EpisodeStep
+    from rapo_rllib.types import Question
+
+    question = Question("q", CHAIN.text, "32")  # values 12, 36, 32
+
+    def paid(answer, *outputs):
+        steps = [EpisodeStep("", "calc", output, turn=turn) for turn, output in enumerate(outputs)]
+        return paid_steps(answer, question, Episode((*steps, EpisodeStep("", turn=len(steps)))))
+
+    assert (paid("32", "12", "36", "32").steps, paid("32").value) == ([1, 1, 1, 0], 1)
+    assert paid("12", "12", "12", "99").steps == [1, 0, 0, 0]  # nothing is to be earned by calling again
+    assert paid("32", "12", "32").steps == [1, 1, 0]  # 36 was shown to it
+    wrong = paid("36", "12", "36")
+    assert (wrong.value, wrong.correct) == (0, False)
+
+
+def test_where_forks_were_and_whether_branches_went_another_way():
+    """Two trajectories of a call and an answer; one branch of each behind the call, of which one writes the same answer."""
+
+    def row(group, segments, answer, reward=0.0):
+        steps = [{"start": 0, "stop": 2, "tool": "calc"}, {"start": 3, "stop": 5, "tool": None}]
+        entropies, kinds = [0.0, 0.0, 0.0, 0.4, 0.2], [0, 0, 1, 0, 0]
+        facts = {"steps": steps, "entropies": entropies, "kinds": kinds, "token_ids": [1, 2, 3, *answer], "reward": reward}
+        return {"group": group, "segments": segments, **facts}
+
+    rows = [
+        *(row(0, [[0, 0]], [7, 8]), row(0, [[0, 0], [3, 1]], [7, 8])),
+        *(row(1, [[0, 0]], [7, 8]), row(1, [[0, 0], [3, 1]], [7, 9], reward=1.0)),
+    ]
+    found = fork_figures(rows)
+    (step,) = found["by_step"]
+    assert step == 1
+    wanted = {"written": 4, "forks": 2, "entropy": 0.3, "first_token": 0.4, "same_as_origin": 0.5}
+    assert found["by_step"][1] == pytest.approx(wanted)
+    # 12 of 16 tokens and 2 of 4 calls were done; the second group's rewards differ
+    assert (found["tokens_shared"], found["calls_shared"], found["groups_with_signal"]) == pytest.approx((0.25, 0.5, 0.5))
 
 
 def test_a_chain_is_read_from_left_to_right():
@@ -154,9 +194,10 @@ def policy(tmp_path_factory):
 def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
     config = ChainRun(arm, 0, 3, 1e-4, str(policy), str(tmp_path)).config()
     config.validate()
-    assert config.settings.uses_retrieval == (arm not in ("grpo", "arpo", "luffy"))
+    assert config.settings.uses_retrieval == (arm != SAME_RATE and rated(arm) not in ("grpo", "luffy"))
+    assert arm not in CREDIT or config.clip_high == 0.28  # as GRPO's and RAPO's is
     assert config.settings.buffer.filter.hide_answers == (arm == "rapo_hidden")
-    assert config.settings.buffer.filter.question == ("other" if arm == "rapo_other" else "any")
+    assert config.settings.buffer.filter.question == "any"
     assert config.settings.buffer.uri == str(tmp_path / "buffer-3-0.db")
     noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
     assert config.settings.rollout.retrieval_noise == noise.get(arm, 0.0)
@@ -187,7 +228,8 @@ def test_habits_are_read_behind_right_steps(policy):
     assert uses(CHAIN, 2) == ["<answer>\\boxed{32}</answer>"]
     assert all(split_of(chain) == "test" for chain in held_out(20))
     found = habits(policy, chains=4)
-    assert set(found) == {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2", "takes_over_1"}
+    read = {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2", "takes_over_1"}
+    assert set(found) == {*read, "told_1", "told_nothing_1"} and found["told_1"] != found["told_nothing_1"]
     assert 0 < found["goes_on_1"] < 0.2  # of an untrained policy: one token of a hundred
     assert found["careful"] == found["reads_1"] == found["takes_over_1"] == 0
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from learning_parts import plan
 from learning_parts.chain_run import ChainRun
-from learning_parts.measures import area, cost_until, solved_once
-from learning_parts.methods import ABLATIONS, ARMS, MAIN, NOISE, rated
+from learning_parts.measures import area, cost_until, first_success, solved_once, waited
+from learning_parts.methods import ABLATIONS, ARMS, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE, rated
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.policies import passes
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
-from learning_parts.tables import PAGE, tables, written_into
+from learning_parts.tables import PAGES, figures, tables, written_into
 from learning_parts.training import EFFECT
 
 ROWS = [
@@ -34,6 +34,13 @@ def test_area_and_cost() -> None:
     assert cost_until(ROWS, 0.5, "train_s") == 2
     assert cost_until(ROWS, 0.6, "train_s") is None
     assert solved_once([[False, True], [False, False], [True, True]]) == pytest.approx(2 / 3)
+
+
+def test_the_first_success_is_counted_in_iterations() -> None:
+    rows = [{"accuracy": 0.1}, {"reward": 0.0}, {"reward": 0.0}, {"reward": 0.01}, {"accuracy": 0.2}]
+    assert first_success(rows) == 3 and first_success(rows[:3]) is None
+    late = [{"reward": 0.0}, {"reward": 0.0}]
+    assert waited([rows, late, [{"reward": 0.05}, {"reward": 0.9}]]) == pytest.approx((0.01 + 0.05) / 6)
 
 
 def test_intervals() -> None:
@@ -65,13 +72,18 @@ def test_holm() -> None:
 
 def test_the_plan() -> None:
     runs = plan.runs()
-    assert len(runs) == len(set(runs)) == plan.SEEDS * (len(MAIN) * 3 + 5 + len(ABLATIONS))
+    of_seeds = plan.SEEDS * (len(MAIN) * 3 + 5 + len(ABLATIONS) + 1)
+    assert len(runs) == len(set(runs)) == of_seeds + sum(CREDIT.values()) + 2 * plan.STALE_SEEDS
+    assert plan.STALE_SEEDS >= 5 and {run.arm for run in runs[-2 * plan.STALE_SEEDS :]} == set(STALE)
     assert [run.arm for run in runs[: len(MAIN)]] == list(MAIN)
     assert {run.calls for run in runs[: plan.SEEDS * len(MAIN)]} == {3}
-    assert Counter(run.calls for run in runs)[2] == plan.SEEDS * len(MAIN)
+    assert Counter(run.calls for run in runs)[2] == plan.SEEDS * (len(MAIN) + 1)
     assert plan.SEEDS >= 20 and plan.POLICIES >= 3 and set(NOISE) == {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}
     assert not {planned.seed for planned, _ in plan.rate_runs()} & {run.seed for run in runs}
+    assert len(plan.rate_runs()) == 3 * (4 * len(plan.RATES) + 1)  # three seeds each, four methods, and a later rate of GRPO
     assert {rated(arm) for arm in ARMS} == {"grpo", "rapo", "luffy", "trajectories"}
+    assert CREDIT.keys() | CONTROLS.keys() | set(CONTROLS.values()) <= ARMS.keys() and min(CREDIT.values()) >= 10
+    assert set(CONTROLS.values()) <= CREDIT.keys()
 
 
 def test_gates() -> None:
@@ -126,17 +138,92 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     assert rapo["until_half"]["tokens"] == {"reached": 3, "median": 200}
     assert found["noise"]["0.0"]["mean"] == pytest.approx(0.35) and set(found["noise"]) == {"0.0"}
     assert found["ablations"]["oracle"]["is_equivalent"] and not found["ablations"]["noise_0.5"]["is_equivalent"]
-    assert found["seconds_to_half"] == {"rapo": 9.0, "grpo": None}
+    assert found["seconds_alone"] == {"rapo": 9.0, "grpo": None} and found["seconds_to_half"] == {"rapo": 9.0, "grpo": None}
+    assert found["seconds_ratio"] == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0, "n": 3})
+    assert found["chains"]["3"]["by_policy"] == pytest.approx([0.2, 0.1, 0.2])
+    assert figures(found)["policies-3"] == "+20, +10, +20"
+    assert rapo["answers_copied"] == pytest.approx((0.8**2 + 0.6**2 + 0.7**2) / 2.1)  # weighted by how many there were
     json.loads(json.dumps(found, allow_nan=False))
     made = tables(found)
-    assert set(made) == {"chains-3", "noise", "ablations", "seconds"}
+    assert "| 3 | RAPO | 3 of 3 | 1 | 123.5 |" in made["first"]
+    assert set(made) == {"chains-3", "first", "noise", "ablations", "seconds"}
     assert "| RAPO | 35 (" in made["chains-3"] and "never" in made["chains-3"]
     page = "a\n<!-- table noise -->\nold\n<!-- end -->\nb <!-- table chains-4 --> kept <!-- end -->"
-    written = written_into(page, made)
+    written = written_into(page, made, {})
     assert "old" not in written and made["noise"] in written and "kept" in written
-    assert written_into(written, made) == written
+    assert written_into(written, made, {}) == written
     curves(study, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_grpo_with_rapos_rate_is_held_against_retrieval_at_two_calculations(tmp_path: Path) -> None:
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    for arm, end in (("grpo", 0.4), ("rapo", 0.8), ("rapo_hidden", 0.7), (SAME_RATE, 0.6)):
+        for seed in range(2):
+            write_run(folder, arm, seed, end, calls=2)
+    collect(folder, results)
+    found = summary(read(results), {})
+    assert SAME_RATE not in found["chains"]["2"]["arms"] and rated(SAME_RATE) == "rapo"
+    assert found["same_rate"]["mean_accuracy"]["mean"] == pytest.approx(0.3)
+    assert found["same_rate"]["rapo_minus"]["mean"] == pytest.approx(0.1)
+    assert found["same_rate"]["rapo_hidden_minus"]["mean"] == pytest.approx(0.05)
+    assert "| RAPO, minus this GRPO |  | +10.0" in tables(found)["same_rate"]
+
+
+def test_rollouts_beside_updates_are_held_against_those_that_updates_wait_for(tmp_path: Path) -> None:
+    """The mean over the budget is half of what is reached at its end."""
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    for arm, ends in zip(STALE, ((0.6, 0.8, 0.7), (0.8, 0.8, 0.8)), strict=True):
+        for seed, end in enumerate(ends):
+            write_run(folder, arm, seed, end)
+    collect(folder, results)
+    found = summary(read(results), {})
+    assert found["staleness"]["stale_2"]["mean"] == pytest.approx(0.35)
+    assert found["staleness"]["difference"]["mean"] == pytest.approx(-0.05)
+    told = figures(found)["staleness"]
+    assert told.startswith("35 (") and " against 40 (40 to 40) %, -5.0 (" in told and told.endswith("points, 3 seeds")
+
+
+def test_branches_are_held_against_grpo_by_the_tool_calls_until_half(tmp_path: Path) -> None:
+    """GRPO gets there on two of three seeds, with as many calls as ARPO; where it does not, there is no pair."""
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    for arm, ends in (("grpo", (0.8, 0.4, 0.8)), ("arpo", (0.8, 0.8, 0.8)), ("rapo", (0.8, 0.8, 0.8))):
+        for seed, end in enumerate(ends):
+            write_run(folder, arm, seed, end)
+    collect(folder, results)
+    found = summary(read(results), {})["branching"]["arpo"]
+    assert (found["reached"], found["grpo_reached"], found["seeds"], found["n"]) == (3, 2, 3, 2)
+    assert found["mean"] == pytest.approx(1.0)
+
+
+def test_arms_of_credit_are_held_against_rapo_grpo_and_their_control(tmp_path: Path) -> None:
+    """grpo_step_credit less RAPO: -.15 and -.05; less its control: .1 and .2, halved by the area under the curve."""
+    folder, results = tmp_path / "runs", tmp_path / "results"
+    ends = {
+        "rapo": (0.8, 0.6),
+        "grpo": (0.4, 0.2),
+        "grpo_steps": (0.4, 0.3),
+        "grpo_step_credit": (0.5, 0.5),
+        "arpo": (0.2, 0.1),
+    }
+    for arm, accuracies in ends.items():
+        for seed, accuracy in enumerate(accuracies):
+            write_run(folder, arm, seed, accuracy)
+    collect(folder, results)
+    found = summary(read(results), {})
+    credit = found["credit"]
+    assert list(credit) == ["grpo_steps", "grpo_step_credit", "arpo"]
+    one = credit["grpo_step_credit"]
+    assert one["minus_rapo"]["mean"] == pytest.approx(-0.1) and one["minus_grpo"]["mean"] == pytest.approx(0.1)
+    assert one["minus_control"]["mean"] == pytest.approx(0.075) and "minus_control" not in credit["arpo"]
+    assert one["minus_control"]["p_holm"] == one["minus_control"]["p"]  # a family of one
+    for family in ("minus_rapo", "minus_grpo"):
+        adjusted = holm({arm: of_arm[family]["p"] for arm, of_arm in credit.items()})
+        assert {arm: of_arm[family]["p_holm"] for arm, of_arm in credit.items()} == adjusted
+        assert {"mean", "low", "high", "n"} <= one[family].keys()
+    assert "`grpo_step_credit` | 25 (25 to 25) | -10.0 (" in tables(found)["credit"]
+    page = written_into("| x | <!-- figure credit-arpo -->?<!-- end --> |", {}, figures(found))
+    assert page == "| x | <!-- figure credit-arpo -->-28 to RAPO, -8 to GRPO<!-- end --> |"
 
 
 def test_the_grid_is_as_long_as_the_shortest_run() -> None:
@@ -155,6 +242,9 @@ def test_learning_rates_are_chosen_by_the_primary_figure(tmp_path: Path) -> None
         for rate in plan.RATES:
             write_run(tmp_path / "runs", arm, 1000, 0.9 if rate == best else 0.5, lr=rate)
     assert choose(tmp_path / "runs", file) == {"grpo": 3e-4, "rapo": 1.5e-4, "luffy": 1.5e-4, "trajectories": 0.75e-4}
+    write_run(tmp_path / "runs", "grpo", 1000, 1.0, lr=plan.LATER_RATES["grpo"][0])
+    assert choose(tmp_path / "runs", file)["grpo"] == 3e-4  # a rate that was tried later is noted, not chosen
+    assert json.loads(file.read_text())["mean_accuracy"]["grpo"]["0.0024"] == [0.5]
     assert [rate_of(arm, file) for arm in ("arpo", "noise_0.2", "rapo_hidden")] == [3e-4, 1.5e-4, 1.5e-4]
 
 
@@ -165,14 +255,15 @@ def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
 
 def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
     found = summary(read(), read(RESULTS, TIMED))
-    page = PAGE.read_text(encoding="utf-8")
-    assert written_into(page, tables(found)) == page
+    for file in PAGES:
+        page = file.read_text(encoding="utf-8")
+        assert written_into(page, tables(found), figures(found)) == page
     if found["chains"]:
         assert json.loads((RESULTS / "summary.json").read_text()) == json.loads(json.dumps(found))
 
 
 def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> None:
-    for arm, gain in (("grpo", 0.0), ("rapo", 0.1), ("rapo_hidden", 0.05)):
+    for arm, gain in (("grpo", 0.0), ("rapo", 0.1), ("rapo_hidden", 0.05), ("own", 0.3)):
         for seed in range(2):
             write_run(tmp_path / "runs", arm, seed, 0.2 + gain, calls="words")  # type: ignore[arg-type]
     collect(tmp_path / "runs", tmp_path / "results")
@@ -181,3 +272,6 @@ def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> N
     assert found["words"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.05)
     assert found["words"]["no_answer_minus_grpo"]["mean"] == pytest.approx(0.025)
     assert "| RAPO, no step shown" in tables(found)["words"] and not found["chains"]
+    own = found["words"]["credit"]["own"]
+    assert (own["minus_rapo"]["mean"], own["minus_grpo"]["mean"]) == pytest.approx((0.1, 0.15))
+    assert "| `own` | 25 (25 to 25) | +10.0" in tables(found)["words-credit"]

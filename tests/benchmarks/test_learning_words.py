@@ -58,7 +58,7 @@ def test_a_warm_start_reads_the_traces_and_no_run_asks_what_is_imitated(tmp_path
     assert not asked & {expert.question.text.removeprefix(CAREFUL) for expert in experts}
 
 
-@pytest.mark.parametrize("arm", [*plan.WORD_ARMS, "rapo_other", "luffy"])
+@pytest.mark.parametrize("arm", [*plan.WORD_ARMS, "luffy"])
 def test_every_arm_is_a_valid_job(arm: str, tmp_path: Path, small_model: str) -> None:
     config = WordRun(arm, 2, 1e-5, small_model, str(tmp_path)).config()
     config.validate()

@@ -72,7 +72,7 @@ def test_what_fits_nowhere_has_a_status_of_its_own(tmp_path: Path) -> None:
 def test_learners_on_gpus_share_what_fsdp_shards(tmp_path: Path) -> None:
     """Four learners and two engines on GPUs: the cluster is not asked, so nobody knows whether it fits."""
     changes = {"num_learners": 4, "num_gpus_per_learner": 1, "num_env_runners": 2, "num_gpus_per_env_runner": 1}
-    path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=4, **changes)
+    path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=4, weight_transfer="object_store", **changes)
     found = estimated(path, "--ray-address", "10.0.0.1:6379")
     named = {process["name"]: process for process in found["processes"]}
     first, others, engine = (named[name] for name in ("first learner", "other learners", "engine"))
@@ -119,6 +119,8 @@ def test_tables_end_with_the_verdict(tmp_path: Path) -> None:
     [
         (["--estimate", "--set", "grup_size=4"], 1, "grup_size"),
         (["--json"], 2, "--json is for --estimate"),
+        (["--gpu-gib", "80"], 2, "--gpu-gib is for --estimate"),
+        (["--estimate", "--gpu-gib", "0"], 2, "0 is not at least 1"),
     ],
 )
 def test_mistakes(tmp_path: Path, options: list[str], status: int, said: str) -> None:
@@ -132,3 +134,21 @@ def test_other_algorithms_are_not_known(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", "file", str(tmp_path / "ppo.yaml"), "--estimate"])
     assert result.exit_code == 1
     assert "only those of RAPO can be estimated" in result.output
+
+
+def test_gpus_of_another_machine(tmp_path: Path) -> None:
+    """SmolLM2 in float32 with gradients and moments: 16 bytes a parameter, 2.00 GiB, beside CUDA and activations.
+
+    A job that does not fit is told what would; the number of GPUs and the memory of that machine are nobody's guess.
+    """
+    gpus = {"num_learners": 1, "num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
+    path = write_job(tmp_path, **gpus)
+    fits = {fit["where"]: fit for fit in estimated(path, "--gpu-gib", "8")["fits"]}
+    assert [fit["fits"] for fit in fits.values()] == [None, None, True, True, True]
+    learner = fits["memory of a GPU of: learner"]
+    assert learner["there"] == 8 * 2**30
+    assert 16 * SMOLLM2 + 2**29 < learner["needed"] < 16 * SMOLLM2 + 2**30
+    small = {fit["where"]: fit for fit in estimated(path, "--gpu-gib", "1.4", status=DOES_NOT_FIT)["fits"]}
+    assert small["memory of a GPU of: learner"]["text"].startswith("does not fit: memory of a GPU of: learner: needs ")
+    assert "set learner_parallelism to fsdp and num_learners to" in small["memory of a GPU of: learner"]["remedy"]
+    assert small["memory of a GPU of: engine"]["fits"]

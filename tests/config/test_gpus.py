@@ -38,6 +38,9 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ),
         ({**WHOLE, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU that engine and learner share"),
         ({**SHARED, "num_gpus_per_learner": 0, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU"),
+        ({"model": {"compile": True}}, "model.compile = True with num_gpus_per_learner = 0"),
+        ({**WHOLE, "model": {"compile": True, "attention": "sdpa"}}, "model.compile = True with model.attention = 'sdpa'"),
+        ({**WHOLE, "model": {"compile": True, "gradient_checkpointing": "selective"}}, "model.gradient_checkpointing = 'sel"),
         ({"engine": {"extra": {"quantization": "fp8"}}}, "engine.extra.quantization = 'fp8': the learner computes with"),
         ({"engine": {"extra": {"kv_cache_dtype": "fp8_e5m2"}}}, "engine.extra.kv_cache_dtype = 'fp8_e5m2'"),
     ],
@@ -53,6 +56,7 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
         {**WHOLE, "num_gpus_per_env_runner": 2, "engine": {"tensor_parallel_size": 2}},
         {"num_env_runners": 1, "engine": {"tensor_parallel_size": 2}},  # workers on a CPU
         {**SHARED, "engine": {"sleep": True}},
+        {**WHOLE, "model": {"compile": True, "gradient_checkpointing": True}},
         {**SHARED, "num_env_runners": 2, "num_gpus_per_env_runner": 0.25},
         {**SHARED, "num_env_runners": 0, "num_learners": 0, "engine": {"sleep": True}},
         {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
@@ -62,3 +66,24 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
 )
 def test_what_works_is_accepted(keys: dict[str, Any]) -> None:
     of(keys).validate()
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, (64, 4, "auto")),
+        (SHARED, (256, 32, "auto")),
+        (WHOLE, (256, 32, "nccl")),
+        ({**WHOLE, "num_learners": 0}, (256, 32, "auto")),
+        ({**WHOLE, "evaluation_num_env_runners": 1}, (256, 32, "auto")),
+        ({**WHOLE, "model": {"lora": {}}}, (256, 32, "auto")),
+        (
+            {**WHOLE, "engine": {"max_num_seqs": 64}, "tool_workers": 4, "weight_transfer": "object_store"},
+            (64, 4, "object_store"),
+        ),
+    ],
+    ids=str,
+)
+def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, int, str]) -> None:
+    settings = of(keys).settings
+    assert (settings.engine.max_num_seqs, settings.rollout.num_tool_workers, settings.update.weight_transfer) == expected

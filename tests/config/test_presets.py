@@ -14,7 +14,8 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.config.presets import NESTED, PRESETS
-from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.env_runner.parts import open_layers
+from rapo_rllib.env_runner.retrieval import make_retriever
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.rewards import RewardOptions
 from rapo_rllib.settings import BufferSettings
@@ -45,6 +46,14 @@ ALGORITHMS = {
     "mt_grpo": {**GRPO, "credit": "turn", "turn_baseline": "reached"},
     "gigpo": {**GRPO, "credit": "gigpo", "step_discount": 0.95},
     "exgrpo": {**GRPO, "off_policy_trajectories": 1, "off_policy_source": "replay", "replay_choice": "value"},
+    "stepagent_implicit": {**GRPO, "step_comparison": "implicit"},
+    "stepagent_inverse": {
+        **GRPO,
+        "step_comparison": "inverse",
+        "step_comparison_weight": 0.1,
+        "credit": "step",
+        "step_discount": 0.5,
+    },
     "r1_searcher": GRPO,
     "gppo": {"num_hybrid": 0, "clip_mode": "gradient_preserving", "loss_aggregation": "token"},
     "luffy": {**GRPO, "loss_aggregation": "constant", "normalize_std": False, "off_policy_trajectories": 1},
@@ -235,11 +244,9 @@ def test_trials_of_a_search_share_a_path_and_retrieve_as_their_preset_says(tmp_p
     for name in (None, "random_retrieval", "trajectory_retrieval", "released_code"):
         config = make(preset=name, step_trace_buffer={"uri": str(tmp_path / "t.db"), "max_traces": 40, "timeout_s": 60.0})
         buffer, upkeep = open_buffer(config.settings, config.question_source, Progress("test"), RunName("run"))
-        runner = object.__new__(RAPOEnvRunner)  # without an engine
-        runner.config = config
-        retriever = runner._make_retriever()
-        answers[name] = retriever([query, replace(query, question_id="r")])
-        retriever._source._base.close()
+        layers = open_layers(config.settings)
+        answers[name] = make_retriever(config.settings, layers)([query, replace(query, question_id="r")])
+        layers.close()
         upkeep.close()
         buffer.close()
     assert [a.noisy for a in answers["random_retrieval"]] == [True, True]

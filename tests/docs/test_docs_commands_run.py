@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_service import local_service
@@ -139,6 +140,18 @@ ELSEWHERE = {
         "hours, and data sets; its sample",
         "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",
     ),
+    "rllib train file tuned_examples/rapo_reasoning_gym.yaml": (
+        "ten minutes; its parts before the first update",
+        "test_tuned_examples.py::test_the_reasoning_gym_job_fits_its_budgets",
+    ),
+    "python benchmarks/paired_accuracy.py": (
+        "the folder of a training; that of a small one",
+        "benchmarks/test_paired_accuracy.py::test_a_trial_is_compared_from_its_first_to_its_last_evaluation",
+    ),
+    "python benchmarks/gpu.py": (
+        "a GPU; the same parts in tiny shapes",
+        "benchmarks/test_gpu_benchmark.py::test_passes_of_rows",
+    ),
     "python benchmarks/sandbox.py": (
         "minutes on an idle machine; calls of what it measures",
         "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",
@@ -259,13 +272,19 @@ def test_a_benchmark_starts_and_knows_its_options(words: Words) -> None:
     assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", done.stdout))
 
 
+@cache
+def _command() -> Any:
+    """Made of the app once: Typer reads the signatures of all commands."""
+    return get_command(app)
+
+
 def _leaf(words: Words) -> tuple[str, ...]:
     """The commands that come first in ``words``: ``rllib buffer stats --near 1`` is (buffer, stats)."""
-    command, path = get_command(app), []
+    command, path = _command(), []
     for word in words[1:]:
         if word not in getattr(command, "commands", {}):
             break
-        command = command.commands[word]  # type: ignore[attr-defined]
+        command = command.commands[word]
         path.append(word)
     return tuple(path)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pages import REPOSITORY, metrics_on_the_page
 
-from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
+from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics, staleness_metrics
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.weights.sync import SyncReport, sync_metrics
@@ -19,7 +19,7 @@ VARIABLE = re.compile(r"(reward|ends|tools)/[A-Z]+")  # a name for many
 SOURCES = {
     "env_runners/": lambda: rollout_metrics(SampleResult()),
     "learners/default_policy/": lambda: UpdateMetrics().reduced(Ranks(torch.device("cpu"), False), 1.0),
-    "sync/": lambda: sync_metrics(SyncReport(*(0 for _ in fields(SyncReport))), [0]),
+    "sync/": lambda: sync_metrics(SyncReport(*(0 for _ in fields(SyncReport)))) | staleness_metrics([], 0),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 from pages import REPOSITORY
@@ -22,19 +23,17 @@ def said(node: ast.AST) -> str | None:
     return None
 
 
+@cache
 def texts() -> list[str]:
     files = (REPOSITORY / "rapo_rllib").rglob("*.py")
     nodes = (node for file in files for node in ast.walk(tree_of(file.read_text(encoding="utf-8"))))
     return [text for node in nodes if (text := said(node))]
 
 
-TEXTS = texts()
-
-
 def is_said(message: str) -> bool:
     """Whether the pieces of ``message`` between … stand in one text of the code, in this order."""
     pieces = [re.escape(piece) for piece in message.split("…") if piece.strip(" .,:;()")]
-    return any(re.search(".*".join(pieces), text, flags=re.DOTALL) for text in TEXTS)
+    return any(re.search(".*".join(pieces), text, flags=re.DOTALL) for text in texts())
 
 
 @pytest.mark.parametrize("message", QUOTED)

@@ -125,11 +125,11 @@ def test_a_restarted_engine_gets_the_current_adapters(algorithm: Any) -> None:
 
 def test_an_engine_without_the_adapters_is_caught(algorithm: Any) -> None:
     def drop_adapters(runner: Any) -> None:
-        load = runner.engine.load_weights
-        runner.engine.load_weights = runner.engine.load_weights_file = lambda source, version: load({}, version)
+        load = runner.engine.weights.load
+        runner.engine.weights.load = runner.engine.weights.load_file = lambda source, version: load({}, version)
 
     def load_again(runner: Any) -> None:
-        del runner.engine.load_weights, runner.engine.load_weights_file
+        del runner.engine.weights.load, runner.engine.weights.load_file
 
     move(algorithm)
     on_the_engine(algorithm, drop_adapters)

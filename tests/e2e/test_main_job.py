@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import subprocess
 from typing import Any
 
 import pytest
+import spread_rewards
 from cli_runs import rllib
 from jobs import Trial, at, short_job, trials
 from pages import metrics_on_the_page
@@ -43,8 +45,10 @@ LEARNER = (
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Trial]:
     folder = tmp_path_factory.mktemp("main_job")
-    warm = {"num_trajectories": 64, "batch_size": 8, "folder": str(folder / "warm_start")}
-    path = str(short_job(folder, task={}, warm_start=warm, max_response_tokens=160))
+    warm = {"num_trajectories": 16, "batch_size": 8, "folder": str(folder / "warm_start")}
+    shutil.copy(spread_rewards.__file__, folder)
+    changes = {"max_response_tokens": 160, "env_config": {"scorer": "spread_rewards:right_and_spread"}}
+    path = str(short_job(folder, task={}, warm_start=warm, **changes))
     # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
     done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -23,7 +23,7 @@ def two_learners(ray_session: None, small_model: str) -> Iterator[Any]:
         small_config(small_model)
         .env_runners(num_env_runners=1)
         .learners(num_learners=2)
-        .training(one_step_off=True, learner_parallelism="fsdp", evaluate_before_training=False)
+        .training(max_staleness=1, learner_parallelism="fsdp", evaluate_before_training=False)
         .evaluation(evaluation_interval=1, evaluation_duration=2)  # on the env runner that trains
         .callbacks(on_episode_end=log_episode)
     )
@@ -36,7 +36,7 @@ def check_evaluated(result: dict[str, Any], version: int) -> None:
     """Two questions, once each, by the weights that the update has just made, beside a batch that older ones sampled."""
     evaluated = at(result, "evaluation/env_runners")
     assert (evaluated["num_episodes"], evaluated["episodes_seen"]) == (2, 2)
-    assert (at(result, "env_runners/sampled_by"), evaluated["sampled_by"]) == (0, version)
+    assert at(result, "env_runners/sampled_by") < evaluated["sampled_by"] == version
     assert 0 <= evaluated["accuracy"] <= 1 and 0 <= evaluated["episode_return_mean"] <= 1
 
 
@@ -56,7 +56,7 @@ def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
     held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
     assert held == [1] == [at(result, "sync/weight_version")]
     assert at(result, "sync/canary_mean") < 0.01
-    assert at(result, "env_runners/episodes_seen") == 16
+    assert 16 <= at(result, "env_runners/episodes_seen") <= 32  # callbacks are told of all that have ended
     assert at(result, "env_runners/num_episodes") == 16
     assert at(result, "sync/staleness_max") == 0  # the first batch had to be waited for
     check_evaluated(result, 1)
@@ -64,12 +64,14 @@ def test_one_env_runner_and_two_learners(two_learners: Any) -> None:
 
 def test_the_next_rollout_ran_beside_the_update(two_learners: Any) -> None:
     result = two_learners.train()
-    assert (at(result, "sync/staleness_mean"), at(result, "sync/staleness_max")) == (1, 1)
-    assert (at(result, "env_runners/num_episodes"), at(result, "env_runners/episodes_seen")) == (16, 16)
+    # begun beside the first update, and gone on with by its weights where it was not complete
+    assert 0 < at(result, "sync/staleness_mean") <= at(result, "sync/staleness_max") == 1
+    assert at(result, "env_runners/num_episodes") == 16
     check_evaluated(result, 2)
     assert at(result, "learners/default_policy/num_steps") == 1
-    assert two_learners._cursor.position == 12  # two batches of four trained on, one begun
-    assert two_learners._cursor_state()["position"] == 8  # a checkpoint asks the third again
+    asked, state = two_learners._cursor.position, two_learners._run_state.get_state()["cursor"]
+    assert 12 <= asked <= 16  # two batches of four trained on, one begun, another where there is room
+    assert len(state["again"]) == state["position"] - 8  # a checkpoint asks the others again
     held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)
     assert held == [2]
 
@@ -85,13 +87,15 @@ def test_its_checkpoint_goes_on_with_one_learner_in_this_process(two_learners: A
         assert np.array_equal(weights(learner), expected)
         assert algorithm.iteration == two_learners.iteration == 2
         assert algorithm.env_runner.policy_version == 2
-        assert algorithm._cursor.position == 8  # the batch that was begun is not among them
+        untrained = algorithm._cursor.get_state()["again"]
+        assert algorithm._cursor.position == 8 + len(untrained) and len(untrained) >= 4
         (optimizer,) = learner._named_optimizers.values()
         assert {float(values["step"]) for values in optimizer.state_dict()["state"].values()} == {2.0}
         exported = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint" / "policy").state_dict()
         assert np.array_equal(exported["model.layers.3.mlp.up_proj.weight"].numpy(), expected)
         lifetime = "env_runners/num_episodes_lifetime"
         assert at(algorithm.train(), lifetime) == 3 * 16
+        assert algorithm._cursor.get_state()["again"] == untrained[4:]  # its batch was the first four of them
     finally:
         algorithm.stop()
 

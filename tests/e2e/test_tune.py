@@ -22,7 +22,8 @@ def grid(model: str) -> dict[str, Any]:
         "model": {"name_or_path": model},
         "engine": {"enforce_eager": True, "max_num_seqs": 16, "kv_cache_gib": 0.2},
         "questions_per_step": 2,
-        "group_size": tune.grid_search([2, 3]),
+        "group_size": 3,
+        "credit": tune.grid_search(["step", "gigpo"]),
         "num_hybrid": 0,
         "num_minibatches": 1,
         "max_prompt_tokens": 192,
@@ -46,8 +47,9 @@ def in_this_process(space: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def check(results: list[dict[str, Any]]) -> None:
-    sizes = [(result["config"]["group_size"], at(result, "env_runners/num_episodes")) for result in results]
-    assert sorted(sizes) == [(2, 4), (3, 6)]
+    """All write their first step from the same state, which ``gigpo`` alone makes groups of."""
+    found = [(result["config"]["credit"], at(result, "learners/default_policy/grouped_step_share")) for result in results]
+    assert sorted(found) == [("gigpo", 1.0), ("step", 0.0)]
 
 
 def test_a_grid_of_two(small_model: str) -> None:

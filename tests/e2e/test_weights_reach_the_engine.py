@@ -42,17 +42,17 @@ def move(algorithm: Any, names: tuple[str, ...]) -> None:
 def loading(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """``loading(change)`` makes the engine receive ``change(weights)``; afterwards a clean sync holds again."""
     engine = algorithm.env_runner.engine
-    original = type(engine).load_weights
+    original = engine.weights.load
 
     def inject(change: Any) -> None:
         def load(weights: Mapping[str, torch.Tensor], version: int) -> None:
             changed = change(dict(weights))
             if changed is None:
-                engine.policy_version = version
+                engine.weights.version = version
             else:
-                original(engine, changed, version)
+                original(changed, version)
 
-        monkeypatch.setattr(engine, "load_weights", load)
+        monkeypatch.setattr(engine.weights, "load", load)
 
     yield inject
     monkeypatch.undo()
@@ -75,7 +75,7 @@ def test_a_sync_after_the_tied_embedding_moved_holds(algorithm: Any) -> None:
 
 def test_a_dropped_sync_is_caught(algorithm: Any, loading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     move(algorithm, ("mlp",))
-    monkeypatch.setattr(algorithm.env_runner.engine, "load_weights", lambda weights, version: None)
+    monkeypatch.setattr(algorithm.env_runner.engine.weights, "load", lambda weights, version: None)
     with pytest.raises(WeightSyncError, match="holds weight version"):
         algorithm.sync_engines()
 

@@ -1,14 +1,14 @@
-"""Which groups a training step keeps. Sampling is scripted; the algorithm's own rule is what runs."""
+"""Which groups a training step keeps. Sampling is scripted; the driver's own rule is what runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from rapo_rllib import RAPO, RAPOConfig
+import rapo_rllib.algorithm.sampling as module
+from rapo_rllib import RAPOConfig
+from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.env_runner.batch import sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
@@ -18,39 +18,35 @@ from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 
-def algorithm(monkeypatch: pytest.MonkeyPatch, has_signal: Any, **changes: Any) -> tuple[Any, list[list[str]]]:
-    """A RAPO that was never set up, whose questions have signal where ``has_signal(how many came before)``."""
-    rapo = RAPO.__new__(RAPO)
+def scripted(monkeypatch: pytest.MonkeyPatch, has_signal: Any, **changes: Any) -> tuple[Sampling, list[list[str]], list[float]]:
+    """Sampling of questions that have signal where ``has_signal(how many came before)``; its rounds, and their chances."""
     config = RAPOConfig().training(questions_per_step=4, group_size=2, num_hybrid=0, num_minibatches=1, **changes)
-    rapo.config, rapo.metrics = config, MetricsLogger(root=True)
-    rapo._cursor = QuestionCursor(SeedQuestions(100), seed=0)
-    rapo._retrieval_prob = Scheduler(fixed_value_or_schedule=0.5, framework="torch")
+    sampling = Sampling(config.settings, QuestionCursor(SeedQuestions(100), seed=0), None, lambda: None)
     rounds: list[list[str]] = []
     drawn_with: list[float] = []
-    rapo.drawn_with = drawn_with
 
-    def roll_out(batch: list[Question], retrieval_prob: float, env_steps: int) -> SampleResult:
+    def sample(group: Any, batch: list[Question], *, retrieval_prob: float, **arguments: Any) -> SampleResult:
         drawn_with.append(retrieval_prob)
         before = sum(map(len, rounds))
         rounds.append([question.id for question in batch])
         rewards = [1.0 if has_signal(before + index) else 0.0 for index in range(len(batch))]
         pairs = zip(batch, rewards, strict=True)
         groups = [TrajectoryGroup(q, [Trajectory(q.id, (), reward=r), Trajectory(q.id, ())], 0) for q, r in pairs]
-        return SampleResult(groups, retrieval_prob=retrieval_prob)
+        return SampleResult(groups)
 
-    monkeypatch.setattr(rapo, "_roll_out", roll_out)
-    return rapo, rounds
+    monkeypatch.setattr(module, "sample_questions", sample)
+    return sampling, rounds, drawn_with
 
 
 def test_without_it_one_round_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo, rounds = algorithm(monkeypatch, lambda index: False)
-    assert len(rapo._sampling()().groups) == 4
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: False)
+    assert len(sampling.take().groups) == 4
     assert len(rounds) == 1
 
 
 def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo, rounds = algorithm(monkeypatch, lambda index: index % 2 == 0, dynamic_sampling=True)
-    kept = rapo._sampling()()
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: index % 2 == 0, dynamic_sampling=True)
+    kept = sampling.take()
     assert [len(batch) for batch in rounds] == [4, 2, 1]  # 2 of 4, 1 of 2, 1 of 1
     assert len(kept.groups) == 4
     assert all(group.rewards == [1.0, 0.0] for group in kept.groups)
@@ -61,14 +57,14 @@ def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo, rounds = algorithm(monkeypatch, lambda index: index == 0, dynamic_sampling=True, max_sampling_rounds=3)
-    assert len(rapo._sampling()().groups) == 1
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: index == 0, dynamic_sampling=True, max_sampling_rounds=3)
+    assert len(sampling.take().groups) == 1
     assert [len(batch) for batch in rounds] == [4, 3, 3]
 
 
 def test_no_signal_anywhere_keeps_the_first_round_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    rapo, rounds = algorithm(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=2)
-    kept = rapo._sampling()()
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=2)
+    kept = sampling.take()
     assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == rounds[1]
     assert len(rounds) == 2
 
@@ -111,12 +107,11 @@ def test_an_expert_beside_rollouts_that_all_crashed_is_no_member() -> None:
 
 
 def test_what_a_batch_is_drawn_with_is_what_schedules_said_when_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollout beside an update (one_step_off) has a thread and rounds of its own, while the schedule goes on."""
-    rapo, _ = algorithm(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=3)
-    rapo._retrieval_prob = Scheduler(fixed_value_or_schedule=[[0, 1.0], [100, 0.0]], framework="torch")
-    sample = rapo._sampling()
-    rapo._retrieval_prob.update(timestep=75)  # an update beside it
-    result = sample()
-    assert rapo.drawn_with == [1.0] * 3
-    assert rollout_metrics(result)["retrieval_prob"] == 1.0  # logged with the batch, not with the step that trains on it
-    assert rollout_metrics(rapo._sampling()())["retrieval_prob"] == 0.25 == rapo.drawn_with[-1]
+    """All rounds of a batch have one chance; it is logged with the batch, not with the step that trains on it."""
+    changes = {"dynamic_sampling": True, "max_sampling_rounds": 3, "retrieval_prob": [[0, 1.0], [100, 0.0]]}
+    sampling, _, drawn_with = scripted(monkeypatch, lambda index: False, **changes)
+    result = sampling.take()
+    sampling.reached(75)
+    assert drawn_with == [1.0] * 3
+    assert rollout_metrics(result)["retrieval_prob"] == 1.0
+    assert rollout_metrics(sampling.take())["retrieval_prob"] == 0.25 == drawn_with[-1] == sampling.retrieval_prob

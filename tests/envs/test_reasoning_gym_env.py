@@ -20,9 +20,11 @@ from rapo_rllib.envs.reasoning_gym_env import (
     ReasoningGymOptions,
     Verifier,
     may_be_verified,
+    solution,
     split_of,
 )
 from rapo_rllib.rewards import Episode, Score
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
 reasoning_gym = pytest.importorskip("reasoning_gym", reason="pip install 'rapo_rllib[reasoning-gym]'")
@@ -149,3 +151,34 @@ def test_without_the_package_a_message_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match=r"it needs reasoning_gym: run `pip install 'rapo_rllib\[reasoning-gym\]'`"):
         read_options(ReasoningGymOptions, SUMS)
+
+
+@pytest.mark.parametrize("task", ["chain_sum", "decimal_chain_sum"])
+def test_solutions_with_the_calculator_are_right(task: str) -> None:
+    config = {"task": task, "num_train": 30, "tools": ["calculator"], "max_tool_calls": 6}
+    env = ReasoningGym(config)
+    solutions = list(ReasoningGym.expert_trajectories(config))
+    assert len(solutions) == 30
+    for one in solutions:
+        env.reset(options={"question": one.question})
+        *calls, answer = one.steps
+        for step in calls:
+            call, _, told = step.partition("\n<result>\n")
+            assert f"{env.step(call)[0]}\n</result>\n" == told
+        _, reward, terminated, _, info = env.step(answer)
+        assert (reward, terminated, info["correct"]) == (1.0, True, True)
+
+
+def test_a_question_whose_answer_is_another_has_no_solution() -> None:
+    text = "State the final answer to the following arithmetic problem: 66 + 54 - 18 ="
+    settings = ProtocolSettings()
+    solved = solution(Question("q", text, "102"), settings)
+    assert solved is not None and solved.steps[1] == "<calculator>120 - 18</calculator>\n<result>\n102\n</result>\n"
+    assert solution(Question("q", text, "103"), settings) is None
+    assert solution(Question("q", "How many?", "3"), settings) is None
+
+
+@pytest.mark.parametrize("config", [{"task": "gcd", "tools": ["calculator"]}, SUMS])
+def test_other_tasks_bring_no_step_traces(config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"env_config.task = .*only chain_sum and decimal_chain_sum bring step traces"):
+        ReasoningGym.expert_trajectories(config)

@@ -209,7 +209,7 @@ def alone() -> tuple[Tau2Retail, set[psutil.Process]]:
     """An environment whose server no other has, and the servers of others."""
     gc.collect()
     before = set(servers())
-    return Tau2Retail({**NATIVE, "call_timeout_s": 5}), before
+    return Tau2Retail({**NATIVE, "call_timeout_s": 15}), before
 
 
 def solved(env: Tau2Retail, others: set[psutil.Process]) -> psutil.Process:

@@ -8,6 +8,7 @@ from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.env import WordProblems
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 
@@ -162,7 +163,11 @@ def test_tags_of_the_protocol() -> None:
         ({"tools": "python"}, "env_config.tools = 'python': must be a list"),
         ({"tools": ["pythn"]}, r"unknown tool 'pythn': did you mean 'python'\?"),
         ({"tools": [{"name": "python", "timeout": 1}]}, r"unknown key 'env_config.tools: timeout'"),
-        ({"tools": ["python", "python"]}, "'python' and 'python' are both called by <python>: leave one of them out"),
+        ({"tools": ["python", "python"]}, "'python' and 'python' are both called by <python>: leave one out"),
+        (
+            {"tools": ["python"], "protocol": ProtocolSettings(think_tag="python")},
+            "a tool is called by <python>, which is protocol.think_tag: leave the tool out",
+        ),
         ({"tools": [{"options": {}}]}, "env_config.tools: .*each entry is a name or"),
         ({"tools": [{"name": "python", "options": {"timeout": 1}}]}, "did you mean 'timeout_s'"),
     ],

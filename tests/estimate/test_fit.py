@@ -6,7 +6,7 @@ import pytest
 
 from rapo_rllib.estimate.duration import Rates, passes_worth, rollout_seconds, update_seconds
 from rapo_rllib.estimate.engine import Engine, computing_bytes, cpu_memory, engine_weight_bytes, gpu_memory
-from rapo_rllib.estimate.fit import GIB, Fit, fits, gpu_peak, host_bytes, trials_at_once
+from rapo_rllib.estimate.fit import GIB, Fit, fits, gpu_fits, gpu_peaks, host_bytes, trials_at_once
 from rapo_rllib.estimate.machine import Machine, this_machine
 from rapo_rllib.estimate.parts import Memory, Part, Process
 from rapo_rllib.estimate.shape import ModelShape
@@ -18,12 +18,16 @@ SHAPE = ModelShape(1000, 1000, 0, 0, 400, 200, 300, True, 3, 2, 4, 8, 12, 10)
 
 def process(host: int, count: int = 1, gpu: int | None = None, gpus: float = 0.0) -> Process:
     device = None if gpu is None else Memory((Part("x", gpu),))
-    return Process("p", count, Memory((Part("x", host),)), device, gpus)
+    return Process("p" if gpus in (0, 1) else "part", count, Memory((Part("x", host),)), device, gpus)
 
 
 def test_phases_take_turns() -> None:
     memory = Memory((Part("a", 10),), {"update": (Part("b", 5),), "sync": (Part("c", 4), Part("d", 3))})
     assert (memory.peak, memory.phase, [part.name for part in memory.parts]) == (17, "sync", ["a", "c", "d"])
+
+
+def gpu_peak(processes: list[Process]) -> int:
+    return max(gpu_peaks(processes).values())
 
 
 def test_every_trial_counts_and_what_runs_once_does_once() -> None:
@@ -53,7 +57,7 @@ def test_as_many_share_a_gpu_as_there_is_room_for() -> None:
 def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
     """Learner: 30, 40 more in an update, 10 in a sync. Engine: 50. Awake: 30 + 40 + 50; asleep: 30 + 50 + 10 in the sync."""
     learner = Memory((Part("states", 30),), {"update": (Part("activations", 40),), "sync": (Part("copy", 10),)})
-    engine = Engine(weights=1, kv_per_token=1, computing=1, longest=1)
+    engine = Engine(weights=1, kv_per_token=1, computing=1, longest=1)  # of 50 bytes 48 are for keys and values
     for sleep, expected in ((False, 120), (True, 90)):
         settings = EngineSettings(sleep=sleep, gpu_memory_utilization=0.5)
         other = gpu_memory(engine, settings, 100)
@@ -68,17 +72,19 @@ def test_memory_side_by_side() -> None:
 
 
 def test_verdicts() -> None:
-    machine = Machine(20 * GIB, 20 * GIB, 2, (80 * GIB,))
-    (host,) = fits([process(15 * GIB)], [], 1, machine, here=True)
+    machine, gpu_bytes = Machine(20 * GIB, 20 * GIB, 2, (80 * GIB,)), 80 * GIB
+    (host,) = fits([process(15 * GIB)], [], 1, machine, True, gpu_bytes)
     assert str(host) == "fits: memory of this machine: needs 15 GiB, 20 GiB there"
-    close = fits([process(19 * GIB)], [], 1, machine, here=True)[0]
+    close = fits([process(19 * GIB)], [], 1, machine, True, gpu_bytes)[0]
     assert close.fits
     assert "closer than this estimate's error" in str(close)
-    host, gpus, gpu = fits([process(21 * GIB, count=2, gpu=90 * GIB, gpus=1)], [], 1, machine, here=True)
+    host, gpus, gpu = fits([process(21 * GIB, count=2, gpu=90 * GIB, gpus=1)], [], 1, machine, True, gpu_bytes)
     assert str(host) == "does not fit: memory of this machine: needs 42 GiB, 20 GiB there"
     assert str(gpus) == "does not fit: GPUs: needs 2 GPUs, 1 GPUs there"
-    assert str(gpu) == "does not fit: memory of the fullest GPU: needs 90 GiB, 80 GiB there"
-    assert {fit.fits for fit in fits([process(1, gpu=1, gpus=1)], [], 1, machine, here=False)} == {None}
+    assert str(gpu) == "does not fit: memory of a GPU of: p: needs 90 GiB, 80 GiB there"
+    assert {fit.fits for fit in fits([process(1, gpu=1, gpus=1)], [], 1, machine, False, None)} == {None}
+    elsewhere = fits([process(1, gpu=1, gpus=1)], [], 1, machine, False, gpu_bytes)
+    assert [fit.fits for fit in elsewhere] == [None, None, True]  # memory and number of the other machines are not known
     assert str(Fit("x", GIB, None)) == "x: needs 1 GiB; what there is, is not known from here"
 
 
@@ -101,7 +107,20 @@ def test_an_engine_by_hand() -> None:
     assert cpu_memory(engine, settings).peak == 100 + 2**29 + 50
     assert gpu_memory(engine, settings, 1000).peak == 500
     assert gpu_memory(engine, settings, None).peak == 100 + 20 + 50
+    assert engine.least == 170
     assert engine.sequences(500) == (500 - 150) // 20
+    names = {part.name: part.num_bytes for part in gpu_memory(engine, settings, 1000).parts}
+    assert names["engine: keys and values, room for 17 of the longest trajectories"] == 350
+
+
+def test_an_engine_that_has_no_room_for_one_trajectory_does_not_fit_its_share() -> None:
+    """It needs 170 bytes: half of 300 is too little for vLLM, though a GPU of 300 would hold it."""
+    engine = Engine(weights=100, kv_per_token=2, computing=50, longest=10)
+    for device, expected in ((300, [True, False]), (340, [True, True])):
+        memory = gpu_memory(engine, EngineSettings(gpu_memory_utilization=0.5), device)
+        assert memory.peak == 170
+        found = gpu_fits([Process("engine", 1, Memory(), memory, 1, engine.least, 0.5)], device)
+        assert [fit.fits for fit in found] == expected
 
 
 def test_micro_batches_of_a_step() -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray.cloudpickle
 import tiny_learner
@@ -18,16 +20,17 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
-from tiny_learner import TinyConfig, trajectory_groups
+from tiny_learner import TinyConfig, trajectory, trajectory_groups
 from tiny_models import save_tiny_model
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.checkpoints.algorithm import SavesCheckpoints, _save
+from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, save_training_state
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.types import EXPERT, REPLAY, Trajectory, TrajectoryGroup
 from rapo_rllib.weights.packing import unpack_weights
 
 # Ray's workers cannot import modules of this folder
@@ -110,10 +113,54 @@ def test_two_learners_with_shards_equal_one_and_fail_together(folder: Path, two_
     check_that_one_failure_is_an_error_for_all(two_with_shards)
 
 
-def check_that_they_equal_one(local: LearnerGroup, remote: RAPOLearnerGroup) -> None:
-    start, before = local.get_state(components="learner/rl_module"), weights(local)
+def credited(count: int) -> list[TrajectoryGroup]:
+    """Groups of four whose steps were paid, the last with an unaided form, a twin and an earlier rollout beside it."""
+    groups = trajectory_groups(count, size=4)
+    for number, group in enumerate(groups):
+        for index, member in enumerate(group.trajectories):
+            member.steps[0].reward = 0.25 * index
+        helped = group.trajectories[-1]
+        helped.retrievals[0].unshown = 0.25 * number
+        helped.unaided = Trajectory(helped.question_id, helped.prompt_ids, origin=EXPERT, reward=helped.reward)
+        helped.unaided.append_observation(helped.token_ids[:5])
+        helped.unaided.append_expert(helped.token_ids[5:])
+        earlier = trajectory(helped.question_id, helped.prompt_ids, [("policy", 5)], 1.0, seed=900 + number)
+        earlier.origin = REPLAY
+        group.off_policy = [earlier]
+    return groups
+
+
+CREDIT = [
+    {"credit": "step", "step_discount": 0.9, "shown_steps": "own"},
+    {"credit": "turn", "turn_baseline": "reached"},
+    {"credit": "gigpo", "shown_steps": "own"},
+    {"retrieval_quality": "counterfactual", "retrieval_timing": "none", "retrieval_credit": "step", "step_discount": 0.5},
+]
+
+
+@pytest.mark.parametrize("keys", CREDIT, ids=lambda keys: "-".join(map(str, keys.values())))
+def test_two_learners_equal_one_where_steps_have_credit(
+    folder: Path, two: RAPOLearnerGroup, tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    objective = ObjectiveSettings(**keys)
+    given = [TrainingBatch.from_groups(credited(count), objective, minibatches) for count, minibatches in ((4, 2), (1, 1))]
+    samples = [sample for group in given[0].groups for sample in group.samples]
+    assert any(len(np.unique(sample.advantages)) > 1 for sample in samples) and len(samples) == 4 * 6
+    alone, state = one(folder), str(tmp_path / "state")
+    alone.update(training_data=batch(1), timesteps=STEPS)
+    answers(alone, lambda learner: learner.save_training_state(state))
+    answers(two, lambda learner: learner.load_training_state(state, 0))  # what tests before have left in the optimiser is gone
+    check_that_they_equal_one(alone, two, given)
+
+
+def check_that_they_equal_one(
+    local: LearnerGroup, remote: RAPOLearnerGroup, given: Sequence[TrainingBatch] | None = None
+) -> None:
+    began = answers(remote, lambda learner: learner._weights_seq_no)[0]
     # 4 groups in 2 minibatches; then 1 group, so that one learner has nothing to do; then none at all
-    for data in (batch(4, num_minibatches=2), batch(1), batch(0)):
+    given = [batch(4, num_minibatches=2), batch(1), batch(0)] if given is None else given
+    start, before = local.get_state(components="learner/rl_module"), weights(local)
+    for data in given:
         (expected,) = local.update(training_data=data, timesteps=STEPS)
         two = remote.update(training_data=data, timesteps=STEPS)
         assert len(two) == 2
@@ -123,7 +170,7 @@ def check_that_they_equal_one(local: LearnerGroup, remote: RAPOLearnerGroup) -> 
         ours, theirs = weights(local), weights(remote)
         for name, tensor in ours.items():
             torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=2e-4)
-    assert answers(remote, lambda learner: learner._weights_seq_no) == [3, 3]
+    assert answers(remote, lambda learner: learner._weights_seq_no) == [began + len(given)] * 2
     scores = answers(remote, lambda learner: learner.score([[4, 5, 6]]))
     assert scores[0] == scores[1]
     assert scores[0][0] == pytest.approx(local._learner.score([[4, 5, 6]])[0], abs=0.02)
@@ -157,18 +204,12 @@ def test_a_state_on_another_number_of_learners(
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-class Saver(SavesCheckpoints):
-    """The part of the algorithm that asks all learners."""
-
-    def __init__(self, group: LearnerGroup) -> None:
-        self.learner_group = group
-
-
 def test_a_learner_that_cannot_write_is_an_error_and_lives_on(two: RAPOLearnerGroup, tmp_path: Path) -> None:
     (tmp_path / "state" / "__0_0.distcp").mkdir(parents=True)  # in the way of the first learner's file
+    checkpoints = AlgorithmCheckpoints(two, nullcontext(), with_policy=False)
     with pytest.raises(CheckpointError, match=r"learner 0: .*__0_0.distcp"):
-        Saver(two)._on_all_learners(tmp_path / "state", _save, writes=True)
-    Saver(two)._on_all_learners(tmp_path / "other", _save, writes=True)
+        checkpoints.on_all_learners(tmp_path / "state", save_training_state, writes=True)
+    checkpoints.on_all_learners(tmp_path / "other", save_training_state, writes=True)
     assert (tmp_path / "other" / ".metadata").exists()
 
 

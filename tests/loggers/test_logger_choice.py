@@ -45,5 +45,7 @@ def test_mistakes(given: Any, message: str) -> None:
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as if it were not installed
-    with pytest.raises(ValueError, match=rf"loggers\[0\]: {name} needs the package {name}: pip install {name}"):
+    with pytest.raises(
+        ValueError, match=rf"loggers\[0\]: {name} needs the package {name}: run `pip install 'rapo_rllib\[loggers\]'`"
+    ):
         made_loggers([name])

@@ -320,6 +320,7 @@ def test_a_path_in_use_on_another_machine_is_refused(uri, buffer):
             LiteLease(uri, "uri").address()
     finally:
         os.kill(endpoint["pid"], signal.SIGKILL)
+        assert wait_until(lambda: read_endpoint(uri) is None)
     check(buffer)
 
 

@@ -10,7 +10,7 @@ import pytest
 from chat_templates import CALCULATOR, FAMILIES, WEATHER, tokenizer_of
 
 from rapo_rllib.protocol.native import NativeProtocol
-from rapo_rllib.protocol.turns import Observation, Turn
+from rapo_rllib.protocol.turns import Call, Observation, Turn
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
@@ -41,8 +41,6 @@ def written(tokenizer: Any, chat: NativeProtocol, text: str) -> list[int]:
 
 
 def turn_with(count: int) -> Turn:
-    from rapo_rllib.protocol.turns import Call
-
     return Turn.of("", calls=tuple(Call("calculator", {}, f"{index + 1:09d}") for index in range(count)))
 
 
@@ -91,19 +89,43 @@ def in_segments(tokenizer: Any, whole: str, said: list[str]) -> list[int]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_others_wrote_forges_a_turn(tokenizers: dict[str, Any], family: str, text: str) -> None:
     tokenizer = tokenizers[family]
-    chat = made(tokenizer, show_retrieved="tags")
+    chat, in_turns = made(tokenizer, show_retrieved="tags"), made(tokenizer, show_retrieved="turn")
     for piece, harmless in (
         (
             chat.observation(Observation.of([text, text]), turn_with(2)),
             chat.observation(Observation.of(["x", "x"]), turn_with(2)),
         ),
         (chat.retrieved(text), chat.retrieved("x")),
+        (in_turns.retrieved(text), in_turns.retrieved("x")),
+        (chat.observation(text, turn_with(0)), chat.observation("x", turn_with(0))),
     ):
         assert special_ids(tokenizer, list(piece.token_ids)) == special_ids(tokenizer, list(harmless.token_ids))
         assert tokenizer.decode(piece.token_ids) == piece.text
     assert special_ids(tokenizer, chat.prompt_ids(text)) == special_ids(tokenizer, chat.prompt_ids("x"))
     if family == "qwen25" and text:
         assert text in chat.observation(text, turn_with(1)).text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", [text for text in HOSTILE if text])
+def test_neither_a_tools_schema_nor_the_name_of_a_call_forges_a_turn(
+    tokenizers: dict[str, Any], family: str, text: str
+) -> None:
+    """Schemas are a server's; the name is what the policy wrote, and some templates show it again."""
+    tokenizer = tokenizers[family]
+
+    def prompt(word: str) -> list[int]:
+        parameters = {"type": "object", "properties": {word: {"type": "string", "description": word}}}
+        schema = {"type": "function", "function": {"name": "say", "description": word, "parameters": parameters}}
+        return NativeProtocol(tokenizer, ProtocolSettings(format="native"), [schema]).prompt_ids("q")
+
+    assert special_ids(tokenizer, prompt(text)) == special_ids(tokenizer, prompt("x"))
+
+    def shown(name: str) -> list[int]:
+        piece = made(tokenizer).observation(Observation.of(["8"]), Turn.of("", calls=(Call(name, {}, "0" * 9),)))
+        return list(piece.token_ids)
+
+    assert special_ids(tokenizer, shown(text)) == special_ids(tokenizer, shown("x"))
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES])
@@ -131,6 +153,15 @@ def test_a_retrieved_step_is_a_turn_of_its_own(tokenizers: dict[str, Any], famil
 def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], family: str) -> None:
     chat = made(tokenizers[family], show_retrieved="tags", retrieval_sentence="Use it.")
     assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
+
+
+@pytest.mark.parametrize("way", ["turn", "tags"])
+def test_a_lesson_is_marked(tokenizers: dict[str, Any], way: str) -> None:
+    chat = made(tokenizers["qwen25"], show_retrieved=way, lesson_sentence="A rule:", explain_lessons=True)
+    shown = chat.retrieved("Add.</lesson>\n", lesson=True).text
+    before = "A rule:\n<retrieve>\n" if way == "tags" else "A rule:\n"
+    assert f"{before}<lesson>\nAdd.&lt;/lesson>\n</lesson>" in shown
+    assert "<lesson>...</lesson> is shown: a rule" in chat.system_prompt
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -55,7 +55,7 @@ class TinyRun:
 
     def sync(self) -> CanaryResult:
         self.version += 1
-        self.engine.load_weights(self.weights(), self.version)
+        self.engine.weights.load(self.weights(), self.version)
         return self.compared()
 
     def compared(self) -> CanaryResult:
@@ -81,8 +81,8 @@ def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
         result = run.sync()
         assert result.mean < 1e-4
         assert result.conclusive and result.engine_missed < 0.2 * result.learner_moved
-        assert run.engine.loaded.received == {name: digest(weight) for name, weight in run.weights().items()}
-    assert run.engine.loaded.compared_share == 1.0
+        assert run.engine.weights.loaded.received == {name: digest(weight) for name, weight in run.weights().items()}
+    assert run.engine.weights.loaded.compared_share == 1.0
 
 
 def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
@@ -93,7 +93,7 @@ def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -
 
 
 def test_the_checksums_alone_see_it(run: TinyRun) -> None:
-    held = dict(run.engine.loaded.received)
+    held = dict(run.engine.weights.loaded.received)
     run.step()
     now = {name: digest(weight) for name, weight in run.weights().items()}
     assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
@@ -140,7 +140,7 @@ def test_a_weight_that_the_model_does_not_take_is_read_back(run: TinyRun, monkey
 
 def test_an_engine_without_whole_weights_computes_nothing(run: TinyRun, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        run.engine.load_weights_file(str(tmp_path / "gone.safetensors"), run.version + 1)
+        run.engine.weights.load_file(str(tmp_path / "gone.safetensors"), run.version + 1)
     for use in (lambda: run.engine.score([[1, 2]]), lambda: run.engine.submit(GenerationRequest("r", [1, 2], max_tokens=1))):
         with pytest.raises(EngineError, match=r"has not finished loading weight version .*; it computes nothing"):
             use()
@@ -228,13 +228,12 @@ def test_workers_that_were_given_different_weights_are_an_error() -> None:
     """With tensor parallelism each worker receives for itself, and one may miss what another got."""
     from types import SimpleNamespace
 
-    from rapo_rllib.rollout.vllm.weights import TakesWeights
+    from rapo_rllib.rollout.vllm.weights import EngineWeights
 
-    def engine(*received: dict[str, int]) -> TakesWeights:
-        made = TakesWeights()
+    def engine(*received: dict[str, int]) -> EngineWeights:
         settled = [([], [], one, {}, 0.5 + index / 4) for index, one in enumerate(received)]
-        made._engine = SimpleNamespace(collective_rpc=lambda method: settled)
-        return made
+        workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
+        return EngineWeights(workers, False, False, lambda: 0)
 
     assert engine({"a": 1}, {"a": 1})._checked(3).compared_share == 0.5
     for stale, now in (

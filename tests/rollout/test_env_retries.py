@@ -285,7 +285,8 @@ class Differs(MoodyEngine):
 def test_a_trajectory_whose_branches_go_on_without_it(num_hybrid: int) -> None:
     """Its second try is no origin of theirs: nobody may take its tokens for shared ones."""
     break_where(lambda env, call: first_try("step 2", "0/q0/0")(env, call) and not env.is_copy)
-    loop = make_loop(Differs(two_calls, unsure_after_a_result), OneTrace(), **BRANCHING, num_hybrid=num_hybrid)
+    alone = {**BRANCHING, "branching": BranchingSettings(initial=1)}  # with others beside it, they may take all room first
+    loop = make_loop(Differs(two_calls, unsure_after_a_result), OneTrace(), **alone, num_hybrid=num_hybrid)
     (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
     assert (loop.stats.retries, loop.stats.ends) == (1, {"answer": 8})
     assert sum(t.hybrid for t in group.trajectories) == num_hybrid

@@ -56,6 +56,7 @@ def evaluated(folder: Path, test_sets: dict[str, list[int]], duration: int) -> d
         eval_env_runner_group=None,
         env_runner_group=SimpleNamespace(num_remote_env_runners=lambda: 0, local_env_runner=runner),
         sync_engines=lambda group: None,
+        keep_held_out=lambda result: None,
     )
     try:
         return evaluate_with_callbacks(algorithm)[ENV_RUNNER_RESULTS]

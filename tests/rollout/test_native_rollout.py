@@ -179,6 +179,15 @@ def test_several_calls_in_a_turn(make: Callable[..., Made]) -> None:
     assert {(t.end, len(t.steps)) for t in limited} == {("tool_limit", 1)} and {t.reward for t in limited} == {0.0}
 
 
+def test_a_malformed_call_is_told_and_not_recorded(make: Callable[..., Made]) -> None:
+    two = f'[{call("3 + 5")}, {{"name": "calculator", "arguments": "8 + 1"}}]'
+    made = make(lambda so_far: "\\boxed{9}" if "<tool_response>" in so_far else two)
+    for trajectory in made.run():
+        assert [use.error for use in trajectory.steps[0].uses] == [None, "malformed"]
+        assert "must be a JSON object" in trajectory.steps[0].observation
+        assert trajectory.steps[0].as_text == "<calculator>3 + 5</calculator>"
+
+
 @pytest.mark.parametrize(
     ("rollout", "steps"), [({"max_response_tokens": 12}, 1), ({"max_step_tokens": 12}, 1), ({"max_steps": 1}, 1)]
 )

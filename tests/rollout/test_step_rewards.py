@@ -23,8 +23,9 @@ def script(so_far: str, tool: str = "python") -> str:
     return f"<{tool}>{calls} + 1</{tool}>" if calls < 2 else "<answer>\\boxed{2}</answer>"
 
 
-def rolled_out(make_env: Any, tool: str = "python") -> Trajectory:
-    settings = RolloutSettings(group_size=1, num_hybrid=0, max_response_tokens=400, max_prompt_tokens=400, env_retries=0)
+def rolled_out(make_env: Any, tool: str = "python", **rollout: Any) -> Trajectory:
+    budgets = {"max_response_tokens": 400, "max_prompt_tokens": 400, **rollout}
+    settings = RolloutSettings(group_size=1, num_hybrid=0, env_retries=0, **budgets)
     envs = EnvPool(make_env, PROTOCOL.answer_tag)
     loop = RolloutLoop(ScriptedEngine(partial(script, tool=tool)), ChatProtocol(ByteTokenizer(), PROTOCOL), envs, settings)
     try:
@@ -57,6 +58,19 @@ def test_an_environments_rewards_stay_with_their_steps() -> None:
     assert [step.reward for step in found.steps] == [0.5, 0.5, 1.0]  # as they were paid
     assert found.step_rewards == [0.5, 0.75, 0.75] and found.reward == 2.0
     assert [step.state for step in found.steps] == ["", "saw 1", "saw 2"]
+
+
+class PaidAndJudged(PaidSteps):
+    """Takes something back where a budget ends the episode."""
+
+    def truncate(self) -> tuple[float, dict]:
+        return -0.125, {"correct": False, "format_ok": False}
+
+
+def test_what_a_step_was_paid_stays_where_a_budget_ends_the_episode() -> None:
+    found = rolled_out(PaidAndJudged, max_steps=2)
+    assert [step.reward for step in found.steps] == [0.5, 0.375] and found.reward == 0.875
+    assert found.step_rewards == [0.5, 0.375]
 
 
 def test_a_reward_of_a_step_that_there_is_not_is_an_error() -> None:

@@ -76,6 +76,23 @@ def test_a_malformed_call_is_no_answer(readers: dict[str, Read], family: str) ->
     assert turn.answer is None and "could not be read" in call.problem and "calculator, weather" in call.problem
 
 
+@pytest.mark.parametrize("family", ["mistral", "smollm2"])
+def test_a_malformed_call_behind_a_good_one_is_told(readers: dict[str, Read], family: str) -> None:
+    good = '{"name": "calculator", "arguments": {"expression": "3 + 5"}}'
+    listed = f'[{good}, {{"nome": "weather", "arguments": {{}}}}]'
+    turn = readers[family](f"[TOOL_CALLS] {listed}" if family == "mistral" else f"<tool_call>{listed}</tool_call>")
+    assert [call.name for call in turn.calls] == ["calculator", ""] and not turn.calls[0].problem
+    assert "could not be read" in turn.calls[1].problem and turn.calls[1].id == "000000002"
+    assert turn.record == "<calculator>3 + 5</calculator>"
+
+
+@pytest.mark.parametrize("family", ["qwen25", "qwen3", "smollm2"])
+def test_a_text_may_hold_the_end_of_a_call(readers: dict[str, Read], family: str) -> None:
+    calls = [("weather", {"city": "</tool_call>"}), ("calculator", {"expression": "<tool_call>1</tool_call> + 2"})]
+    turn = readers[family](FAMILIES[family].calls(*calls))
+    assert [(call.name, call.arguments) for call in turn.calls] == calls
+
+
 def test_a_call_in_a_thought_is_none(readers: dict[str, Read]) -> None:
     call = FAMILIES["qwen3"].calls(("calculator", {"expression": "3 + 5"}))
     turn = readers["qwen3"](f"<think>\nShould I write {call}?\n</think>\n\nIt is 8.")

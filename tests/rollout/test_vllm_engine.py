@@ -214,7 +214,7 @@ def test_one_token_more_behind_the_last_stop_string(engine: Any, model: Any, tok
         assert (completion.text, completion.spill, completion.finish) == (text, spill, "stop"), name
         assert torch.tensor(completion.logprobs).double() == pytest.approx(logprobs[:length], abs=2e-3)
         assert torch.tensor(completion.entropies).double() == pytest.approx(entropies[:length] * bool(temperature), abs=2e-3)
-    assert not recorder_of(engine)._records and not engine._engine.output_processor.request_states
+    assert not recorder_of(engine)._values._records and not engine._engine.output_processor.request_states
 
 
 def test_a_token_that_ends_a_turn_under_any_name(engine: Any, tokenizer: Any) -> None:
@@ -233,11 +233,11 @@ def test_eos_in_the_place_of_the_token_behind_the_last_stop_string_is_no_text(en
     weights = {name: value.detach().clone() for name, value in model.named_parameters()}  # tied weights come once
     weights["model.embed_tokens.weight"][[eos, tokens[-1]]] = weights["model.embed_tokens.weight"][[tokens[-1], eos]]
     try:
-        engine.load_weights(weights, version=50)
+        engine.weights.load(weights, version=50)
         (ended,) = generate(engine, [start.prompt], temperature=0.0, stop=(word,), final_stop=word)
         (alone,) = generate(engine, [start.prompt], temperature=0.0)
     finally:
-        engine.load_weights(model.state_dict(), version=51)
+        engine.weights.load(model.state_dict(), version=51)
     assert list(ended.token_ids) == list(alone.token_ids) == [*tokens[:-1], eos]
     assert (ended.text, ended.spill, ended.finish) == (before + word, "", "stop")
     assert (alone.text, alone.spill, alone.finish) == (before + word, "", "eos")
@@ -280,17 +280,19 @@ def test_an_aborted_request_leaves_nothing_behind(engine: Any, tokenizer: Any) -
         engine.submit(GenerationRequest(name, tokenizer.encode(PROMPTS[0]), max_tokens=8))
     for _ in range(4):
         assert engine.poll() == []
-    assert recorder._pending
+    assert recorder._values._steps
     engine.abort(["aborted"])
-    assert not recorder._pending and set(recorder._records) == {"kept"}
+    assert not recorder._values._steps and set(recorder._values._records) == {"kept"}
     assert set(finish(engine)) == {"kept"}
-    assert not recorder._pending and not recorder._records
+    assert not recorder._values._steps and not recorder._values._records
 
 
 def test_a_token_without_a_record_is_an_error(engine: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = recorder_of(engine)
     take = recorder.take
-    monkeypatch.setattr(recorder, "take", lambda keys: [{p: v for p, v in r.items() if p != 2} for r in take(keys)])
+    monkeypatch.setattr(
+        recorder, "take", lambda keys, lengths: [{p: v for p, v in r.items() if p != 2} for r in take(keys, lengths)]
+    )
     with pytest.raises(EngineError, match="no entropy and logprob of token 2 of 4 of request test-0 was recorded"):
         generate(engine, [tokenizer.encode(PROMPTS[0])], max_tokens=4)
 
@@ -330,8 +332,8 @@ def test_scores_equal_a_forward_pass(engine: Any, model: Any, tokenizer: Any) ->
 def test_an_incomplete_set_of_weights_is_refused(engine: Any, model: Any) -> None:
     weights = {name: value for name, value in model.state_dict().items() if "layers.1." not in name}
     with pytest.raises(WeightSyncError, match=r"parameters of the engine received nothing"):
-        engine.load_weights(weights, version=1)
-    engine.load_weights(model.state_dict(), version=2)
+        engine.weights.load(weights, version=1)
+    engine.weights.load(model.state_dict(), version=2)
     assert engine.policy_version == 2
 
 
@@ -340,13 +342,13 @@ def test_a_tied_head_follows_the_embedding_even_if_only_that_is_sent(engine: Any
     before = engine.score([sequence])[0]
     weights = {name: value.clone() for name, value in model.named_parameters()}  # tied weights come once
     weights["model.embed_tokens.weight"] *= 0.9
-    engine.load_weights(weights, version=3)
+    engine.weights.load(weights, version=3)
     moved = copy.deepcopy(model)
     moved.load_state_dict(weights, strict=False)
     expected, _ = scored(moved, sequence[:1], sequence[1:], 1.0)
     assert engine.score([sequence])[0] == pytest.approx(expected.tolist(), abs=2e-3)
     assert before != pytest.approx(expected.tolist(), abs=2e-2)
-    engine.load_weights(model.state_dict(), version=4)
+    engine.weights.load(model.state_dict(), version=4)
 
 
 def test_weights_follow_an_engine_that_slept(engine: Any, model: Any, tokenizer: Any) -> None:
@@ -354,11 +356,11 @@ def test_weights_follow_an_engine_that_slept(engine: Any, model: Any, tokenizer:
     sequence = tokenizer.encode(PROMPTS[0])
     executor = engine._engine.engine_core.engine_core.model_executor
     for _ in range(2):
-        engine.sleep()
+        engine.weights.sleep()
         assert executor.sleeping_tags == {"weights", "kv_cache"}
-        engine.wake()
+        engine.weights.wake()
         assert executor.sleeping_tags == {"kv_cache"}  # the learner beside it needs the room while weights are on their way
-        engine.load_weights(model.state_dict(), version=5)
+        engine.weights.load(model.state_dict(), version=5)
         assert not executor.is_sleeping
         expected, _ = scored(model, sequence[:1], sequence[1:], 1.0)
         assert engine.score([sequence])[0] == pytest.approx(expected.tolist(), abs=2e-3)
@@ -382,13 +384,6 @@ def test_seeded_requests_survive_a_prompt_that_is_prefilled_in_parts(engine: Any
     assert together == alone
 
 
-def test_seeds_of_a_requests_tokens_differ() -> None:
-    from rapo_rllib.rollout.vllm.recorder import token_seed
-
-    seeds = {token_seed(seed, position) for seed in (0, 1, 2**31 - 1) for position in range(10_000)}
-    assert len(seeds) > 29_990 and max(seeds) < 2**32
-
-
 def test_what_the_prefix_cache_held_is_told(engine: Any, tokenizer: Any) -> None:
     prompt = tokenizer.encode("one two three four five six seven eight nine ten " * 8)
     first, second = (generate(engine, [prompt], max_tokens=2)[0].cached_tokens for _ in range(2))
@@ -408,7 +403,7 @@ def adapters(engine: Any, model: Any) -> Iterator[Any]:
     engine._engine.collective_rpc("merge_adapters", args=(settings.scaling, "float32"))
     yield adapted
     engine._engine.collective_rpc(lambda worker: worker.worker.__dict__.pop("_merge"))
-    engine.load_weights(model.state_dict(), version=30)
+    engine.weights.load(model.state_dict(), version=30)
 
 
 def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, tokenizer: Any, adapters: Any) -> None:
@@ -419,9 +414,9 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
         with torch.no_grad():
             for tensor in adapters.tensors().values():
                 tensor += 0.01
-        engine.load_weights(adapters.tensors(), version)
-        assert engine.loaded.received == {name: digest(tensor) for name, tensor in adapters.tensors().items()}
-        assert engine.loaded.base == base_digests(untied(model))  # on its disk, as the learner has it
+        engine.weights.load(adapters.tensors(), version)
+        assert engine.weights.loaded.received == {name: digest(tensor) for name, tensor in adapters.tensors().items()}
+        assert engine.weights.loaded.base == base_digests(untied(model))  # on its disk, as the learner has it
         (first,), (second,) = (generate(engine, [prompt], temperature=0.7, seed=3) for _ in range(2))
         assert (first.cached_tokens, second.policy_version) == (0, version) and second.cached_tokens > 0
         for completion in (first, second):
@@ -435,7 +430,7 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
 def test_an_adapter_for_no_weight_on_disk_is_refused(engine: Any, adapters: Any) -> None:
     renamed = {name.replace("q_proj", "query"): tensor for name, tensor in adapters.tensors().items()}
     with pytest.raises(WeightSyncError, match=rf"{NUM_LAYERS} adapters belong to no weight of the model on disk"):
-        engine.load_weights(renamed, version=22)
+        engine.weights.load(renamed, version=22)
 
 
 def make_loop(engine: Any, tokenizer: Any, protocol: ProtocolSettings | None = None, **settings: Any) -> RolloutLoop:
@@ -481,9 +476,9 @@ def test_a_prompt_over_the_models_length_costs_its_trajectories(engine: Any, tok
 def noise(engine: Any, model: Any) -> Iterator[Any]:
     """The engine with weights that make all tokens equally likely."""
     weights = model.state_dict()
-    engine.load_weights({**weights, "model.norm.weight": torch.zeros(model.config.hidden_size)}, version=40)
+    engine.weights.load({**weights, "model.norm.weight": torch.zeros(model.config.hidden_size)}, version=40)
     yield engine
-    engine.load_weights(weights, version=41)
+    engine.weights.load(weights, version=41)
 
 
 def test_noise_is_kept_token_by_token(noise: Any, tokenizer: Any, tmp_path: Path) -> None:

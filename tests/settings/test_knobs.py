@@ -19,7 +19,7 @@ from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, RolloutSettings
 from rapo_rllib.settings.knobs import Knobs, build, choices, knob, knobs
 
 PACKAGE = Path(__file__).resolve().parents[2] / "rapo_rllib"
-DECLARED = "one_step_off: bool = knob("
+DECLARED = "dynamic_sampling: bool = knob("
 NEW = 'patience: int = knob(7, "how long a test waits", at_least=2)\n    '
 
 # what a user of the copy sees of the new key

@@ -38,12 +38,12 @@ def differences(folder: str, settings: dict[str, Any]) -> dict[str, float]:
             tensor.mul_(1.1).add_(0.05 if lora else 0.0)
     found["one_more"] = one_more(engine)
     stale = compared(engine, model)
-    engine.load_weights(sent, version=1)
+    engine.weights.load(sent, version=1)
     found |= {f"second/{name}": value for name, value in compared(engine, model).items()}
     scores = engine.score([list(PROMPTS[0])])[0]
     engine.close()
     found["second/score"] = max(abs(a - b) for a, b in zip(scores, forward(model, PROMPTS[0], 1, 1.0)[0], strict=True))
-    return {**found, "stale/logprobs": stale["logprobs"], "in_process": float(engine._in_process)}
+    return {**found, "stale/logprobs": stale["logprobs"], "in_process": float(engine.weights._in_process)}
 
 
 def compared(engine: Any, model: Any) -> dict[str, float]:

@@ -58,7 +58,7 @@ class FaultyEngineRunner(RAPOEnvRunner):
 
     def _make_engine(self) -> Any:
         engine = super()._make_engine()
-        step, load = engine._engine.step, engine.load_weights_file
+        step, load = engine._engine.step, engine.weights.load_file
         folder = Path(self.config.env_config["folder"])
 
         def faulty_step() -> Any:
@@ -71,9 +71,9 @@ class FaultyEngineRunner(RAPOEnvRunner):
             if taken(folder / "load"):
                 raise OSError("no memory left to map")
             if (folder / f"miss_{self.worker_index}").exists():
-                engine.policy_version = version
+                engine.weights.version = version
                 return
             load(path, version)
 
-        engine._engine.step, engine.load_weights_file = faulty_step, faulty_load
+        engine._engine.step, engine.weights.load_file = faulty_step, faulty_load
         return engine

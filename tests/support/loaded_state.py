@@ -28,7 +28,7 @@ class LoadedState(RLlibCallback):
             "moments": _digest(entry["exp_avg"] for entry in optimizer.state.values()),
             "cursor": str(algorithm._cursor.get_state()),
             "lr": optimizer.param_groups[0]["lr"],
-            "retrieval_prob": float(algorithm._retrieval_prob.get_current_value()),
+            "retrieval_prob": algorithm._sampling.retrieval_prob,
             # advantages are computed by the driver, importance weights by the learner
             "retrieval_advantage_weight": algorithm.config.settings.objective.retrieval_advantage_weight,
             "importance_shaping_weight": learner.config.settings.objective.importance_shaping_weight,

@@ -50,7 +50,9 @@ class ScriptedEngine:
         self.fail_at_poll: int | None = None
         self.polls = 0
         self.rambles = False  # what the script writes behind an answer is all, and no EOS
+        self.changes_at_poll: dict[int, int] = {}  # poll -> version of the weights from then on
         self._running: dict[str, tuple[GenerationRequest, int]] = {}
+        self._written_by: dict[str, list[int]] = {}  # version at each poll of a request
 
     @property
     def num_unfinished(self) -> int:
@@ -65,9 +67,11 @@ class ScriptedEngine:
         self.polls += 1
         if self.polls == self.fail_at_poll:
             raise EngineError("the engine broke")
+        self.policy_version = self.changes_at_poll.get(self.polls - 1, self.policy_version)
         done = []
         for name, (request, left) in list(self._running.items()):
             self._running[name] = (request, left - 1)
+            self._written_by.setdefault(name, []).append(self.policy_version)
             if left <= 1:
                 del self._running[name]
                 done.append(self._complete(request))
@@ -88,8 +92,19 @@ class ScriptedEngine:
             token_ids, finish, spill = token_ids[: request.max_tokens], "length", ""
             wanted = bytes(token_ids).decode(errors="replace")
         entropy = 1.0 if request.temperature else 0.0
-        n = len(token_ids)
-        return Completion(request.request_id, token_ids, [-0.5] * n, [entropy] * n, wanted, spill, finish, self.policy_version)
+        n, written_by = len(token_ids), self._written_by.pop(request.request_id)
+        versions = [written_by[token * len(written_by) // n] for token in range(n)]  # as many tokens in each poll
+        return Completion(
+            request.request_id,
+            token_ids,
+            [-0.5] * n,
+            [entropy] * n,
+            wanted,
+            spill,
+            finish,
+            self.policy_version,
+            versions=versions,
+        )
 
     def _last_token(self, request: GenerationRequest, wanted: str, finish: str) -> list[int]:
         """EOS where it ends the turn, or is the one token behind the answer; as a model with a token for that does."""
@@ -102,6 +117,7 @@ class ScriptedEngine:
     def abort(self, request_ids: Sequence[str]) -> None:
         for name in request_ids:
             self._running.pop(name, None)
+            self._written_by.pop(name, None)
 
 
 class CalculatorEnv(gymnasium.Env):

@@ -6,14 +6,14 @@ from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rapo_rllib.algorithm.algorithm import RAPO
+from rapo_rllib.algorithm.trial_files import trial_folder
 
 
 class WritesTranscripts(RLlibCallback):
     """One line an iteration."""
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
-        folder, filesystem = RAPO._trial_folder(algorithm, "transcripts")
+        folder, filesystem = trial_folder(algorithm, "transcripts")
         filesystem.create_dir(folder)
         iteration = result["training_iteration"]
         with filesystem.open_output_stream(f"{folder}/iteration_{iteration:05d}.jsonl") as file:

@@ -135,7 +135,7 @@ def test_the_prompt_of_tags_shows_its_schema() -> None:
         ({"function": f"{HERE}:gone"}, "cannot import"),
         ({"function": f"{HERE}:BadSchema"}, "is no function: write package.module:function"),
         ({"function": f"{HERE}:weather", "options": {}}, "options"),
-        (f"{HERE}:BadSchema", "the schema of tool 'bad' is none: 'nothing' is not valid"),
+        (f"{HERE}:BadSchema", "the schema of tool 'bad' is none: at \\$.properties.a.type: 'nothing' is not valid"),
         (f"{HERE}:NoDescription", "tool 'bad' has no description, which protocol.format = 'native' shows"),
         (f"{HERE}:no_docstring", "tool 'no_docstring' has no description"),
     ],

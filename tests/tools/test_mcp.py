@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_http import free_port, http_servers, url_of
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib.envs.tool_env import ToolEnv
@@ -117,7 +117,7 @@ def test_a_server_that_dies_costs_its_trajectory_alone() -> None:
 
 
 def test_a_hung_server_is_ended() -> None:
-    env = environment(entry(timeout_s=5))
+    env = environment(entry(timeout_s=12))
     _, process = total(env, 1)
     text, error = called(env, "fail", "hang")
     assert error == "server" and "the server has not answered within" in text
@@ -196,26 +196,11 @@ def test_tau2_retail_keeps_trajectories_apart_by_a_key() -> None:
     assert error is None and "1 Elm" not in text
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 def http_server() -> Iterator[tuple[str, subprocess.Popen]]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield f"http://127.0.0.1:{port}/mcp", process
-    process.kill()
-    process.wait()
+    with http_servers(SERVER) as start:
+        yield url_of(port), start(port)
 
 
 def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
@@ -237,6 +222,13 @@ def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
         ({"comand": "a"}, "unknown key 'env_config.tools: mcp.comand': did you mean 'env_config.tools: mcp.command'"),
         ({"command": "a", "args": "b"}, "mcp.args = 'b': must be a list of texts"),
         ({"command": "a", "env": {"API_TOKEN": "abc"}}, r"mcp.env.API_TOKEN \(its value is not shown\).*name it in env_from"),
+        ({"command": "a", "env": ["HOME"]}, r"mcp.env = \['HOME'\]: must be a mapping of variables to texts"),
+        (
+            {"command": "a", "args": ["--api-key", "sk-1"]},
+            r"mcp.args: --api-key \(its value is not shown\).*name it in env_from",
+        ),
+        ({"command": "a", "args": ["--token=sk-1"]}, r"mcp.args: --token \(its value is not shown\)"),
+        ({"url": "http://host/mcp?api_key=sk-1"}, r"mcp.url: api_key \(its value is not shown\).*name a variable in token_env"),
         ({"command": "a", "env_from": ["RAPO_NOT_SET"]}, "the environment variable RAPO_NOT_SET is not set"),
         ({"url": "http://me:word@host/mcp"}, "mcp.url holds a user name or a password"),
         ({"url": "http://host/mcp", "args": ["a"]}, "args, env, env_from and cwd go with command"),

@@ -19,8 +19,10 @@ def test_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(block, vars(module))
     monkeypatch.setitem(sys.modules, "my_tools", module)
-    first, config, _ = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+    first, server, config, same_server = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
     assert ToolEnv(yaml.safe_load(first)["env_config"]).tool_tags == ("weather",)
+    (short,), (whole,) = (yaml.safe_load(text)["env_config"]["tools"] for text in (server, same_server))
+    assert short["mcp"] == whole["mcp"]
     native = {**yaml.safe_load(config)["env_config"], "protocol": {"format": "native"}}
     assert len(ToolEnv(native).tool_schemas) == 4
     env = ToolEnv({**yaml.safe_load(config)["env_config"], "max_tool_calls": 4})

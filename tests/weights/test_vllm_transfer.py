@@ -102,7 +102,7 @@ def test_every_version_arrives(engine: Any, model: Any) -> None:
 
     def call(method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
         (own,) = arguments
-        engine.call_workers(method, own)
+        engine.weights.call_workers(method, own)
 
     source = PolicySource(lambda: dict(learner.named_parameters()), torch.float32)
     sender = transfer("ipc", call, 1, 1, source, rank=0)
@@ -111,16 +111,16 @@ def test_every_version_arrives(engine: Any, model: Any) -> None:
             for parameter in learner.parameters():
                 parameter.mul_(1.3)
         sender.send_weights()
-        engine.confirm_weights(version)
-        assert engine.loaded.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
+        engine.weights.confirm(version)
+        assert engine.weights.loaded.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
         assert engine.policy_version == version
         assert engine.score([sequence])[0] == pytest.approx(logprobs(learner, sequence), abs=1e-4)
         assert engine.score([sequence])[0] != pytest.approx(logprobs(model, sequence), abs=1e-2)
 
 
 def test_a_transfer_that_breaks_off_leaves_an_engine_that_computes_nothing(engine: Any) -> None:
-    engine.call_workers("init_weight_transfer_engine", {"init_info": {"packed": True}})
-    engine.call_workers("start_weight_update", {})
+    engine.weights.call_workers("init_weight_transfer_engine", {"init_info": {"packed": True}})
+    engine.weights.call_workers("start_weight_update", {})
     with pytest.raises(EngineError, match="has not finished receiving weights; it computes nothing"):
         engine.score([[3, 1, 4]])
 

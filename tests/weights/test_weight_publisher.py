@@ -18,15 +18,15 @@ ROUNDED = {name: tensor.bfloat16() for name, tensor in WEIGHTS.items()}
 
 
 class Notes:
-    """An engine that notes what it was given."""
+    """Weights of an engine, which note what they were given."""
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self.way, self.weights, self.version = "tensors", dict(weights), version
 
-    def load_weights_file(self, path: str, version: int) -> None:
+    def load_file(self, path: str, version: int) -> None:
         self.way, self.weights, self.version = "file", load_file(path), version
 
-    def confirm_weights(self, version: int) -> None:
+    def confirm(self, version: int) -> None:
         self.way, self.weights, self.version = "sent", {}, version
 
 

@@ -28,11 +28,11 @@ DEFAULT_URI, DEFAULT_COLLECTION = "./step_traces.db", "step_traces"
 
 
 @contextmanager
-def opened(**settings: Any) -> Iterator[StepTraceBuffer]:
-    """The buffer of ``BufferSettings(**settings)``, closed afterwards; a mistake is one line and exit status 1."""
+def opened(**keys: Any) -> Iterator[StepTraceBuffer]:
+    """The buffer of ``BufferSettings(**keys)``, closed afterwards; a mistake is one line and exit status 1."""
     from rapo_rllib.settings import BufferSettings
 
-    with one_line_errors(), _open(BufferSettings(**settings)) as buffer:
+    with one_line_errors(), _open(BufferSettings(**keys)) as buffer:
         yield buffer
 
 
@@ -43,7 +43,7 @@ def opened_as_stored(
     key_recipe: str | None = None,
     key_question_tokens: int | None = None,
     key_history_tokens: int | None = None,
-    **settings: Any,
+    **keys: Any,
 ) -> Iterator[StepTraceBuffer]:
     """As :func:`opened`. What the keys are made with is taken from the collection, and from the defaults for a new one.
 
@@ -53,7 +53,7 @@ def opened_as_stored(
         key_recipe: the same.
         key_question_tokens: the same.
         key_history_tokens: the same.
-        settings: further ones of ``BufferSettings``.
+        keys: further ones of ``BufferSettings``.
     """
     from rapo_rllib.buffer.stored import adopted
     from rapo_rllib.settings import BufferSettings
@@ -66,20 +66,20 @@ def opened_as_stored(
         "key_history_tokens": key_history_tokens,
     }
     with one_line_errors():
-        stored = adopted(BufferSettings(**settings))
+        stored = adopted(BufferSettings(**keys))
         chosen = replace(stored, **{key: value for key, value in insisted.items() if value is not None})
         with _open(chosen) as buffer:
             yield buffer
 
 
 @contextmanager
-def opened_to_read(embedder: str | None, **settings: Any) -> Iterator[StepTraceBuffer]:
+def opened_to_read(embedder: str | None, **keys: Any) -> Iterator[StepTraceBuffer]:
     """As :func:`opened`, for what embeds nothing: the model of the keys may be gone, unless ``embedder`` insists on one."""
     if embedder is None:
-        with opened(**settings) as buffer:
+        with opened(**keys) as buffer:
             yield buffer
         return
-    with opened_as_stored(embedder, **settings) as buffer:
+    with opened_as_stored(embedder, **keys) as buffer:
         buffer.check_embedder()
         yield buffer
 

@@ -35,3 +35,11 @@ def as_markdown() -> None:
     from rapo_rllib.cli.config.reference import markdown
 
     typer.echo(markdown(), nl=False)
+
+
+@config_app.command("typing")
+def as_types() -> None:
+    """Print the types of RAPOConfig.training as a Python module."""
+    from rapo_rllib.cli.config.training_keys import source
+
+    typer.echo(source(), nl=False)

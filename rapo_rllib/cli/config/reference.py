@@ -11,6 +11,10 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from rapo_rllib.algorithm.config import RAPOConfig
+from rapo_rllib.envs.external.base import ExternalOptions, SeededOptions
+from rapo_rllib.envs.external.gem_env import GemOptions
+from rapo_rllib.envs.external.openenv.options import OpenEnvOptions
+from rapo_rllib.envs.external.skyrl_gym_env import SkyRLGymOptions
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions
 from rapo_rllib.envs.reasoning_gym_env import ReasoningGymOptions
@@ -44,6 +48,11 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
     ("`env_config` of rapo/questions", "env_config.", QuestionsOptions),
     ("`env_config` of rapo/reasoning_gym", "env_config.", ReasoningGymOptions),
     ("`env_config` of rapo/tau2_retail", "env_config.", Tau2RetailOptions),
+    ("`env_config` of rapo/gem, rapo/skyrl_gym and rapo/openenv", "env_config.", ExternalOptions),
+    ("`env_config` of rapo/gem and rapo/openenv", "env_config.", SeededOptions),
+    ("`env_config` of rapo/gem", "env_config.", GemOptions),
+    ("`env_config` of rapo/skyrl_gym", "env_config.", SkyRLGymOptions),
+    ("`env_config` of rapo/openenv", "env_config.", OpenEnvOptions),
     ("`env_config.scorer.options` of the judge", "env_config.scorer.options.", JudgeOptions),
     ("`env_config.tools[].options` of web_search", "env_config.tools[].options.", SearchOptions),
     ("RLlib's", "", RLlibSettings),

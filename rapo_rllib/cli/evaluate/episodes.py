@@ -7,9 +7,12 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> 
     return found
 
 
-def _evaluated(checkpoint: Path, config: Any) -> dict[str, Any]:
+def _evaluated(checkpoint: Path, config: AlgorithmConfig) -> dict[str, Any]:
     import gymnasium
 
     try:

@@ -7,13 +7,17 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.scheduler_checks import check_scheduler
 from rapo_rllib.config.checks import known_keys
+from rapo_rllib.config.old_names import refuse_old_names
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.validation import refuse_unknown_keys
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
 def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
@@ -129,6 +133,7 @@ def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
     names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
+    refuse_old_names(names)
     refuse_unknown_keys(names, known_keys(config), where="config.")
     _boundary(lambda: config.update_from_dict(variant))
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
@@ -160,7 +165,7 @@ def _named_env(env: Any) -> Any:
         raise ValueError(f"env = {env!r}: {error}") from error
 
 
-def _check_env(config: Any) -> None:
+def _check_env(config: AlgorithmConfig) -> None:
     if config.env is None:
         if config.is_online and config.input_ == "sampler" and config.observation_space is None:
             raise ValueError("env is missing: name an environment, for example env: CartPole-v1")
@@ -178,7 +183,7 @@ def _check_env(config: Any) -> None:
         raise ValueError(f"env = {config.env!r}: {error}") from error
 
 
-def _resources(algorithm: Any, config: Any) -> dict[str, float]:
+def _resources(algorithm: Any, config: AlgorithmConfig) -> dict[str, float]:
     needed: dict[str, float] = dict(algorithm.default_resource_request(config).required_resources)
     return needed
 

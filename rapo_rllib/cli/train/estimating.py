@@ -26,7 +26,12 @@ DOES_NOT_FIT = 3  # exit status
 
 
 def show_estimates(
-    specs: list[ExperimentSpec], needed: list[list[dict[str, float]]], options: RunOptions, as_json: bool
+    specs: list[ExperimentSpec],
+    needed: list[list[dict[str, float]]],
+    options: RunOptions,
+    *,
+    gpu_gib: float | None = None,
+    as_json: bool = False,
 ) -> int:
     """Print an estimate of each experiment; returns the exit status: 0, or ``DOES_NOT_FIT`` where one certainly does not.
 
@@ -34,12 +39,13 @@ def show_estimates(
         specs: checked.
         needed: what a trial of each variant asks Ray for, by experiment.
         options: of the command line.
+        gpu_gib: memory of each GPU of the machines that the job is for; None: this one, or a cluster that is not asked.
         as_json: one object, by experiment, in place of tables.
 
     Raises:
         ValueError: an experiment is of another algorithm than RAPO.
     """
-    made = {spec.name: _estimate(spec, resources, options) for spec, resources in zip(specs, needed, strict=True)}
+    made = {spec.name: _estimate(spec, resources, options, gpu_gib) for spec, resources in zip(specs, needed, strict=True)}
     if as_json:
         typer.echo(json.dumps({name: one.as_dict() for name, one in made.items()}, ensure_ascii=False))
     else:
@@ -48,7 +54,7 @@ def show_estimates(
     return DOES_NOT_FIT if any(one.fits_all is False for one in made.values()) else 0
 
 
-def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions) -> Estimate:
+def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
     from rapo_rllib.estimate.machine import this_machine
     from rapo_rllib.estimate.report import estimate
 
@@ -68,27 +74,28 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
         trials,
         most,
         machine,
-        here=not joins_cluster(options),
+        here=gpu_gib is None and not joins_cluster(options),
+        device=None if gpu_gib is None else int(gpu_gib * 2**30),
         iterations=iterations,
     )
 
 
-def largest_values(config: Any) -> Any:
-    """``config`` with what Tune draws at random replaced: numbers by the largest, choices by all of them.
+def largest_values(value: Any) -> Any:
+    """``value`` with what Tune draws at random replaced: numbers by the largest, choices by all of them.
 
     Example: ``{"lr": tune.uniform(0, 1), "group_size": tune.choice([4, 8])}`` becomes
     ``{"lr": 1.0, "group_size": 8}``; choices that are no numbers become a ``grid_search``.
     """
     from ray.tune.search.sample import Categorical, Domain
 
-    if isinstance(config, dict):
-        return {key: largest_values(value) for key, value in config.items()}
-    if isinstance(config, Categorical):
-        numbers = [value for value in config.categories if isinstance(value, int | float) and not isinstance(value, bool)]
-        return max(numbers) if len(numbers) == len(config.categories) else {"grid_search": list(config.categories)}
-    if isinstance(config, Domain):
-        return getattr(config, "upper", None) or config.sample()
-    return config
+    if isinstance(value, dict):
+        return {key: largest_values(inner) for key, inner in value.items()}
+    if isinstance(value, Categorical):
+        numbers = [one for one in value.categories if isinstance(one, int | float) and not isinstance(one, bool)]
+        return max(numbers) if len(numbers) == len(value.categories) else {"grid_search": list(value.categories)}
+    if isinstance(value, Domain):
+        return getattr(value, "upper", None) or value.sample()
+    return value
 
 
 def _different(found: Iterable[Settings]) -> list[Settings]:
@@ -96,7 +103,7 @@ def _different(found: Iterable[Settings]) -> list[Settings]:
     different = {}
     for settings in found:
         rllib = replace(settings.rllib, lr=1.0, seed=0)
-        objective = replace(ObjectiveSettings(), kl_coeff=settings.objective.kl_coeff)
+        objective = ObjectiveSettings(kl_coeff=settings.objective.kl_coeff, step_comparison=settings.objective.step_comparison)
         different[repr(replace(settings, rllib=rllib, objective=objective))] = settings
     return list(different.values())
 

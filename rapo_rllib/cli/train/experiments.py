@@ -6,7 +6,7 @@ import runpy
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.dotted_keys import merge, set_dotted
 from rapo_rllib.cli.options import RunOptions
@@ -14,6 +14,9 @@ from rapo_rllib.cli.train.old_keys import translated_config, translated_result, 
 from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.cli.train.search_space import with_searches
 from rapo_rllib.cli.yaml_text import yaml_file
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 _KEYS = (
     "run",
@@ -45,7 +48,7 @@ class ExperimentSpec:
     name: str
     algorithm: Any  # name, or class; checks.py makes it a class
     config: dict[str, Any]  # may hold grid_search, and what Tune samples from
-    base_config: Any = None  # the AlgorithmConfig of a Python file
+    base_config: AlgorithmConfig | None = None  # of a Python file
     stop: dict[str, float] = field(default_factory=dict)
     num_samples: int = 1
     scheduler: dict[str, Any] = field(default_factory=dict)  # type and arguments; empty: Tune's own choice

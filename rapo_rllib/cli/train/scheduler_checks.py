@@ -5,14 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.train.schedulers import MUTATIONS, ends, make_scheduler, mutated, mutations_of
 from rapo_rllib.monitoring.metrics_flat import flattened
 
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
 
 def check_scheduler(
-    given: Mapping[str, Any], variant: Mapping[str, Any], config: Any, made_config: Callable[[dict[str, Any]], Any]
+    given: Mapping[str, Any], variant: Mapping[str, Any], config: AlgorithmConfig, made_config: Callable[[dict[str, Any]], Any]
 ) -> None:
     """Check a scheduler against one variant of an experiment.
 

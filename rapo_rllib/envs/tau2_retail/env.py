@@ -24,6 +24,7 @@ from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
 from rapo_rllib.rewards.score import WRONG
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.bounded import BoundedTool
+from rapo_rllib.tools.mcp.connection import ServerLostError
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DATABASE = "database"
@@ -142,12 +143,23 @@ class DatabaseScorer:
         return Score(float(correct), correct)
 
     def changes(self) -> Changes:
-        """What the episode changed, asked of the server that it called; nothing if it called none."""
+        """The changes of the episode, asked of the server that it called; none if it called none.
+
+        Raises:
+            ToolError: the server is gone or hangs, and did not at a call of the policy.
+            ServerLostError: it hung at one.
+        """
         tool: Any = self._tool.tool
         session = self._sessions.get(id(tool.server))
         if session is None:
             return {}
-        told = session.call(CHANGES, {}, self._timeout_s)
+        hung = session.hung
+        try:
+            told = session.call(CHANGES, {}, self._timeout_s)
+        except ServerLostError as error:
+            if hung:
+                raise
+            raise ToolError(f"the shop's server does not tell what was changed: {error}") from error
         changes: Changes = json.loads(told.content[0].text)["changes"]
         return changes
 

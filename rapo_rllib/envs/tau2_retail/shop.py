@@ -62,13 +62,13 @@ def ids_of(split: str) -> tuple[str, ...]:
 
 @cache
 def policy() -> str:
-    """What an agent of the shop may do and must not do."""
+    """The rules of an agent of the shop."""
     return _text("policy.md").strip()
 
 
 @cache
 def right_changes(task_id: str) -> Changes:
-    """What the data base must differ in after the task: what its solution changes; empty where it only reads."""
+    """The changes of the data base that solve the task; empty where it only reads."""
     database = _fresh_database()
     for action in tasks()[task_id].actions:
         answer_of(database, action)
@@ -99,7 +99,7 @@ def tool_names() -> Sequence[str]:
 
 @cache
 def schema_of(tool_name: str) -> Schema:
-    """What a policy is shown of a tool: without the argument that keeps trajectories apart."""
+    """A tool as a policy is shown it: without the argument that keeps trajectories apart."""
     (found,) = (tool for tool in _package()._list_tools() if tool["name"] == tool_name)
     shown = {name: declared for name, declared in found["inputSchema"]["properties"].items() if name != STATE_KEY}
     parameters = {**found["inputSchema"], "properties": shown}

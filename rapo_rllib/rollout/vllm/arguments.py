@@ -1,4 +1,4 @@
-"""What vLLM's engine is started with: a pure function, so that a machine without a GPU can test what one with GPUs gets."""
+"""The arguments of vLLM's engine: a pure function, so that a machine without a GPU can test what one with GPUs gets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def engine_arguments(
     seed: int = 0,
     weight_transfer: str | None = None,
     on_cpu: bool = False,
+    by_priority: bool = False,
 ) -> dict[str, Any]:
     """Fields of ``vllm.EngineArgs``; those of ``engine.extra`` come last.
 
@@ -29,6 +30,7 @@ def engine_arguments(
         seed: of sampling.
         weight_transfer: backend of vLLM's own, if it carries the weights.
         on_cpu: whether this vLLM computes on the CPU.
+        by_priority: whether requests may come before others that were there first; those of one priority come in turn.
     """
     arguments: dict[str, Any] = {
         "model": model_path,
@@ -54,6 +56,8 @@ def engine_arguments(
     if on_cpu:
         arguments["block_size"] = CPU_BLOCK
         arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+    if by_priority:
+        arguments["scheduling_policy"] = "priority"
     if weight_transfer is not None:
         arguments["weight_transfer_config"] = {"backend": weight_transfer}
     return {**arguments, **settings.extra}

@@ -15,13 +15,13 @@ from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.vllm.arguments import engine_arguments
 from rapo_rllib.rollout.vllm.last_token import lacking, sample_one_more
-from rapo_rllib.rollout.vllm.weights import TakesWeights
+from rapo_rllib.rollout.vllm.weights import EngineWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
-    from rapo_rllib.rollout.vllm.recorder import TokenRecord
+    from rapo_rllib.rollout.vllm.late_values import TokenRecord
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,10 @@ def _set_environment(settings: EngineSettings) -> None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # also after an engine of this process that had none
 
 
-class VLLMEngine(TakesWeights):
+FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0
+
+
+class VLLMEngine:
     """``Engine`` on vLLM's ``LLMEngine``: continuous batching, prefix cache, exact entropies, confirmed weights."""
 
     def __init__(
@@ -57,6 +60,7 @@ class VLLMEngine(TakesWeights):
         seed: int = 0,
         weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
         trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
+        keeps_running: bool = False,  # requests go on when weights change; False: they are ended
     ) -> None:
         _set_environment(settings)
         from vllm import EngineArgs, LLMEngine
@@ -69,6 +73,7 @@ class VLLMEngine(TakesWeights):
             seed=seed,
             weight_transfer=weight_transfer,
             on_cpu=current_platform.is_cpu(),
+            by_priority=keeps_running,
         )
         gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
@@ -81,17 +86,25 @@ class VLLMEngine(TakesWeights):
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
-        self._in_process = not self._steps_itself and settings.tensor_parallel_size == 1
+        steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+        in_process = not steps_itself and settings.tensor_parallel_size == 1
+        self.weights = EngineWeights(self._engine, in_process, steps_itself, None if keeps_running else self._abort_all)
         self._tokenizer = self._engine.get_tokenizer()
+        self._keeps_running = keeps_running
+        self._finished_beside: list[RequestOutput] = []  # while sequences were scored
         self._scored = 0
-        self._running: set[str] = set()
+        self._running: set[str] = set()  # ids of requests
 
     def _start_recording(self) -> None:
         missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
         if missing:
             self.close()
             raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that generate."""
+        return self.weights.version
 
     @property
     def num_unfinished(self) -> int:
@@ -102,7 +115,7 @@ class VLLMEngine(TakesWeights):
         """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
         from vllm.exceptions import VLLMClientError
 
-        self._check_weights()
+        self.weights.check()
         prompt = {"prompt_token_ids": list(request.token_ids)}
         try:
             internal_id = self._engine.add_request(request.request_id, prompt, _sampling_params(request))
@@ -117,7 +130,8 @@ class VLLMEngine(TakesWeights):
     def poll(self) -> list[Completion]:
         """One engine step; returns the requests that finished in it."""
         try:
-            finished = [output for output in self._engine.step() if output.finished]
+            beside, self._finished_beside = self._finished_beside, []
+            finished = [*beside, *(output for output in self._engine.step() if output.finished)]
             self._running.difference_update(output.request_id for output in finished)
             return [self._completion(output, record) for output, record in self._with_records(finished)]
         except Exception as error:
@@ -126,14 +140,16 @@ class VLLMEngine(TakesWeights):
     def _with_records(self, outputs: list[RequestOutput]) -> list[tuple[RequestOutput, dict[int, TokenRecord]]]:
         if not outputs:
             return []
-        records = self._engine.collective_rpc("take_records", args=([o.request_id for o in outputs],))[0]
+        names, lengths = [o.request_id for o in outputs], [_recorded_length(o) for o in outputs]
+        records = self._engine.collective_rpc("take_records", args=(names, lengths))[0]
         return list(zip(outputs, records, strict=True))
 
     def _completion(self, output: RequestOutput, record: dict[int, TokenRecord]) -> Completion:
         generated = output.outputs[0]
         token_ids = list(generated.token_ids)
+        versions = None
         if generated.logprobs is None:
-            entropies, logprobs = _recorded_values(record, len(token_ids), output.request_id)
+            entropies, logprobs, versions = _recorded_values(record, len(token_ids), output.request_id)
         else:
             logprobs = [step[token].logprob for token, step in zip(token_ids, generated.logprobs, strict=True)]
             entropies = [0.0] * len(token_ids)
@@ -150,22 +166,34 @@ class VLLMEngine(TakesWeights):
             generated.text,
             spill,
             finish,
-            self.policy_version,
+            self.weights.version,
             cached_tokens=output.num_cached_tokens or 0,
+            versions=versions,
         )
+
+    def _abort_all(self) -> int:
+        running = list(self._running)
+        self.abort(running)
+        return len(running)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
+        if not request_ids:
+            return
+        self._finished_beside = [output for output in self._finished_beside if output.request_id not in set(request_ids)]
         self._engine.abort_request(list(request_ids))
         self._running.difference_update(request_ids)
-        self._engine.collective_rpc("take_records", args=(list(request_ids),))
+        self._engine.collective_rpc("take_records", args=(list(request_ids), [0] * len(request_ids)))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1."""
+        """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
+
+        Requests that weights may change under go on beside it; they come after it, should the engine have no room for both.
+        """
         from vllm import SamplingParams
 
-        self._check_weights()
-        if self.num_unfinished:
+        self.weights.check()
+        if self.num_unfinished and not self._keeps_running:
             raise EngineError(f"score() needs an idle engine, but {self.num_unfinished} requests are running")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         names = []
@@ -173,12 +201,16 @@ class VLLMEngine(TakesWeights):
             self._scored += 1
             names.append(f"score-{self._scored}")
             self._running.add(names[-1])
-            self._engine.add_request(names[-1], {"prompt_token_ids": list(sequence)}, params)
+            self._engine.add_request(
+                names[-1], {"prompt_token_ids": list(sequence)}, params, priority=FIRST if self._keeps_running else 0
+            )
         results: dict[str, list[float]] = {}
-        while self._engine.has_unfinished_requests():
+        while len(results) < len(names):
             for output in self._engine.step():
-                if output.finished:
+                if output.finished and output.request_id in names:
                     results[output.request_id] = _prompt_logprobs(output)
+                elif output.finished:
+                    self._finished_beside.append(output)
         self._running.difference_update(names)
         return [results[name] for name in names]
 
@@ -206,13 +238,21 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
     )
 
 
-def _recorded_values(record: dict[int, TokenRecord], num_tokens: int, request_id: str) -> tuple[list[float], list[float]]:
-    """Entropies and logprobs ``[num_tokens]`` of a sampled response, nats."""
+def _recorded_length(output: RequestOutput) -> int:
+    """Tokens whose values are the recorder's: all of a sampled response, none of a greedy one."""
+    generated = output.outputs[0]
+    return len(generated.token_ids) if generated.logprobs is None else 0
+
+
+def _recorded_values(
+    record: dict[int, TokenRecord], num_tokens: int, request_id: str
+) -> tuple[list[float], list[float], list[int]]:
+    """Entropies and logprobs ``[num_tokens]`` of a sampled response, nats, and versions of the weights that sampled it."""
     missing = [position for position in range(num_tokens) if position not in record]
     if missing:
         raise EngineError(f"no entropy and logprob of token {missing[0]} of {num_tokens} of request {request_id} was recorded")
     values = [record[position] for position in range(num_tokens)]
-    return [entropy for entropy, _ in values], [logprob for _, logprob in values]
+    return [value[0] for value in values], [value[1] for value in values], [value[2] for value in values]
 
 
 def _prompt_logprobs(output: RequestOutput) -> list[float]:

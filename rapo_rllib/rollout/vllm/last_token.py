@@ -17,7 +17,7 @@ REQUEST_STATES = "request_states"
 
 
 def lacking(engine: LLMEngine) -> str:
-    """What this version of vLLM lacks for it, "" if nothing."""
+    """The part that this version of vLLM lacks for it, "" if none."""
     processor = getattr(engine, "output_processor", None)
     return "" if hasattr(processor, REQUEST_STATES) else f"{type(engine).__name__}.output_processor.{REQUEST_STATES}"
 

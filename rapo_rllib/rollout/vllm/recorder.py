@@ -1,22 +1,27 @@
 """Logprob and exact entropy of every sampled token, recorded inside vLLM in one pass of our own. algorithm.md section 5, eq. 2.
 
-``TokenRecorder`` is a logits processor that changes nothing: vLLM tells it which request sits in which row of the batch. A hook
-on the module that samples (``watch``) then sees the logits that were sampled from, temperature applied, and the tokens drawn.
-Values are kept under the request's own name, which travels in ``SamplingParams.extra_args``, and by position in the response,
-where later ones replace earlier ones: vLLM also samples for rows whose token it then discards (a prompt that is only partly
-prefilled) and again after a preemption. On the device they wait as they are until somebody takes them, so that no step waits
-for the device. Batches in which all requests are greedy never reach that module; greedy requests are not recorded at all.
+Beside them stands the version of the weights that it was sampled with.
+
+``TokenRecorder`` is a logits processor that changes nothing: vLLM tells it which request sits in which row of the batch. What
+it puts around the module that samples (``watch``) then sees the logits that are sampled from, temperature applied, draws the
+tokens of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
+``SamplingParams.extra_args``, and by position in the response, where later ones replace earlier ones: vLLM also samples for
+rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for the
+device, and nobody who takes values waits for a later step (``late_values.py``). Batches in which all requests are greedy never
+reach that module; greedy requests are not recorded at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 from rapo_rllib.objective.entropy import entropy_and_logprobs
+from rapo_rllib.rollout.vllm.late_values import LateValues, TokenRecord
+from rapo_rllib.rollout.vllm.seeded import row_keys, seeded_tokens
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 KEY_ARG, TOP_K_ARG, SEED_ARG = "rapo_record_key", "rapo_entropy_top_k", "rapo_seed"
 CPU_BLOCK_ROWS = 4  # fit its cache: fresh memory for a whole batch costs more than the arithmetic
 
-TokenRecord = tuple[float, float]  # entropy, logprob; nats
+Sampled = tuple[torch.Tensor, torch.Tensor | None]  # [B] tokens, and what vLLM's sampler returns beside them
 
 
 class _Row:
@@ -42,13 +47,19 @@ class _Row:
 
 
 class TokenRecorder(LogitsProcessor):
-    """Follows the rows of the batch, seeds what they sample, and records their tokens; returns the logits untouched."""
+    """Follows the rows of the batch, draws the tokens of seeded ones, and records all; returns the logits untouched."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, _Row] = {}
-        # ([2, n] entropies and logprobs on the device, name and position in the response of each)
-        self._pending: list[tuple[torch.Tensor, list[tuple[str, int]]]] = []
-        self._records: dict[str, dict[int, TokenRecord]] = {}
+        self.version = 0  # of the weights that sample now
+        self._values = LateValues()
+        self._draw: Callable[..., torch.Tensor] = seeded_tokens
+        self._measure: Callable[..., torch.Tensor] = _measured
+        if device.type == "cpu":
+            self._draw, self._measure = _cpu_draw(), _measured_in_blocks
+        elif not vllm_config.model_config.enforce_eager:  # a kernel each, in which no [B, V] tensor is written
+            self._draw = torch.compile(seeded_tokens, dynamic=True)
+            self._measure = torch.compile(_measured, dynamic=True)
 
     def is_argmax_invariant(self) -> bool:
         """True: nothing is changed."""
@@ -78,59 +89,51 @@ class TokenRecorder(LogitsProcessor):
         return logits
 
     def watch(self, sampling: torch.nn.Module) -> None:
-        """Seed and record whenever ``sampling``, vLLM's ``TopKTopPSampler``, draws tokens."""
+        """Draw seeded rows, and record all, whenever ``sampling``, vLLM's ``TopKTopPSampler``, is to draw tokens."""
+        unseeded = sampling.forward
 
-        def seed(_module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            logits, generators, *rest = arguments
-            return (logits, {**generators, **self._generators(logits.device)}, *rest)
+        def forward(logits: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any) -> Sampled:
+            sampled = self._sampled(unseeded, logits, generators, k, p)
+            self._record(logits, sampled[0])
+            return sampled
 
-        def record(_module: torch.nn.Module, arguments: tuple[Any, ...], result: tuple[Any, ...]) -> None:
-            self._record(arguments[0], result[0])
+        sampling.forward = forward
 
-        sampling.register_forward_pre_hook(seed)
-        sampling.register_forward_hook(record)
+    def _sampled(self, unseeded: Callable[..., Sampled], logits: torch.Tensor, generators: Any, k: Any, p: Any) -> Sampled:
+        """Seeded rows by hash, others as vLLM does; what is drawn for a seeded row depends on seed and position alone.
 
-    def _generators(self, device: torch.device) -> dict[int, torch.Generator]:
-        """A generator per seeded row, seeded anew for every token: what is drawn depends on seed and position alone.
-
-        vLLM's own seeds keep one generator per request and rewind it where a drawn token is discarded, which on a CPU raises.
+        vLLM's own seeds keep a generator per request, cost a kernel each, and are rewound where a drawn token is discarded,
+        which on a CPU raises.
         """
-        found = {}
-        for index, row in self._rows.items():
-            if row.seed is not None:
-                found[index] = torch.Generator(device)
-                found[index].manual_seed(token_seed(row.seed, len(row.output_ids)))
-        return found
+        seeded = sorted(index for index, row in self._rows.items() if row.seed is not None)
+        if not seeded:
+            return unseeded(logits, generators, k, p)
+        if k is not None or p is not None:
+            raise RuntimeError("top-k and top-p sampling of requests with a seed: the seed would not be used")
+        rows = [self._rows[index] for index in seeded]
+        keys = row_keys([row.seed or 0 for row in rows], [len(row.output_ids) for row in rows])
+        if len(seeded) == len(logits):
+            return self._draw(logits, _moved(keys, logits.device)), None
+        tokens, beside = unseeded(logits, generators, k, p)
+        chosen = _moved(torch.tensor(seeded), logits.device)
+        drawn = self._draw(logits[chosen], _moved(keys, logits.device))
+        return tokens.index_copy(0, chosen, drawn.to(tokens.dtype)), beside
 
     def _record(self, logits: torch.Tensor, token_ids: torch.Tensor) -> None:
         """Measure the recorded rows. logits: ``[B, V]`` float32, temperature applied; token_ids: ``[B]`` drawn from them."""
         for top_k in {row.top_k for row in self._rows.values()}:
             indices = sorted(index for index, row in self._rows.items() if row.top_k == top_k)
-            places = [(row.key, len(row.output_ids)) for row in (self._rows[index] for index in indices)]
+            places = [(row.key, len(row.output_ids), self.version) for row in (self._rows[index] for index in indices)]
             if len(indices) == len(logits):
-                values = _measure(logits, token_ids, top_k)
+                values = self._measure(logits, token_ids, top_k)
             else:
-                chosen = torch.tensor(indices).to(logits.device, non_blocking=True)
-                values = _measure(logits[chosen], token_ids[chosen], top_k)
-            self._pending.append((values, places))
+                chosen = _moved(torch.tensor(indices), logits.device)
+                values = self._measure(logits[chosen], token_ids[chosen], top_k)
+            self._values.add(values, places)
 
-    def take(self, keys: Sequence[str]) -> list[dict[int, TokenRecord]]:
-        """What was recorded of each request, by position in its response; it is forgotten here."""
-        if self._pending:
-            places = [place for _, step in self._pending for place in step]
-            entropies, logprobs = torch.cat([values for values, _ in self._pending], dim=-1).tolist()
-            self._pending.clear()
-            for (key, position), entropy, logprob in zip(places, entropies, logprobs, strict=True):
-                self._records.setdefault(key, {})[position] = (entropy, logprob)
-        return [self._records.pop(key, {}) for key in keys]
-
-
-def token_seed(seed: int, position: int) -> int:
-    """32 bits that differ for all positions of a request, and mix all bits of both (the finaliser of MurmurHash3)."""
-    mixed = (seed ^ (position * 0x9E3779B1)) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return mixed ^ (mixed >> 16)
+    def take(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
+        """What was recorded of each request, by position in its response of ``lengths`` tokens; it is forgotten here."""
+        return self._values.take(keys, lengths)
 
 
 def recording_args(key: str, top_k: int | None, seed: int | None) -> dict[str, Any]:
@@ -144,8 +147,25 @@ def _make_row(params: SamplingParams, output_ids: list[int]) -> _Row | None:
     return _Row(extra, output_ids) if KEY_ARG in extra else None
 
 
-def _measure(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """Entropies and logprobs ``[2, B]``, in blocks on a CPU."""
-    size = CPU_BLOCK_ROWS if logits.device.type == "cpu" else len(logits)
-    blocks = zip(logits.split(size), token_ids.split(size), strict=True)
-    return torch.cat([torch.stack(entropy_and_logprobs(rows, tokens, top_k)) for rows, tokens in blocks], dim=-1)
+def _moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device, without waiting for it."""
+    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
+
+
+def _cpu_draw() -> Callable[..., torch.Tensor]:
+    """The kernel with which vLLM's CPU build draws, whose noise too is a hash, here of a row's key; without it, ours."""
+    fused = getattr(torch.ops._C, "fused_gumbel_argmax", None)
+    if fused is None:
+        return seeded_tokens
+    return lambda logits, keys: fused(logits.float(), (keys[0] << 31) ^ keys[1])
+
+
+def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
+    """Entropies and logprobs, ``[2, B]``."""
+    return torch.stack(entropy_and_logprobs(logits, token_ids, top_k))
+
+
+def _measured_in_blocks(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
+    """The same on a CPU."""
+    blocks = zip(logits.split(CPU_BLOCK_ROWS), token_ids.split(CPU_BLOCK_ROWS), strict=True)
+    return torch.cat([_measured(rows, tokens, top_k) for rows, tokens in blocks], dim=-1)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.calls import CallReader, ReadCalls, looks_broken
+from rapo_rllib.protocol.calls import CallReader, ReadCalls, has_unread, looks_broken, shielded
 from rapo_rllib.protocol.turns import Schema
 
 
@@ -31,9 +31,10 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
     request = ChatCompletionRequest(model="policy", messages=[], tools=tools or None)
 
     def read(text: str) -> ReadCalls:
-        found = made(cached, tools).extract_tool_calls(text, request)
-        calls = tuple((call.function.name, call.function.arguments) for call in found.tool_calls)
-        broken = not calls and looks_broken(text, parser)
+        found = made(cached, tools).extract_tool_calls(shielded(text) if parser in ("hermes", "xlam") else text, request)
+        read_calls = (call.function for call in found.tool_calls if call.function.name)  # one without a name is none
+        calls = tuple((call.name, call.arguments) for call in read_calls)
+        broken = has_unread(text, parser, len(calls)) if calls else looks_broken(text, parser)
         return ReadCalls(found.content or "" if calls else text, calls, broken)
 
     return read

@@ -1,4 +1,4 @@
-"""What a worker's model was given, and whether it is there: in the parameters, and in what kernels made of them.
+"""Watch what a worker's model is given, and whether it is there: in the parameters, and in what kernels made of them.
 
     weights --noted--> model.load_weights --> parameters, kernel copies --read back--> compared
 
@@ -74,7 +74,7 @@ class LoadWatch:
         return sorted(name for name in self._comparable if self._holds(self._holders[name]) is False)
 
     def compared_share(self) -> float:
-        """How much of the parameters ``stale()`` knows about."""
+        """The share of the parameters that ``stale()`` knows about."""
         return len(self._comparable) / max(len(self._holders), 1)
 
     def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:

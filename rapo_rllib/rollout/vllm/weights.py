@@ -1,20 +1,27 @@
-"""The part of ``VLLMEngine`` that takes the policy's weights: whole, confirmed, and without anything of the version before.
+"""The weights of a ``VLLMEngine``: whole, confirmed, and without anything of the version before.
 
 From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
 error somebody caught, cannot end in a rollout with weights of no version.
+
+Requests that run meanwhile are ended, or they go on with the new weights: the scheduler is paused, the weights are swapped,
+and every running request computes all its tokens so far again. So each token is sampled by one version, given the whole
+history as that version sees it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.weights.digest import Digests, differing
 from rapo_rllib.weights.shared_memory import SharedWeights
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 logger = logging.getLogger(__name__)
 
@@ -23,34 +30,38 @@ _RESETS = 3  # tries to clear the prefix cache
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What an engine was given by its last load."""
+    """The weights that an engine was given by its last load."""
 
     received: Digests  # of the weights, or adapters, under the names they came with
     base: Digests  # in bfloat16, of the model on its disk that adapters were added to
     compared_share: float  # of its parameters that were found to hold what they were given; of others nobody knows
 
 
-class TakesWeights:
-    """Loads, confirms, and gives up weights; see ``worker.py`` for what happens in the workers."""
+class EngineWeights:
+    """Loads, confirms, and gives up an engine's weights; see ``worker.py`` for what happens in the workers.
 
-    # of the engine
-    _engine: Any
-    _in_process: bool  # the model is in this process
-    _steps_itself: bool  # the engine's core runs in a process of its own
-    _running: set[str]  # requests
-    abort: Any
+    Args:
+        engine: vLLM's.
+        in_process: the model is in this process.
+        steps_itself: the engine's core runs in a process of its own.
+        end_requests: ends all that run; returns how many there were. None: they go on with the new weights.
+    """
 
-    policy_version = 0
-    loaded = LoadReport({}, {}, 0.0)
-    _undefined = ""  # why the weights are no policy's
-    _asleep = False
-    _cache_asleep = False  # the weights are awake, their cache is not
+    def __init__(self, engine: LLMEngine, in_process: bool, steps_itself: bool, end_requests: Callable[[], int] | None) -> None:
+        self._engine, self._in_process, self._steps_itself = engine, in_process, steps_itself
+        self._end_requests = end_requests
+        self.version = 0  # of the policy's weights
+        self.loaded = LoadReport({}, {}, 0.0)
+        self._undefined = ""  # why the weights are no policy's
+        self._asleep = False
+        self._cache_asleep = False  # the weights are awake, their cache is not
 
-    def _check_weights(self) -> None:
+    def check(self) -> None:
+        """Raise ``EngineError`` unless the weights are a policy's."""
         if self._undefined:
             raise EngineError(f"{self._undefined}; it computes nothing before it has been given whole weights")
 
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    def load(self, weights: Mapping[str, Any], version: int) -> None:
         """Replace the policy's weights (checkpoint name -> tensor), or adapters, and forget every cached prefix."""
         if self._in_process:
             self._load("load_policy_weights", dict(weights), version)
@@ -59,21 +70,39 @@ class TakesWeights:
         shared = SharedWeights(unshared)
         try:
             shared.write(unshared.items())
-            self.load_weights_file(shared.path, version)
+            self.load_file(shared.path, version)
         finally:
             shared.close()
 
-    def load_weights_file(self, path: str, version: int) -> None:
+    def load_file(self, path: str, version: int) -> None:
         """The same for weights in a safetensors file, which every worker maps."""
         self._load("load_policy_weights_file", path, version)
 
     def _load(self, method: str, weights: Any, version: int) -> None:
-        self._undefined = f"the engine has not finished loading weight version {version}"
+        self._begin(f"the engine has not finished loading weight version {version}")
         self._engine.collective_rpc(method, args=(weights,))
-        self.confirm_weights(version)
+        self.confirm(version)
+
+    def _begin(self, undefined: str) -> None:
+        self._undefined = undefined
+        if self._end_requests is None:
+            self._core("pause_scheduler", "keep", False)
+
+    def _core(self, method: str, *arguments: Any) -> None:
+        """Call vLLM's core, which ``LLMEngine`` has no method for."""
+        client: Any = self._engine.engine_core
+        if hasattr(client, "call_utility"):  # it is another process
+            client.call_utility(method, *arguments)
+        else:
+            getattr(client.engine_core, method)(*arguments)
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are those of a version: not between the beginning of a load and its confirmation."""
+        return not self._undefined
 
     def _checked(self, version: int) -> LoadReport:
-        """What all workers hold now; raises unless that is what they were given."""
+        """Check that all workers hold what they were given, and report it."""
         settled = self._engine.collective_rpc("finalize_weights")
         report = LoadReport(settled[0][2], settled[0][3], 1.0)
         for missing, stale, received, base, share in settled:
@@ -112,11 +141,11 @@ class TakesWeights:
     def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
         """Call one of vLLM's own methods on every worker, as its weight transfer needs (``weights/vllm_transfer.py``)."""
         if method == "start_weight_update":
-            self._undefined = "the engine has not finished receiving weights"
+            self._begin("the engine has not finished receiving weights")
             self._engine.collective_rpc("begin_load")
         self._engine.collective_rpc(method, kwargs=dict(arguments))
 
-    def confirm_weights(self, version: int) -> None:
+    def confirm(self, version: int) -> None:
         """Say that the weights the workers were given are ``version``; forget every prefix of the version before.
 
         Raises:
@@ -127,13 +156,19 @@ class TakesWeights:
             self._engine.wake_up(["kv_cache"])
             self._cache_asleep = False
         self._forget_prefixes(version)
-        self.policy_version, self._undefined = version, ""
+        self._engine.collective_rpc("record_version", args=(version,))
+        if self._end_requests is None:
+            self._core("resume_scheduler")
+        self.version, self._undefined = version, ""
 
     def _forget_prefixes(self, version: int) -> None:
-        """vLLM forgets none, and says so by False, while any request holds blocks of its cache."""
-        if self._running:
-            logger.warning("%d requests still ran when weight version %d came; they are ended", len(self._running), version)
-            self.abort(list(self._running))
+        """vLLM forgets none, and says so by False, while any request holds blocks of its cache; it can take those back."""
+        if self._end_requests is None:
+            if not self._engine.reset_prefix_cache(reset_running_requests=True):
+                raise WeightSyncError(f"weight version {version}: the prefix cache could not be cleared under running requests")
+            return
+        if ended := self._end_requests():
+            logger.warning("%d requests still ran when weight version %d came; they were ended", ended, version)
         for _ in range(_RESETS):
             if self._engine.reset_prefix_cache():
                 return

@@ -1,4 +1,4 @@
-"""What runs inside every vLLM worker: exact weight loading and the record of its requests' tokens.
+"""The methods that run inside every vLLM worker: exact weight loading and the record of its requests' tokens.
 
 Mixed into vLLM's worker class by ``worker_extension_cls``, so that ``collective_rpc`` reaches it with one process or many.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rapo_rllib.models.lora import merged_weights
-from rapo_rllib.rollout.vllm.recorder import TokenRecord, TokenRecorder
+from rapo_rllib.rollout.vllm.late_values import TokenRecord
+from rapo_rllib.rollout.vllm.recorder import TokenRecorder
 from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.weights.digest import Digests, base_digests, cast, noted
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 SAMPLING_MODULE = "topk_topp_sampler"
 
@@ -33,7 +37,7 @@ class PolicyWorker:
     """Methods that ``VLLMEngine`` calls on each worker."""
 
     model_runner: Any
-    vllm_config: Any
+    vllm_config: VllmConfig
     _recorder: TokenRecorder
     _watch: LoadWatch | None = None
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
@@ -41,7 +45,7 @@ class PolicyWorker:
     _base: Digests | None = None  # of the model on this machine's disk that they are added to; read once
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
-        """What is loaded from now on are LoRA adapters: they are added to the model's weights on disk."""
+        """Take LoRA adapters from now on: they are added to the model's weights on disk."""
         self._merge = scaling, getattr(torch, base_dtype)
 
     def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -57,7 +61,7 @@ class PolicyWorker:
         self._loads().begin()
 
     def _loads(self) -> LoadWatch:
-        """What notes it; before the first load it finds out what can be compared."""
+        """The watch that notes it; before the first load it finds out what can be compared."""
         if self._watch is None:
             self._watch = LoadWatch(self.model_runner.get_model())
             self._watch.calibrate(self._base_weights())
@@ -121,9 +125,13 @@ class PolicyWorker:
         self._recorder.watch(sampling)
         return ""
 
-    def take_records(self, keys: Sequence[str]) -> list[dict[int, TokenRecord]]:
-        """Entropies and logprobs of finished requests, by response position."""
-        return self._recorder.take(keys)
+    def record_version(self, version: int) -> None:
+        """Tokens that are sampled from now on are of this version of the weights."""
+        self._recorder.version = version
+
+    def take_records(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
+        """Entropies, logprobs and versions of finished requests, by position in responses of ``lengths`` tokens."""
+        return self._recorder.take(keys, lengths)
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:

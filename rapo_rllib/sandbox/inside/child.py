@@ -19,7 +19,7 @@ _CPU_CLOCK = 2  # of clock ids made from process ids: the scheduler's own count
 
 
 class Parent(Protocol):
-    """What a child needs of the zygote that it was forked from."""
+    """The things of the zygote that a child forked from it needs."""
 
     jail: Jail
     orders: Orders | None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 
-def give(settings: Any) -> int:
+def give(settings: Mapping[str, Any]) -> int:
     """Settings as a file to be the stdin of a program; the caller closes it."""
     file = os.memfd_create("settings")
     with open(file, "w", encoding="utf-8", closefd=False) as writer:
@@ -16,10 +17,10 @@ def give(settings: Any) -> int:
     return file
 
 
-def take() -> Any:
+def take() -> dict[str, Any]:
     """The settings of this program, whose stdin is empty from then on."""
     with open(0, encoding="utf-8", closefd=False) as reader:
-        settings = json.load(reader)
+        settings: dict[str, Any] = json.load(reader)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -13,13 +13,14 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import mcp
+import pydantic
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED
 
-from rapo_rllib.services.credentials import secret_of
+from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
 T = TypeVar("T")
@@ -28,6 +29,10 @@ _END_S = 10.0  # for a server to end by itself, and then to be killed
 
 class ServerLostError(Exception):
     """The server died, hung, or was never there; the session is of no use any more."""
+
+
+class ServerHungError(ServerLostError):
+    """The server did not answer this call in time, which may be the call's fault; the session is given up."""
 
 
 class McpConnection:
@@ -43,9 +48,9 @@ class McpConnection:
 
     def __init__(self, options: McpOptions, timeout_s: float) -> None:
         self._options = options
+        self._http = None if options.url is None else HttpWatch(options.token_env)
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
-        self.hung = False  # a call was not answered in time, and the session given up: it may have been the caller's fault
         self._client: Any = None
         self._closing: asyncio.Event | None = None
         self.tools: list[mcp.Tool] = []
@@ -66,7 +71,8 @@ class McpConnection:
         """The whole life of the session, in one task, as ``mcp`` wants it."""
         self._closing, self._ready = asyncio.Event(), asyncio.Event()
         try:
-            async with self._transport() as server, mcp.Client(server) as client:
+            async with self._transport() as server, mcp.Client(server, mode=self._mode) as client:
+                self._check_session()
                 cursor = None
                 while True:
                     page = await client.list_tools(cursor=cursor)
@@ -94,11 +100,21 @@ class McpConnection:
             given = mcp.StdioServerParameters(**program, env=options.environment())
             yield mcp.stdio_client(given, errlog=self._log)
             return
-        import httpx2
-
-        token = secret_of(options.token_env)
-        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"} if token else {}) as client:
+        assert self._http is not None
+        async with self._http.client() as client:
             yield streamable_http_client(options.url, http_client=client)
+
+    @property
+    def _mode(self) -> Literal["legacy", "auto"]:
+        """Of the protocol: over HTTP its newest version has no sessions, by which a server says that it has lost a state."""
+        return "legacy" if self._http is not None and self._options.ends_with_session else "auto"
+
+    def _check_session(self) -> None:
+        if self._http is not None and self._options.ends_with_session and not self._http.has_session:
+            raise ConnectionError(
+                "it gives no session, so nothing would tell that it was started again without its state: serve it with "
+                "sessions, or say mcp.state: none if what it keeps outlives it"
+            )
 
     async def _started(self, timeout_s: float) -> None:
         while self._ready is None:
@@ -114,7 +130,8 @@ class McpConnection:
         """Call a tool; returns what ``mcp`` does.
 
         Raises:
-            ServerLostError: the server died meanwhile or before, or has not answered in time; its session ends.
+            ServerLostError: the server died meanwhile or before, or was given up for the call of another; its session ends.
+            ServerHungError: it has not answered this call in time.
             mcp.MCPError: the server refused the call.
         """
         if self.lost:
@@ -127,30 +144,36 @@ class McpConnection:
         call = asyncio.ensure_future(self._client.call_tool(tool, arguments))
         session = asyncio.wrap_future(self._task)
         await asyncio.wait([call, session], timeout=timeout_s, return_when="FIRST_COMPLETED")
-        self.hung = not call.done() and not session.done()
+        hung = not call.done() and not session.done()
+        forgotten = "" if self._http is None else self._http.forgotten
         why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:g} s"
         if call.done():
             try:
                 return call.result()
             except mcp.MCPError as error:
-                if error.code != CONNECTION_CLOSED:
+                if error.code != CONNECTION_CLOSED and not forgotten:
                     raise
-                why = "the server has died"
+                why = forgotten or "the server has died"
             except Exception as error:
                 why = f"the server cannot be reached: {error}"
         call.cancel()
         self._lost = self._lost or self._reason(ConnectionError(why))
         if self._closing is not None:
             self._closing.set()
-        raise ServerLostError(self._lost)
+        raise ServerHungError(self._lost) if hung else ServerLostError(self._lost)
 
     def _reason(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
+        if isinstance(error, pydantic.ValidationError):
+            faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+            return f"what it says of itself is not as the protocol has it: {'; '.join(faults)}"
         said = []
         if not self._log.closed:
             self._log.seek(0)
             said = self._log.read().strip().splitlines()
+        if self._http is not None and isinstance(error, mcp.MCPError) and self._http.problem:
+            return self._http.problem
         return f"{error}" + (f" (it wrote: {said[-1][:200]})" if said else "")
 
     def close(self) -> None:
@@ -158,6 +181,7 @@ class McpConnection:
         _loop().call_soon_threadsafe(self._end)
         with contextlib.suppress(Exception, CancelledError):
             self._task.result(_END_S)
+        self._task.cancel()  # of a server that did not answer to its end
         self._log.close()
 
     def _end(self) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
 from rapo_rllib.validation import refuse_unknown_keys
@@ -18,7 +19,7 @@ STATES = ("trajectory", "none")
 
 @dataclass(frozen=True)
 class McpOptions:
-    """How to reach a server, and what it keeps.
+    """Options of a server: the way to reach it, and what it keeps.
 
     Raises:
         ValueError: naming the key, its value and the fix; what may be a secret is not shown.
@@ -32,7 +33,7 @@ class McpOptions:
     url: str | None = None  # of a server over HTTP, in place of a command
     token_env: str | None = None  # variable with the token that goes to the URL as a bearer's
     only: tuple[str, ...] = ()  # names of tools that the policy sees; none: all
-    state: str = "trajectory"  # who shares a session: a trajectory's calls; with none all
+    state: str = "trajectory"  # what ends with a session: what a trajectory did there; none: nothing, so sessions are shared
     state_key: str | None = None  # an argument that keeps trajectories apart, filled in here; sessions are shared then
     state_end: str | None = None  # a tool that is called with a trajectory's state_key at its end, for the server to forget it
     sessions: int = 4  # that are shared, where they are
@@ -70,6 +71,18 @@ class McpOptions:
 
     def _check_secrets(self) -> None:
         check_address(self.url, f"{_KEY}.url", "name a variable in token_env")
+        named = [name for name, _ in parse_qsl(urlsplit(self.url or "").query) if _SECRET_NAME.search(name)]
+        named += [
+            arg.partition("=")[0] for arg in self.args if arg.startswith("-") and _SECRET_NAME.search(arg.partition("=")[0])
+        ]
+        if named:
+            instead = "name a variable in token_env" if self.url else "let the program read a variable, and name it in env_from"
+            raise ValueError(
+                f"{_KEY}.{'url' if self.url else 'args'}: {named[0]} (its value is not shown): what stands in a job reaches "
+                f"results, checkpoints and loggers. Take it out, and {instead}"
+            )
+        if self.env is not None and not isinstance(self.env, Mapping):
+            raise ValueError(f"{_KEY}.env = {self.env!r}: must be a mapping of variables to texts")
         for name, value in (self.env or {}).items():
             if not isinstance(value, str):
                 raise ValueError(f"{_KEY}.env.{name} = {value!r}: must be a text")
@@ -95,13 +108,23 @@ class McpOptions:
 
     @property
     def shown(self) -> str:
-        """What messages call the server."""
-        return self.url or " ".join([str(self.command), *self.args])
+        """The name of the server in messages."""
+        return self.url.partition("?")[0] if self.url else " ".join([str(self.command), *self.args])
 
     @property
     def is_shared(self) -> bool:
         """Whether trajectories share sessions."""
         return self.state == "none" or self.state_key is not None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a server may keep what a trajectory did."""
+        return self.state != "none" or self.state_key is not None
+
+    @property
+    def ends_with_session(self) -> bool:
+        """Whether what it keeps is lost with its session, so that the trajectory must begin anew."""
+        return self.state != "none"
 
     def environment(self) -> dict[str, str]:
         """Variables of the program beside the few that all programs get."""

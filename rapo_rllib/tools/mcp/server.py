@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.tools.mcp.connection import McpConnection, ServerLostError
+from rapo_rllib.tools.mcp.connection import McpConnection, ServerHungError, ServerLostError
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
 
 
 class McpServer:
-    """What several trajectories call.
+    """The session that several trajectories call.
 
     Without ``state`` (or with a ``state_key``) they share up to ``sessions`` sessions, else each has one of its own. A session
     that was lost is replaced at the next call that may have another.
@@ -29,8 +29,8 @@ class McpServer:
 
     def __init__(self, options: McpOptions) -> None:
         self.options = options
-        self._lock = threading.Lock()
-        self._next = 0
+        self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
+        self._next, self._beginning = 0, 0
         try:
             first = McpConnection(options, options.start_timeout_s)
         except ServerLostError as error:
@@ -45,25 +45,45 @@ class McpServer:
 
     def acquire(self, timeout_s: float) -> McpConnection:
         """A session that is alive. Raises ``ServerLostError`` if none can be begun in time."""
-        with self._lock:
-            for lost in [one for one in self._open if one.lost]:
-                self._open.remove(lost)
-                logger.warning("MCP server %r: a session was lost, another takes its place", self.options.shown)
-            if not self.options.is_shared and self._open:
-                return self._open.pop()
-            if self.options.is_shared and len(self._open) >= self.options.sessions:
-                self._next += 1
-                return self._open[self._next % len(self._open)]
-        made = McpConnection(self.options, min(timeout_s, self.options.start_timeout_s))
         if self.options.is_shared:
-            with self._lock:
-                self._open.append(made)
+            return self._shared(time.monotonic() + timeout_s)
+        with self._changed:
+            self._drop_lost()
+            if self._open:
+                return self._open.pop()
+        return McpConnection(self.options, min(timeout_s, self.options.start_timeout_s))
+
+    def _shared(self, deadline: float) -> McpConnection:
+        """One of up to ``sessions``: who comes while the last of them begin waits for one."""
+        with self._changed:
+            self._drop_lost()
+            while len(self._open) + self._beginning >= self.options.sessions:
+                if self._open:
+                    self._next += 1
+                    return self._open[self._next % len(self._open)]
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise ServerLostError("no session has begun in time")
+            self._beginning += 1
+        made = None
+        try:
+            made = McpConnection(self.options, min(max(deadline - time.monotonic(), 0.1), self.options.start_timeout_s))
+        finally:
+            with self._changed:
+                self._beginning -= 1
+                self._open += [] if made is None else [made]
+                self._changed.notify_all()
         return made
+
+    def _drop_lost(self) -> None:
+        for lost in [one for one in self._open if one.lost]:
+            self._open.remove(lost)
+            _close_soon(lost)
+            logger.warning("MCP server %r: a session was lost, another takes its place", self.options.shown)
 
     def release(self, connection: McpConnection, key: str) -> None:
         """A trajectory ended: its own session ends with it, for nobody may see what it left there; or its state of that key."""
         if not self.options.is_shared:
-            threading.Thread(target=connection.close, daemon=True, name="rapo-mcp-close").start()
+            _close_soon(connection)
         elif self.options.state_end is not None:
             threading.Thread(target=self._forget, args=(connection, key), daemon=True, name="rapo-mcp-close").start()
 
@@ -84,13 +104,15 @@ class McpServer:
 class McpSession:
     """The calls of one trajectory, to all tools of a server.
 
-    A server that keeps state and dies has forgotten what the trajectory did, so that it must begin anew. One that hangs at a
-    call may do so because of the call: this one and all later ones fail. Without state another session is called.
+    A server that keeps state and dies has forgotten what the trajectory did, so that it must begin anew. So do those that share
+    a session with a call at which the server hangs. It may hang because of the call: that trajectory goes on, and this call of
+    it and all later ones fail. Without state another session is called.
     """
 
     def __init__(self, server: McpServer) -> None:
         self._server, self._key = server, uuid.uuid4().hex
         self._connection: McpConnection | None = None
+        self.hung = False  # the server did not answer a call of this trajectory
 
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
         """Call a tool.
@@ -99,9 +121,8 @@ class McpSession:
         or the server died with its state.
         """
         options, deadline = self._server.options, time.monotonic() + timeout_s
-        keeps_state = options.state != "none" or options.state_key is not None
         try:
-            if self._connection is None or (self._connection.lost and not keeps_state):
+            if self._connection is None or (self._connection.lost and not options.ends_with_session):
                 self._connection = self._server.acquire(timeout_s)
         except ServerLostError as error:
             raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
@@ -110,13 +131,14 @@ class McpSession:
         try:
             return self._connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
         except ServerLostError as error:
-            if keeps_state and not self._connection.hung:
+            self.hung = self.hung or isinstance(error, ServerHungError)
+            if options.ends_with_session and not self.hung:
                 raise ToolError(f"MCP server {options.shown!r} was lost, with the state of the trajectory: {error}") from error
             raise
 
     def fork(self) -> McpSession:
         """Another for a trajectory that branches. Raises ``ToolError`` where a server would have to copy its state."""
-        if self._server.options.state == "none" or self._connection is None:
+        if not self._server.options.keeps_state or self._connection is None:
             return McpSession(self._server)
         raise ToolError(f"MCP server {self._server.options.shown!r} keeps state, which cannot be copied")
 
@@ -150,6 +172,11 @@ def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
     if key is not None and not any(key in tool.input_schema.get("properties", {}) for tool in shown):
         raise ValueError(f"{where}: no tool has an argument {key!r} (mcp.state_key): leave it out")
     return shown
+
+
+def _close_soon(connection: McpConnection) -> None:
+    """On a thread of its own: a server may take its time to end."""
+    threading.Thread(target=connection.close, daemon=True, name="rapo-mcp-close").start()
 
 
 def _close_all(connections: list[McpConnection]) -> None:

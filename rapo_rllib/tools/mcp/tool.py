@@ -85,7 +85,7 @@ class McpToolSession:
 
 
 def text_of(result: Any) -> str:
-    """What the policy reads: texts, and the kind of everything else; structured content where there is nothing else."""
+    """An answer as the policy reads it: texts, the kind of everything else, else structured content."""
     pieces = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
     if not pieces and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -93,7 +93,7 @@ def text_of(result: Any) -> str:
 
 
 def _unreadable(arguments: Mapping[str, Any]) -> str:
-    """What would end the session, with all trajectories that share it: half a character cannot be sent."""
+    """The fault of arguments with half a character: it cannot be sent, and would end the session of all trajectories."""
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

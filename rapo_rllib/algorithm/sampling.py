@@ -1,0 +1,136 @@
+"""The groups of each training step: from the engine of this process, or streamed from those of others.
+
+cursor --questions--> env runners --groups--> mixed with off-policy trajectories --> kept, or replaced by others
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ray.rllib.utils.schedules.scheduler import Scheduler
+
+from rapo_rllib.batching.credit import group_has_signal
+from rapo_rllib.batching.off_policy import OffPolicyMixing
+from rapo_rllib.buffer.layered import BufferView
+from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.dispatch import sample_questions
+from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.env_runner.stream.calls import Conditions
+from rapo_rllib.env_runner.stream.ledger import QuestionLedger
+from rapo_rllib.env_runner.stream.sampler import StreamSampler
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.settings import Settings
+from rapo_rllib.types import Question, TrajectoryGroup
+
+
+class Sampling:
+    """What is sampled, with which chance of a retrieval, from which buffer.
+
+    Args:
+        settings: of the job.
+        cursor: of the questions.
+        mixing: of off-policy trajectories into groups; None: nothing is mixed in.
+        buffer_view: the buffer as it is now; it returns None where the driver adds nothing to it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        cursor: QuestionCursor,
+        mixing: OffPolicyMixing | None,
+        buffer_view: Callable[[], BufferView | None],
+    ) -> None:
+        self._settings, self._cursor, self._mixing, self._buffer_view = settings, cursor, mixing, buffer_view
+        chance: Any = settings.rollout.retrieval_prob
+        self._chance, self._env_steps = Scheduler(fixed_value_or_schedule=chance, framework="torch"), 0
+        self._failures = RetrievalFailures(settings.run.max_retrieval_failure_share, settings.buffer.uri)
+        self._group: Any = None
+        self._restore: Callable[[], Any] = lambda: None
+        self._stream: StreamSampler | None = None  # of env runners in processes of their own
+
+    def start(self, env_runner_group: Any, restore: Callable[[], Any]) -> None:
+        """Take RLlib's env runners; ``restore`` brings restarted ones back with the current weights."""
+        self._group, self._restore = env_runner_group, restore
+        if env_runner_group.local_env_runner is not None:
+            env_runner_group.local_env_runner.own_questions.cursor = self._cursor
+        if not self._settings.rllib.num_env_runners:
+            return
+        update = self._settings.update
+        rounds = update.max_sampling_rounds if update.dynamic_sampling else 1
+        waits = update.stale_groups == "wait"
+        ledger = QuestionLedger(self._cursor, update.questions_per_step, update.max_staleness, waits, rounds)
+        sizes = (self._settings.engine.max_num_seqs, self._settings.rollout.group_size)
+        self._stream = StreamSampler(env_runner_group, ledger, *sizes, restore, self._settings.rllib.sample_timeout_s)
+
+    @property
+    def retrieval_prob(self) -> float:
+        """The chance of a retrieval now."""
+        return float(self._chance.get_current_value())
+
+    def take(self) -> SampleResult:
+        """The groups of one training step."""
+        if self._stream is not None:
+            return self._take_streamed(self._stream)
+        roll_out = partial(self._roll_out, retrieval_prob=self.retrieval_prob, env_steps=self._env_steps)
+        return sample_batch(roll_out, self._cursor, self._settings.update, self._settings.objective)
+
+    def reached(self, env_steps: int) -> None:
+        """Move the schedules to the generated steps that the training has sampled so far."""
+        self._chance.update(timestep=env_steps)
+        self._env_steps = env_steps
+
+    def set_version(self, version: int) -> None:
+        """Count staleness from these weights, which every engine has confirmed."""
+        if self._stream is not None:
+            self._stream.set_version(version)
+
+    def end_update(self) -> None:
+        """Let the groups go that were trained on."""
+        if self._stream is not None:
+            self._stream.end_update()
+
+    def cursor_state(self) -> dict[str, Any]:
+        """Where the cursor stands, with the questions that were handed out and are not trained on: they are asked again."""
+        return self._cursor.get_state(() if self._stream is None else self._stream.untrained)
+
+    def forget(self) -> None:
+        """Give up what is under way: the run goes on from another state."""
+        if self._stream is not None:
+            self._stream.forget()
+
+    def close(self) -> None:
+        """Stop asking env runners."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _take_streamed(self, stream: StreamSampler) -> SampleResult:
+        update, objective = self._settings.update, self._settings.objective
+
+        def accepts(group: TrajectoryGroup) -> bool:
+            return not update.dynamic_sampling or group_has_signal(group, objective)
+
+        now = Conditions(self.retrieval_prob, self._env_steps, self._buffer_view())
+        result = stream.take(now, lambda group: self._mixed([group])[0], accepts)
+        self._failures.add(result.stats)
+        return result
+
+    def _roll_out(self, questions: list[Question], retrieval_prob: float, env_steps: int) -> SampleResult:
+        result = sample_questions(
+            self._group,
+            questions,
+            restore=self._restore,
+            timeout_s=self._settings.rllib.sample_timeout_s,
+            retrieval_prob=retrieval_prob,
+            env_steps=env_steps,
+            buffer_view=self._buffer_view(),
+        )
+        result.retrieval_prob = retrieval_prob
+        self._failures.add(result.stats)
+        result.groups = self._mixed(result.groups)
+        return result
+
+    def _mixed(self, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return groups if self._mixing is None else self._mixing.mixed(groups)

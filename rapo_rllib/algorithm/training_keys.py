@@ -1,0 +1,116 @@
+"""The keys of ``RAPOConfig.training`` with their types. `rllib config typing` makes this file of `rapo_rllib/settings/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class TrainingKeys(TypedDict, total=False):
+    """RAPO's own keys, then those that RLlib's ``training`` has."""
+
+    model: Mapping[str, Any]
+    engine: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+    step_trace_buffer: Mapping[str, Any]
+    warm_start: Mapping[str, Any] | None
+    group_size: int
+    num_hybrid: int
+    retrieval_prob: float | Sequence[Any]
+    retrieval_level: Literal["step", "trajectory"]
+    retrieval_query: Literal["history", "generated"]
+    retrieval_budget: Literal["response", "prompt_and_response"]
+    retrieval_noise: float
+    retrieval_quality: Literal["fall", "rise", "none", "oracle", "counterfactual"]
+    rollout_schedule: Literal["continuous", "lockstep"]
+    temperature: float
+    max_prompt_tokens: int
+    max_response_tokens: int
+    max_step_tokens: int | None
+    max_tool_calls: int
+    max_steps: int | None
+    tool_workers: int | None
+    step_timeout_s: float
+    env_retries: int
+    entropy_top_k: int | None
+    branching: Mapping[str, Any] | None
+    retrieval_advantage_weight: float
+    importance_shaping_weight: float
+    retrieval_credit: Literal["trajectory", "step"]
+    credit: Literal["trajectory", "step", "turn", "gigpo"]
+    step_discount: float
+    turn_advantage_weight: float
+    turn_baseline: Literal["group", "reached"]
+    state_advantage_weight: float
+    step_comparison: Literal["none", "implicit", "inverse"]
+    step_comparison_weight: float
+    step_preference_beta: float
+    step_reward_bound: float
+    discriminator_inertia: float
+    shaping_order: Literal["before_clip", "after_clip"]
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    clip_mode: Literal["hard", "gradient_preserving"]
+    importance_level: Literal["token", "sequence", "sequence_token"]
+    kl_coeff: float
+    loss_aggregation: Literal["trajectory", "token", "constant"]
+    overlong_buffer_share: float
+    overlong_penalty: float
+    mask_truncated: bool
+    off_policy_shaping: float | None
+    shown_steps: Literal["context", "removed", "imitated", "own"]
+    normalize_std: bool
+    advantage_epsilon: float
+    retrieval_baseline: Literal["none", "on_policy"]
+    retrieval_timing: Literal["high_entropy", "low_entropy", "none"]
+    step_entropy_tokens: int | None
+    step_entropy_reduction: Literal["mean", "sum"]
+    importance_cap: float | None
+    branch_advantage: Literal["soft", "hard"]
+    questions_per_step: int
+    dynamic_sampling: bool
+    max_sampling_rounds: int
+    num_minibatches: int
+    max_tokens_per_micro_batch: int
+    old_logprobs: Literal["auto", "rollout", "learner"]
+    weight_decay: float
+    adam_betas: Sequence[Any]
+    max_consecutive_nan: int
+    learner_num_threads: int | None
+    learner_parallelism: Literal["ddp", "fsdp"]
+    weight_transfer: Literal["auto", "object_store", "nccl", "ipc"]
+    max_staleness: int
+    stale_groups: Literal["drop", "wait"]
+    canary_tolerance: float | None
+    off_policy_trajectories: int
+    off_policy_source: Literal["expert", "replay"]
+    replay_per_question: int
+    replay_choice: Literal["newest", "value"]
+    replay_capacity: int
+    preset: Any
+    buffer_growth: Literal["none", "successful", "advantage"]
+    max_retrieval_failure_share: float
+    export_with_checkpoints: bool
+    evaluate_before_training: bool
+    transcripts: bool
+    transcripts_to_keep: int | None
+    time_budget_s: float | None
+    add_default_connectors_to_learner_pipeline: Any
+    gamma: Any
+    grad_clip: Any
+    grad_clip_by: Any
+    learner_class: Any
+    learner_config_dict: Any
+    learner_connector: Any
+    lr: Any
+    max_requests_in_flight_per_aggregator_actor: Any
+    max_requests_in_flight_per_sampler_worker: Any
+    minibatch_size: Any
+    num_aggregator_actors_per_learner: Any
+    num_epochs: Any
+    num_sgd_iter: Any
+    optimizer: Any
+    shuffle_batch_per_epoch: Any
+    train_batch_size: Any
+    train_batch_size_per_learner: Any

@@ -1,0 +1,50 @@
+"""Files of a trial beside its results: transcripts of iterations and evaluations, and the batch that ended a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
+from rapo_rllib.errors import NotFiniteError
+from rapo_rllib.monitoring.transcripts import HELD_OUT, write_iteration, write_transcripts
+from rapo_rllib.settings import Settings
+from rapo_rllib.types import TrajectoryGroup
+
+
+def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
+    """A folder of an algorithm's trial, and the file system it is on; Tune's working directory of a trial is not kept."""
+    storage = algorithm._storage  # Tune's ``StorageContext``; None outside Tune
+    return (
+        (f"{algorithm.logdir}/{name}", None)
+        if storage is None
+        else (f"{storage.trial_fs_path}/{name}", storage.storage_filesystem)
+    )
+
+
+def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -> None:
+    """Write this iteration's trajectories, where ``transcripts`` asks for it."""
+    settings: Settings = algorithm.settings
+    if settings.run.transcripts:
+        folder, filesystem = trial_folder(algorithm, "transcripts")
+        keep = settings.run.transcripts_to_keep
+        write_iteration(folder, algorithm.iteration + 1, groups, filesystem, settings.objective, keep)
+
+
+def write_held_out(algorithm: Any, groups: Sequence[TrajectoryGroup], version: int) -> None:
+    """Write the trajectories of an evaluation of the weights ``version``, where ``transcripts`` asks for it."""
+    settings: Settings = algorithm.settings
+    if settings.run.transcripts:
+        folder, filesystem = trial_folder(algorithm, HELD_OUT)
+        write_transcripts(folder, f"version_{version:05d}.jsonl", groups, filesystem, settings.objective)
+
+
+def keep_not_finite(
+    algorithm: Any, batch: TrainingBatch, groups: Sequence[TrajectoryGroup], error: NotFiniteError
+) -> NotFiniteError:
+    """Write a batch that was not finite, and its trajectories; returns the error that names them."""
+    folder, filesystem = trial_folder(algorithm, "not_finite")
+    name = f"iteration_{algorithm.iteration + 1:05d}"
+    path = save_batch(folder, f"{name}.pt", batch, filesystem)
+    write_transcripts(folder, f"{name}.jsonl", groups, filesystem, algorithm.settings.objective)
+    return NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.")

@@ -1,0 +1,89 @@
+"""The parts of an env runner, as its settings say: engine, rollout loop, what it reads of the buffer, recorder of episodes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rapo_rllib.config.question_source import QuestionSource
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.models.devices import check_device, cuda_problem
+from rapo_rllib.models.loading import load_tokenizer, resolve_model
+from rapo_rllib.settings import Settings
+from rapo_rllib.weights.sync import VLLM_TRANSFERS
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from rapo_rllib.buffer.layered import LayeredBuffer
+    from rapo_rllib.env_runner.recording import EpisodeRecorder
+    from rapo_rllib.rollout.loop import RolloutLoop
+    from rapo_rllib.rollout.vllm.engine import VLLMEngine
+
+logger = logging.getLogger(__name__)
+
+
+def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
+    """A vLLM engine of the policy.
+
+    Args:
+        settings: of the job.
+        seed: of what has no seed of its own.
+        evaluates: for held-out questions alone; such an engine does not go on while weights change.
+    """
+    check_device("num_gpus_per_env_runner", settings.rllib.num_gpus_per_env_runner, cuda_problem())
+    from rapo_rllib.rollout.vllm.engine import VLLMEngine
+
+    model, rollout, transfer = settings.model, settings.rollout, settings.update.weight_transfer
+    return VLLMEngine(
+        resolve_model(model.name_or_path),
+        settings.engine,
+        max_model_len=rollout.max_prompt_tokens + rollout.max_response_tokens,
+        seed=seed,
+        weight_transfer=transfer if transfer in VLLM_TRANSFERS else None,
+        trained=model,
+        keeps_running=settings.update.max_staleness > 0 and not evaluates,
+    )
+
+
+def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, layers: LayeredBuffer | None) -> RolloutLoop:
+    """The rollout loop over engine, environments and buffer; without one it does not retrieve."""
+    from rapo_rllib.env_runner.retrieval import make_retriever
+    from rapo_rllib.protocol.make import make_protocol
+    from rapo_rllib.rollout.env_calls import EnvPool, check_copies
+    from rapo_rllib.rollout.loop import RolloutLoop
+    from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
+
+    make_env = source.env_maker()
+    probe = make_env()
+    if settings.rollout.branching is not None or settings.rollout.retrieval_quality == "counterfactual":
+        check_copies(probe)
+    chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
+    probe.close()
+    envs = EnvPool(make_env, settings.protocol.answer_tag)
+    retriever = None if layers is None else make_retriever(settings, layers)
+    return RolloutLoop(engine, chat, envs, settings.rollout, retriever, seed=settings.rllib.seed)
+
+
+def open_layers(settings: Settings) -> LayeredBuffer:
+    """The Step-Trace Buffer, and what the policy adds to it."""
+    from rapo_rllib.buffer.layered import LayeredBuffer
+    from rapo_rllib.buffer.store import StepTraceBuffer
+
+    buffer = StepTraceBuffer(settings.buffer)
+    try:
+        buffer.prepare()
+    except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
+        logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
+    return LayeredBuffer(buffer)
+
+
+def make_recorder(config: AlgorithmConfig, worker_index: int, source: QuestionSource) -> EpisodeRecorder | None:
+    """RLlib's recording of episodes, where ``output`` asks for it; its folder has the environment's name."""
+    if not config.output:
+        return None
+    from rapo_rllib.env_runner.recording import EpisodeRecorder
+
+    env = source.env_maker()()
+    env.close()
+    return EpisodeRecorder(config, worker_index, type(env.unwrapped).__name__.lower())

@@ -1,0 +1,1 @@
+"""Rollouts that nobody waits for: questions to engines as they free up, groups back as they are complete."""

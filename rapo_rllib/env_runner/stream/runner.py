@@ -1,0 +1,70 @@
+"""The env runner's side of a streamed rollout: orders in, complete groups out; what is under way stays in the engine between.
+
+An actor does one thing at a time. New weights are loaded, and held-out questions are asked, between two orders; trajectories
+under way go on with the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rapo_rllib.buffer.layered import BufferView
+from rapo_rllib.env_runner.episodes import EpisodeObserver
+from rapo_rllib.env_runner.stream.calls import Answer, Order
+from rapo_rllib.rollout.stream import RolloutStream
+from rapo_rllib.rollout.unaided import add_unaided
+from rapo_rllib.types import Question, TrajectoryGroup
+
+_PAUSE_S = 0.02  # while the weights are on their way
+
+
+class RunnerStream:
+    """Groups under way on one env runner.
+
+    Args:
+        env_runner: the ``RAPOEnvRunner``.
+        observer: makes episodes of them, where somebody listens or records; None: nobody does.
+    """
+
+    def __init__(self, env_runner: Any, observer: EpisodeObserver | None) -> None:
+        self._env_runner, self._observer = env_runner, observer
+        self._stream = RolloutStream(env_runner.loop, observer)
+        self._view: BufferView | None = None
+        self._waiting: list[tuple[int, Question]] = []  # for whole weights
+
+    def work(self, order: Order) -> Answer:
+        """Do what an order says.
+
+        Raises:
+            EngineError: the engine broke.
+        """
+        runner, stream = self._env_runner, self._stream
+        stream.give_up(order.given_up)
+        self._waiting = [(place, question) for place, question in self._waiting if place not in order.given_up]
+        self._waiting += order.questions
+        complete: list[tuple[int, TrajectoryGroup]] = []
+        if not runner.engine.weights.whole:
+            time.sleep(_PAUSE_S)
+        elif runner.policy_version < order.least_version:  # it was started anew, and knows nothing of this training
+            self._waiting = []
+        else:
+            self._set_view(order.conditions.buffer_view)
+            waiting, self._waiting = self._waiting, []
+            stream.begin(waiting, order.conditions.retrieval_prob, order.conditions.env_steps)
+            complete = stream.advance(order.seconds)
+        groups = [group for _, group in complete]
+        add_unaided(groups, runner.settings.objective.shown_steps, runner.loop.chat)
+        if self._observer is not None and groups:
+            runner.hand_on(self._observer.take(groups))
+        logged = [] if self._observer is None else [runner.metrics.reduce()]
+        under_way = [*stream.under_way, *(place for place, _ in self._waiting)]
+        stats, num_requests = stream.stats.take(), runner.engine.num_unfinished
+        name, version = runner.engine_name().unique, runner.policy_version
+        return Answer(name, version, complete, under_way, num_requests, stats, logged)
+
+    def _set_view(self, view: BufferView | None) -> None:
+        """On the thread that searches: a search that is under way has the buffer to itself."""
+        if view is not None and view is not self._view and self._env_runner.loop.retriever is not None:
+            self._env_runner.loop.search_thread.submit(self._env_runner.set_buffer_view, view).result()
+            self._view = view

@@ -1,0 +1,139 @@
+"""One WebSocket with an OpenEnv server: messages out, answers in, each within a deadline.
+
+{"type": "reset", "data": {"seed": 3}}, {"type": "step", "data": {the action}}, {"type": "close"}
+{"type": "observation", "data": {"observation": {...}, "reward": 0.5, "done": false}}, {"type": "error", "data": {...}}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_REFUSED = "VALIDATION_ERROR"
+_CAPACITY = "CAPACITY_REACHED"
+_MAX_BYTES = 64 * 2**20
+_CLOSE_S = 1.0  # for a server to say goodbye
+
+
+class ServerError(Exception):
+    """The server died, hung, refused or told nonsense: the session is of no use any more."""
+
+
+class RefusedActionError(Exception):
+    """The server's environment takes no such action; the session goes on."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A server's description of its environment."""
+
+    observation: Mapping[str, Any]
+    reward: float
+    done: bool
+
+
+class OpenEnvSession:
+    """A session, in which the server keeps an environment.
+
+    Args:
+        address: ``ws://host:port/ws``.
+        token: goes to the server as a bearer's, if there is one.
+        timeout_s: until the server must have taken the connection.
+
+    Raises:
+        ServerError: it did not, and why.
+    """
+
+    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+        from websockets.exceptions import WebSocketException
+        from websockets.sync.client import connect
+
+        self._open = contextlib.ExitStack()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            self._socket = self._open.enter_context(
+                connect(
+                    address,
+                    additional_headers=headers,
+                    open_timeout=timeout_s,
+                    max_size=_MAX_BYTES,
+                    proxy=None,
+                    close_timeout=_CLOSE_S,
+                )
+            )
+        except (OSError, WebSocketException) as error:
+            raise ServerError(f"the server cannot be reached: {error}") from error
+
+    def ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> Told:
+        """Send ``reset`` or ``step`` and wait for what the environment says.
+
+        Raises:
+            ServerError: no answer in time, or one that is none; the session has ended.
+            RefusedActionError: the action has not the form that the environment wants.
+        """
+        from websockets.exceptions import ConnectionClosed, WebSocketException
+
+        try:
+            with contextlib.suppress(ConnectionClosed):  # a server that refuses says why, and closes
+                self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
+            raw = self._socket.recv(timeout=timeout_s)
+        except TimeoutError as error:
+            self.close(patient=False)  # a late answer would be taken for that of the next message
+            raise ServerError(f"the server has not answered within {timeout_s:g} s") from error
+        except (OSError, WebSocketException) as error:
+            raise ServerError(f"the server has died, or ended the session: {error}") from error
+        try:
+            return _read(raw)
+        except ServerError:
+            self.close(patient=False)
+            raise
+
+    def close(self, patient: bool = True) -> None:
+        """End the session; may be called twice."""
+        from websockets.exceptions import WebSocketException
+
+        if patient:
+            with contextlib.suppress(OSError, WebSocketException):
+                self._socket.send(json.dumps({"type": "close"}))
+        with contextlib.suppress(OSError, WebSocketException):
+            self._open.close()
+
+
+def _read(raw: str | bytes) -> Told:
+    try:
+        message = json.loads(raw)
+        kind, data = message["type"], message["data"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ServerError(f"the server sent no message of OpenEnv: {_cut(raw)}") from error
+    if kind == "error" and isinstance(data, Mapping):
+        raise _error(data)
+    if kind != "observation" or not isinstance(data, Mapping) or not isinstance(data.get("observation"), Mapping):
+        raise ServerError(f"the server sent no observation: {_cut(raw)}")
+    reward, done = data.get("reward"), data.get("done", False)
+    if not isinstance(reward, int | float | None) or not isinstance(done, bool) or (reward or 0.0) != (reward or 0.0):
+        raise ServerError(f"the server sent no reward, a number, or no done, true or false: {_cut(raw)}")
+    return Told(data["observation"], float(reward or 0.0), done)
+
+
+def _error(data: Mapping[str, Any]) -> Exception:
+    code, message = data.get("code"), data.get("message", "")
+    if code == _REFUSED:
+        return RefusedActionError(_reasons(data) or str(message))
+    advice = (
+        "; start it with more sessions (max_concurrent_envs), or run fewer trajectories at once" if code == _CAPACITY else ""
+    )
+    return ServerError(f"the server's environment failed: {message} ({code}){advice}")
+
+
+def _reasons(data: Mapping[str, Any]) -> str:
+    """The faults, each with its field."""
+    errors = data.get("errors")
+    found = [error for error in errors if isinstance(error, Mapping)] if isinstance(errors, list) else []
+    return "; ".join(f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in found)
+
+
+def _cut(raw: str | bytes) -> str:
+    return repr(raw[:200])

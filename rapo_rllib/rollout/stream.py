@@ -1,0 +1,96 @@
+"""A rollout without an end: questions come while others are under way, and groups leave as they are complete.
+
+    begin(questions) --> trajectories under way --advance--> complete groups
+                              |  weights may change between two calls of ``advance``
+
+``RolloutLoop.run`` waits for all of its questions. Here nobody waits: whoever drives the stream gives it work as it has room,
+and between two calls the engine may be given new weights. A trajectory then goes on with these, and knows for each of its
+tokens which version wrote it (``Trajectory.token_versions``). A group that has become too old is given up, and counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from rapo_rllib.rollout.group import RolloutGroup
+from rapo_rllib.rollout.loop import Observer, RolloutLoop, Run
+from rapo_rllib.rollout.stats import RolloutStats
+from rapo_rllib.types import Question, TrajectoryGroup
+
+
+class RolloutStream:
+    """Groups under way on one engine.
+
+    Args:
+        loop: engine, environments, retriever; runs of its own may come between two calls of ``advance``.
+        observer: told of every trajectory.
+    """
+
+    def __init__(self, loop: RolloutLoop, observer: Observer | None = None) -> None:
+        self._loop = loop
+        self.stats = RolloutStats()
+        self._run = Run(loop, self.stats, self._note_end, observer, one_version=False)
+        self._groups: dict[int, RolloutGroup] = {}
+        self._some_ended = False  # trajectories, since it was looked for complete groups
+        self._copies: Counter[str] = Counter()  # of the questions that this version of the weights was asked
+        self._copies_of = -1
+
+    @property
+    def under_way(self) -> list[int]:
+        """Places of the questions whose groups are not complete."""
+        return list(self._groups)
+
+    def begin(self, places: Iterable[tuple[int, Question]], retrieval_prob: float, env_steps: int | None = None) -> None:
+        """Begin a group for each question; its place in the order of the training is its name here."""
+        plan = self._loop.plan(retrieval_prob, env_steps=env_steps)
+        if plan.policy_version != self._copies_of:
+            self._copies, self._copies_of = Counter(), plan.policy_version
+        for place, question in places:
+            self._copies[question.id] += 1
+            copies = self._copies[question.id]
+            label = question.id if copies == 1 else f"{question.id}#{copies}"
+            group = RolloutGroup(f"{plan.policy_version}/{label}", question, plan, self.stats)
+            self._groups[place] = group
+            self._run.begin(group)
+
+    def give_up(self, places: Iterable[int]) -> None:
+        """Drop groups that are not complete; one that is, or is not known, is left alone."""
+        for place in places:
+            group = self._groups.pop(place, None)
+            if group is not None:
+                self._run.give_up(group)
+                group.discard()
+
+    def advance(self, seconds: float) -> list[tuple[int, TrajectoryGroup]]:
+        """Go on until a group is complete, for about ``seconds`` at most; returns complete groups with their places.
+
+        Raises:
+            EngineError: the engine broke; nothing of the stream is left.
+        """
+        started, waited = time.monotonic(), self._run.waited_s
+        try:
+            while not (complete := self._complete()) and self._groups and time.monotonic() - started < seconds:
+                self._run.tick()
+        except BaseException:
+            self.close()
+            raise
+        self.stats.seconds += time.monotonic() - started
+        self.stats.idle_s += self._run.waited_s - waited
+        return complete
+
+    def _note_end(self) -> None:
+        self._some_ended = True
+
+    def _complete(self) -> list[tuple[int, TrajectoryGroup]]:
+        if not self._some_ended:
+            return []
+        self._some_ended = False
+        places = [place for place, group in self._groups.items() if group.is_complete]
+        return [(place, self._groups.pop(place).close()) for place in places]
+
+    def close(self) -> None:
+        """Leave nothing under way."""
+        self._groups.clear()
+        self._run.abort()

@@ -1,0 +1,70 @@
+"""The simulation of schedules: small cases with known answers. Nothing is timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from schedule_parts.engines import SimulatedEngine, Speed
+from schedule_parts.lengths import Drawn, recorded
+from schedule_parts.training import Job, Schedule, SimulatedTraining
+
+SPEED = Speed(base_s=1.0, per_sequence_s=0.5, capacity=2)
+
+
+def test_sequences_share_an_engine() -> None:
+    engine = SimulatedEngine(SPEED)
+    for number, tokens in enumerate((2, 4, 3)):
+        engine.submit(number, tokens)
+    assert (engine.load, engine.next_event()) == (3, 4.0)  # two run, 2 s a token
+    engine.go_to(4.0)
+    assert engine.finished() == [0] and engine.next_event() == 8.0  # the third has come in: it needs 3, the second 2
+    engine.go_to(8.0)
+    assert engine.finished() == [1] and engine.next_event() == 9.5  # alone: 1.5 s
+    engine.forget({2})
+    assert (engine.load, engine.next_event(), engine.busy_s) == (0, None, 8.0)
+
+
+class Fixed(Drawn):
+    """Trajectories of the place of their question: the first of each pair is long."""
+
+    def __init__(self) -> None:
+        """Nothing is drawn."""
+
+    def steps(self, name: str) -> list[tuple[int, float]]:
+        return [(8 if int(name.split("/")[0]) % 2 == 0 else 2, 0.0)]
+
+
+def job(**changes: float) -> Job:
+    options = {"engines": 2, "speed": Speed(1.0, 0.0, 1), "batch_size": 2, "group_size": 1, "update_s_per_token": 0.4}
+    return Job(**{**options, "sync_s": 1.0, "updates": 4, "warm_up": 1, **changes})  # type: ignore[arg-type]
+
+
+def test_on_policy_takes_the_longest_then_the_update_then_the_weights() -> None:
+    """8 s for the longer of two, 4 s for an update of 10 tokens, 1 s for the weights: 13 s."""
+    for schedule in (Schedule("fixed", 0, fixed=True), Schedule("streamed", 0)):
+        figures = SimulatedTraining(job(), schedule, Fixed()).run()
+        assert figures.updates_per_hour == pytest.approx(3600 / 13)
+        assert figures.engines_busy == pytest.approx(10 / 26) and figures.learner_busy == pytest.approx(4 / 13)
+        assert (figures.staleness_max, figures.stale_share) == (0, 0)
+
+
+def test_beside_the_update_engines_go_on() -> None:
+    """One step off: 8 s for a batch, in which the update fits, and 1 s for the weights. Streamed: 10 tokens on two engines."""
+    off = SimulatedTraining(job(), Schedule("fixed", 1, fixed=True), Fixed()).run()
+    assert off.updates_per_hour == pytest.approx(3600 / 9, rel=0.02) and off.staleness_max == 1
+    streamed = SimulatedTraining(job(updates=40), Schedule("streamed", 2), Fixed()).run()
+    assert 3600 / 6.6 < streamed.updates_per_hour <= 3600 / 6  # 5 s of both engines and 1 s of new weights at best
+    assert streamed.engines_busy > 0.75 and 0 < streamed.staleness_mean <= streamed.staleness_max <= 2
+
+
+def test_lengths_come_from_transcripts(tmp_path: Path) -> None:
+    steps = [{"start": 0, "stop": 5, "tool_seconds": 0.5}, {"start": 9, "stop": 12, "tool_seconds": 0.0}]
+    lines = [{"steps": steps}, {"steps": []}, {"steps": [{"start": 0, "stop": 0, "tool_seconds": 0.0}]}]
+    file = tmp_path / "iteration_00001.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = recorded([file])
+    assert found == [[(5, 0.5), (3, 0.0)]]
+    assert Drawn(found, 10, 0.0, 9.0, seed=0).steps("1/0/0") == [(50, 0.5), (30, 0.0)]
+    assert Drawn(found, 1, 1.0, 9.0, seed=0).steps("1/0/0") == [(5, 9.5), (3, 0.0)]

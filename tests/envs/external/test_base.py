@@ -1,0 +1,58 @@
+"""The part that all adapters share, over the smallest environment: rewards of one turn, ends, calls that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rapo_rllib.envs.external.base import ExternalEnv, Played
+from rapo_rllib.protocol.turns import Call, Turn
+from rapo_rllib.types import Question
+
+
+class Stairs(ExternalEnv):
+    """Pays 0.25 for each step up; the third is the top."""
+
+    def begin(self, question: Question) -> str:
+        self.height = 0
+        return "You stand below."
+
+    def play(self, action: str) -> Played:
+        self.height += action == "up"
+        return Played(f"height {self.height}", 0.25 * (action == "up"), terminated=self.height == 3)
+
+
+def begun(format: str = "native", **options: Any) -> Stairs:
+    env = Stairs({"action_tag": "act", "success_reward": 0.75, "protocol": {"format": format}, **options})
+    env.reset(options={"question": Question("q", "Climb.", "")})
+    return env
+
+
+def turn(*actions: str, name: str = "act") -> Turn:
+    return Turn.of("", calls=tuple(Call(name, {"action": action}) for action in actions), native=True)
+
+
+def test_a_turn_earns_what_all_its_calls_earn() -> None:
+    env = begun()
+    observation, reward, terminated, *_ = env.step(turn("up", "up"))
+    assert (str(observation), reward, terminated) == ("height 1\nheight 2", 0.5, False)
+    observation, reward, terminated, _, info = env.step(turn("up", "up"))
+    assert (reward, terminated, info["correct"]) == (0.25, True, True), "all together earned success_reward"
+    assert env.height == 3 and str(observation) == "height 3\nThe episode is over: this was not done."
+
+
+def test_what_is_no_call_is_not_played() -> None:
+    env = begun()
+    for bad in (turn("up", name="move"), Turn.of("", calls=(Call("act", {}, problem="no JSON"),), native=True)):
+        observation, reward, *_ = env.step(bad)
+        assert "Error: " in observation and reward == 0.0 and env.height == 0
+
+
+@pytest.mark.parametrize("format", ["native", "tags"])
+def test_an_episode_that_a_budget_ends_is_wrong_and_over(format: str) -> None:
+    env = begun(format, success_reward=0.25, unfinished_reward=-0.5)
+    env.step(turn("up") if format == "native" else "<act>up</act>")
+    assert env.truncate() == (-0.5, {"correct": False, "format_ok": False})
+    with pytest.raises(Exception, match="after the end of an episode"):
+        env.step("<act>up</act>")

@@ -1,0 +1,226 @@
+"""``rapo/gem`` over the real package: games by seed, rewards per step, in the text protocol and in a model's own format."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_templates import ScriptedTurns, tokenizer_of
+from gymnasium.error import ResetNeeded
+from scripted import ByteTokenizer, ScriptedEngine
+
+from rapo_rllib import RAPOConfig
+from rapo_rllib.protocol.calls import read_json
+from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.protocol.turns import Call, Turn
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.types import Question, TrajectoryGroup
+
+pytest.importorskip("gem", reason="pip install --no-deps gem-llm")
+
+from rapo_rllib.envs.external.gem_env import Gem
+
+GUESS = {"id": "game:GuessTheNumber-v0-easy", "action_tag": "act"}
+MASTERMIND = {"id": "game:Mastermind-v0-easy", "action_tag": "act"}
+
+
+def begun(config: dict[str, Any], seed: int) -> Gem:
+    env = Gem(config)
+    env.reset(options={"question": Question(f"seed-{seed}", "", seed=seed)})
+    return env
+
+
+def number_of(seed: int) -> int:
+    """The number that gem's own environment draws with ``seed``."""
+    import gem
+
+    state = random.getstate()
+    env = gem.make(GUESS["id"])
+    env.reset(seed=seed)
+    random.setstate(state)
+    number: int = env.game_number
+    return number
+
+
+def test_a_game_is_played_to_its_end() -> None:
+    env = Gem(GUESS)
+    rules, _ = env.reset(options={"question": Question("seed-3", "", seed=3)})
+    assert rules.startswith("You are playing Guess The Number.") and rules.endswith("Enter your next guess.")
+    assert env.tool_tags == ("act",) and env.tool_schemas is None
+    number = number_of(3)
+    wrong = 1 if number != 1 else 2
+    text, reward, terminated, truncated, info = env.step(f"I try. <act>{wrong}</act>")
+    assert f"you guessed {wrong}, and the target number is" in text and text.endswith("Enter your next guess.")
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool": "act", "tool_error": None})
+    text, reward, terminated, _, info = env.step(f"<act>{number}</act>")
+    assert text.startswith("Congratulations!") and (reward, terminated, info["correct"]) == (1.0, True, True)
+    with pytest.raises(ResetNeeded):
+        env.step("<act>1</act>")
+
+
+def test_a_step_without_the_tag_is_the_action() -> None:
+    env = begun(GUESS, 3)
+    assert env.step(f"It is \\boxed{{{number_of(3)}}}")[1] == 1.0
+    env = begun(GUESS, 3)
+    text, reward, terminated, _, info = env.step("I do not know.")
+    assert "did not provide a valid guess" in text and (reward, terminated, info["correct"]) == (-0.1, True, False)
+
+
+def test_rewards_of_steps_add_up_to_success() -> None:
+    """Mastermind pays each new peg: no step earns 1, and all together do."""
+    env = begun(MASTERMIND, 5)
+    first, second = map(int, env._env.game_code)
+    other = next(digit for digit in range(1, 7) if digit not in (first, second))
+    _, one, terminated, _, _ = env.step(f"<act>{first} {other}</act>")
+    assert (one, terminated) == (0.5, False)
+    _, two, terminated, _, info = env.step(f"<act>{first} {second}</act>")
+    assert (two, terminated, info["correct"]) == (0.5, True, True)
+
+
+def test_episodes_of_a_seed_are_alike_whoever_plays_between() -> None:
+    """gem draws from the generators of the process: 2048's tiles must be those of the episode, and ours must stay."""
+    config = {"id": "game:Game2048-v0-easy", "action_tag": "act"}
+    moves = ["left", "up", "left", "down", "right", "up"]
+    alone = begun(config, 7)
+    seen = [alone.step(f"<act>{move}</act>")[0] for move in moves]
+    one, other = begun(config, 7), begun(config, 8)
+    random.seed(1)
+    drawn = random.Random(1).random()
+    again = []
+    for move in moves:
+        again.append(one.step(f"<act>{move}</act>")[0])
+        other.step("<act>left</act>")
+    assert again == seen
+    assert random.random() == drawn
+
+
+def test_calls_in_the_models_own_format() -> None:
+    env = begun({**GUESS, "protocol": {"format": "native"}}, 3)
+    assert env.tool_tags == () and env.tool_schemas is not None
+    assert env.tool_schemas[0]["function"]["name"] == "act"
+    number = number_of(3)
+
+    def turn(*calls: Call) -> Turn:
+        return Turn.of("", calls=calls, native=True)
+
+    text, reward, terminated, _, info = env.step(turn(Call("move", {"action": "1"})))
+    assert "there is no tool 'move'" in text and (reward, terminated) == (0.0, False)
+    assert (info["tool"], info["tool_error"]) == ("unknown", "unknown")
+    text, *_, info = env.step(turn(Call("act", {"action": 1})))
+    assert "1 is not of type 'string'" in text and info["tool_error"] == "arguments"
+    text, *_, info = env.step(turn(Call("act", {}, problem="no JSON")))
+    assert text == "Error: no JSON" and info["tool_error"] == "malformed"
+    wrong = 1 if number != 1 else 2
+    calls = [Call("act", {"action": str(guess)}) for guess in (wrong, number, wrong)]
+    observation, reward, terminated, _, info = env.step(turn(*calls))
+    assert (reward, terminated, info["correct"]) == (1.0, True, True)
+    assert "target number is" in observation.parts[0] and observation.parts[1].startswith("Congratulations!")  # type: ignore[attr-defined]
+    assert observation.parts[2].startswith("The episode is over")  # type: ignore[attr-defined]
+    assert [call[1] for call in info["tool_calls"]] == [None, None, "over"]
+
+
+def rolled_out(
+    config: dict[str, Any], engine: Any, tokenizer: Any, protocol: ProtocolSettings, **rollout: Any
+) -> TrajectoryGroup:
+    settings = {**config, "protocol": protocol}
+    chat = make_protocol(tokenizer, protocol, Gem(settings), lambda *_: read_json)
+    budgets = {"max_prompt_tokens": 4000, "max_response_tokens": 4000, "group_size": 2, "num_hybrid": 0, **rollout}
+    loop = RolloutLoop(engine, chat, EnvPool(lambda: Gem(settings), "answer"), RolloutSettings(**budgets))
+    (group,) = loop.run([Gem.questions(settings, "train")[5]])
+    loop.close()
+    return group
+
+
+def mastermind(so_far: str, write: Callable[[str], str]) -> str:
+    env = begun(MASTERMIND, 5)
+    first, second = map(int, env._env.game_code)
+    other = next(digit for digit in range(1, 7) if digit not in (first, second))
+    return write(f"{first} {second}" if "At turn 1" in so_far else f"{first} {other}")
+
+
+def test_step_rewards_are_kept_in_a_rollout() -> None:
+    engine = ScriptedEngine(lambda so_far: mastermind(so_far, lambda code: f"<act>{code}</act>"))
+    group = rolled_out(MASTERMIND, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""))
+    for trajectory in group.trajectories:
+        assert trajectory.step_rewards == [0.5, 0.5] and trajectory.correct
+        assert [step.tool for step in trajectory.steps] == ["act", "act"]
+    assert group.rewards == [1.0, 1.0]
+
+
+def test_a_native_rollout_records_moves_in_tags(smollm2: Path) -> None:
+    tokenizer = tokenizer_of("qwen25", smollm2)
+    write = lambda code: json.dumps({"name": "act", "arguments": {"action": code}})  # noqa: E731
+    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, write))
+    group = rolled_out(MASTERMIND, engine, tokenizer, ProtocolSettings(format="native", system_prompt=""))
+    for trajectory in group.trajectories:
+        assert trajectory.step_rewards == [0.5, 0.5]
+        assert all(step.as_text.startswith("<act>") and step.as_text.endswith("</act>") for step in trajectory.steps)
+    without = {"id": MASTERMIND["id"]}
+    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, lambda code: f"\\boxed{{{code}}}"))
+    group = rolled_out(without, engine, tokenizer, ProtocolSettings(format="native", system_prompt=""))
+    for trajectory in group.trajectories:
+        assert trajectory.step_rewards == [0.5, 0.5]
+        assert [step.as_text for step in trajectory.steps] == [step.text for step in trajectory.steps], "a move is no answer"
+
+
+def test_an_episode_that_a_budget_ends_is_wrong() -> None:
+    config = {**MASTERMIND, "unfinished_reward": -0.25}
+    engine = ScriptedEngine(lambda so_far: mastermind("", lambda code: f"<act>{code}</act>"))
+    group = rolled_out(config, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""), max_steps=2)
+    assert {(t.end, t.reward, t.correct) for t in group.trajectories} == {("length", 0.25, False)}
+
+
+def test_the_job_hands_its_format_on_and_splits_do_not_meet() -> None:
+    config = RAPOConfig().environment("rapo/gem", env_config=GUESS).training(protocol={"format": "native"})
+    source = config.question_source
+    assert source.options["protocol"].format == "native"
+    train, test = source.questions("train"), source.questions("test")
+    assert (len(train), len(test)) == (10_000, 500)
+    assert {q.seed for q in train}.isdisjoint({q.seed for q in test})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "env_config.id = '': gem has no environment of this name; it has"),
+        ({"id": "game:Mastermind-v0-eazy"}, "did you mean 'game:Mastermind-v0-easy'"),
+        ({**GUESS, "kwargs": {"min_number": "a"}}, "env_config.id = 'game:GuessTheNumber-v0-easy': gem cannot make it with"),
+        ({**GUESS, "action_template": "move"}, r"action_template = 'move': must hold \{action\}"),
+        ({**GUESS, "action_tag": "answer"}, "action_tag = 'answer': stands for something else in the text protocol"),
+        ({**GUESS, "num_trian": 3}, "unknown key 'env_config.num_trian': did you mean 'env_config.num_train'"),
+    ],
+)
+def test_bad_keys(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Gem(given)
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rapo_rllib.envs.external import gem_env
+
+    monkeypatch.setitem(sys.modules, "gem", None)
+    gem_env._gem.cache_clear()
+    with pytest.raises(ValueError, match=r"env = 'rapo/gem' needs the package gem-llm: pip install 'rapo_rllib\[gem\]'"):
+        Gem(GUESS)
+
+
+def test_importing_gem_leaves_the_log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rapo_rllib.envs.external import gem_env
+
+    for name in [name for name in sys.modules if name == "gem" or name.startswith("gem.")]:
+        monkeypatch.delitem(sys.modules, name)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    before = root.level
+    gem_env._gem.cache_clear()
+    Gem(GUESS)
+    assert root.handlers == [] and root.level == before
+    gem_env._gem.cache_clear()

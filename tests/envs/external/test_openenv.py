@@ -1,0 +1,315 @@
+"""``rapo/openenv`` against real servers of openenv-core: played, killed, hung, full, guarded; and one that tells nonsense."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from long_game import ROOMS
+from scripted import ByteTokenizer, ScriptedEngine
+
+from rapo_rllib.errors import EnvError
+from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.rollout.env_calls import EnvPool, check_copies
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.types import Question, TrajectoryGroup
+
+pytest.importorskip("websockets")
+pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
+
+from rapo_rllib.envs.external.openenv.env import OpenEnv
+
+pytestmark = pytest.mark.process
+SUPPORT = Path(__file__).resolve().parents[2] / "support"
+COMMAND = [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"]
+HOUSE: dict[str, Any] = {"command": COMMAND, "observation_field": "text", "start_timeout_s": 300}
+ASKED = Question("seed-3", "", seed=3)
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[OpenEnv]:
+    """Holds the server of ``HOUSE`` for all tests of this file."""
+    env = OpenEnv(HOUSE)
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def house(held: OpenEnv) -> Iterator[OpenEnv]:
+    env = OpenEnv(HOUSE)
+    yield env
+    env.close()
+
+
+def begun(env: OpenEnv) -> str:
+    text, _ = env.reset(options={"question": ASKED})
+    return text
+
+
+def right_move(seen: str) -> str:
+    return ROOMS[seen.rpartition("You are in the ")[2].partition(".")[0]][1]
+
+
+def test_an_episode_with_a_reward_per_step(house: OpenEnv) -> None:
+    seen = begun(house)
+    assert seen.startswith("You are in an old house")
+    rewards = []
+    terminated = False
+    while not terminated:
+        seen, reward, terminated, _, info = house.step(right_move(seen))
+        rewards.append(reward)
+    assert rewards == [0.25] * 4 and info["correct"]
+    assert begun(house).startswith("You are in an old house"), "the session serves the next episode"
+    assert house.step("stand still")[1:3] == (0.0, False)
+
+
+def test_a_seed_makes_the_same_episode_in_every_session(house: OpenEnv) -> None:
+    other = OpenEnv(HOUSE)
+    assert begun(other) == begun(house)
+    seen = other.step("wait")[0]
+    assert house.step(right_move(seen))[1] == 0.25, "the other's moves are not in this session"
+    other.close()
+
+
+def test_fields_of_actions_and_observations(held: OpenEnv) -> None:
+    env = OpenEnv({**HOUSE, "observation_field": None})
+    assert begun(env).startswith("You are in an old house"), "its one text"
+    env.close()
+    env = OpenEnv({**HOUSE, "observation_field": "loudness", "action": {"loudness": 7}})
+    assert begun(env) == "0" and env.step("shout")[0] == "7"
+    env.close()
+    env = OpenEnv({**HOUSE, "action_field": None})
+    seen = begun(env)
+    told, _, _, _, info = env.step("no json")
+    assert told.startswith("Error: an action is a JSON object") and "tool_error" in info
+    told, _, _, _, info = env.step('{"message": "wait", "loudness": "very"}')
+    assert told.startswith("Error: loudness: Input should be a valid integer") and info["tool_error"] == "arguments"
+    assert env.step(json.dumps({"message": right_move(seen)}))[1] == 0.25, "the session has gone on"
+    env.close()
+
+
+def rolled_out(config: dict[str, Any], script: Callable[[str], str], size: int = 3) -> tuple[TrajectoryGroup, RolloutLoop]:
+    settings = {**config, "protocol": ProtocolSettings(system_prompt="")}
+    chat = make_protocol(ByteTokenizer(0), settings["protocol"], OpenEnv(settings))
+    budgets = {"group_size": size, "num_hybrid": 0, "max_prompt_tokens": 4000, "max_response_tokens": 4000}
+    loop = RolloutLoop(ScriptedEngine(script), chat, EnvPool(lambda: OpenEnv(settings), "answer"), RolloutSettings(**budgets))
+    (group,) = loop.run([ASKED])
+    loop.close()
+    return group, loop
+
+
+def test_in_a_rollout_each_step_keeps_its_reward(held: OpenEnv) -> None:
+    group, loop = rolled_out(HOUSE, right_move)
+    for trajectory in group.trajectories:
+        assert trajectory.step_rewards == [0.25] * 4 and trajectory.correct
+    assert loop.stats.retries == 0
+
+
+def test_a_server_that_dies_costs_its_trajectories_one_try_each() -> None:
+    """The first move of all ends the server, once; it is started again, and all begin anew in new sessions."""
+    killed: list[bool] = []
+
+    def script(so_far: str) -> str:
+        if "<result>" in so_far and not killed:
+            killed.append(True)
+            return "die"
+        return right_move(so_far)
+
+    group, loop = rolled_out({**HOUSE, "timeout_s": 250}, script)
+    assert [t.end for t in group.trajectories] == ["eos"] * 3
+    assert all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
+    assert 1 <= loop.stats.retries <= 3
+
+
+def test_where_every_try_fails_the_trajectory_is_an_error(held: OpenEnv) -> None:
+    group, loop = rolled_out(HOUSE, lambda so_far: "raise", size=2)
+    assert [t.end for t in group.trajectories] == ["error"] * 2 and loop.stats.retries == 2
+    assert "the floor gives way (EXECUTION_ERROR)" in group.trajectories[0].error
+
+
+def test_a_hung_server_is_given_up_within_the_deadline() -> None:
+    env = OpenEnv({**HOUSE, "timeout_s": 5})
+    begun(env)
+    start = time.monotonic()
+    with pytest.raises(EnvError, match="step: the server has not answered within 5 s"):
+        env.step("hang")
+    assert time.monotonic() - start < 120
+    with pytest.raises(EnvError, match="the session is lost"):
+        env.step("wait")
+    assert begun(env).startswith("You are in an old house"), "in a new session"
+    env.close()
+
+
+def test_a_full_server_says_what_to_do() -> None:
+    env = OpenEnv({**HOUSE, "command": [*COMMAND, "1"]})
+    begun(env)
+    other = OpenEnv({**HOUSE, "command": [*COMMAND, "1"]})
+    with pytest.raises(EnvError, match=r"CAPACITY_REACHED\); start it with more sessions \(max_concurrent_envs\)"):
+        begun(other)
+    env.close()
+    other.close()
+
+
+def test_a_token_opens_a_guarded_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOUSE_TOKEN", "s3cret")
+    env = OpenEnv({**HOUSE, "token_env": "HOUSE_TOKEN"})
+    assert begun(env).startswith("You are in an old house")
+    with pytest.raises(ValueError, match=r"does not answer: .*(403|1008|rejected)") as caught:
+        OpenEnv({"url": env._server._program.url, "observation_field": "text"})  # type: ignore[union-attr]
+    assert "s3cret" not in str(caught.value)
+    env.close()
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and alive(pid):
+        time.sleep(0.1)
+    assert not alive(pid)
+
+
+def pid_of(env: OpenEnv) -> int:
+    session = env._server.session()
+    pid = int(session.ask("reset", {}, 250).observation["pid"])
+    session.close()
+    return pid
+
+
+def test_the_program_ends_with_its_last_environment() -> None:
+    env = OpenEnv({**HOUSE, "start_timeout_s": 299})
+    pid = pid_of(env)
+    env.close()
+    del env
+    gc.collect()
+    wait_until_gone(pid)
+
+
+def test_the_program_ends_with_a_process_that_is_killed() -> None:
+    program = (
+        "import sys, json; from rapo_rllib.envs.external.openenv.env import OpenEnv\n"
+        "env = OpenEnv(json.loads(sys.argv[1])); s = env._server.session()\n"
+        "print(s.ask('reset', {}, 250).observation['pid'], flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, json.dumps(HOUSE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert alive(pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until_gone(pid)
+
+
+@pytest.fixture
+def liar() -> Iterator[Callable[..., str]]:
+    """Makes servers that answer the reset as they should, and a step with what they are told to say."""
+    from websockets.sync.server import serve
+
+    made = []
+
+    def make(*said: str | bytes) -> str:
+        def answer(socket: Any) -> None:
+            for message in socket:
+                kind = json.loads(message)["type"]
+                if kind == "reset":
+                    socket.send(
+                        '{"type": "observation", "data": {"observation": {"text": "Hello."}, "reward": null, "done": false}}'
+                    )
+                elif kind == "step":
+                    for one in said:
+                        socket.send(one)
+
+        server = serve(answer, "127.0.0.1", 0)
+        made.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+
+    yield make
+    for server in made:
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("not json", "sent no message of OpenEnv: 'not json'"),
+        ("[1]", "sent no message of OpenEnv"),
+        ('{"type": "state", "data": {}}', "sent no observation"),
+        ('{"type": "observation", "data": {"observation": "text"}}', "sent no observation"),
+        ('{"type": "observation", "data": {"observation": {}, "reward": "much"}}', "sent no reward, a number"),
+        ('{"type": "observation", "data": {"observation": {}, "reward": NaN}}', "sent no reward, a number"),
+        ('{"type": "observation", "data": {"observation": {}, "done": 1}}', "sent no reward, a number, or no done"),
+        (
+            '{"type": "error", "data": {"message": "gone", "code": "SESSION_ERROR"}}',
+            r"environment failed: gone \(SESSION_ERROR\)",
+        ),
+        (b"\xff\xfe", "sent no message of OpenEnv"),
+    ],
+)
+def test_bad_messages(liar: Callable[..., str], said: str | bytes, message: str) -> None:
+    env = OpenEnv({"url": liar(said)})
+    assert begun(env) == "Hello."
+    with pytest.raises(EnvError, match=message):
+        env.step("go")
+    env.close()
+
+
+def test_a_field_that_no_observation_has(liar: Callable[..., str]) -> None:
+    env = OpenEnv({"url": liar(), "observation_field": "txt"})
+    with pytest.raises(EnvError, match=r"observation_field = 'txt': the observations of .* have text"):
+        begun(env)
+    env.close()
+
+
+def test_it_does_not_branch(liar: Callable[..., str]) -> None:
+    with pytest.raises(ValueError, match=r"OpenEnv cannot be copied .*its state is with a server"):
+        check_copies(OpenEnv({"url": liar()}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "env_config.url = None: give url or command, one of them"),
+        ({"url": "http://a", "command": COMMAND}, "give url or command, one of them"),
+        ({"url": "host:8000"}, "env_config.url = 'host:8000': must begin with http://"),
+        ({"url": "http://me:word@host"}, "env_config.url holds a user name or a password"),
+        ({"command": ["python", "server.py"]}, r"env_config.command = .*: must hold \{port\}"),
+        ({"url": "http://a", "token_env": "RAPO_NOT_SET"}, "env_config.token_env = 'RAPO_NOT_SET': is not set"),
+        ({"url": "http://a", "reset": {"seed": 1}}, "env_config.reset = .*: leave seed out"),
+        ({"url": "http://127.0.0.1:9"}, "env_config.url = 'http://127.0.0.1:9' does not answer: the server cannot be reached"),
+        (
+            {"command": ["/no/such/program", "{port}"]},
+            "env_config.command = .* does not answer: the program has ended .*No such file",
+        ),
+        (
+            {"command": [sys.executable, "-c", "import sys; sys.exit('no licence {port}')"]},
+            "the program has ended .*no licence",
+        ),
+        ({"command": ["sleep", "600{port}"], "start_timeout_s": 1}, "does not serve within 1 s"),
+    ],
+)
+def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        OpenEnv(given)
+    assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websockets", None)
+    with pytest.raises(ValueError, match=r"needs the package websockets: pip install 'rapo_rllib\[openenv\]'"):
+        OpenEnv({"url": "http://127.0.0.1:9"})

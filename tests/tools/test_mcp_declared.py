@@ -1,0 +1,163 @@
+"""What MCP servers say of their tools, in messages of the ``mcp`` package, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from places import SUPPORT
+
+pytest.importorskip("mcp")
+
+import mcp
+
+from rapo_rllib.protocol.turns import text_argument
+from rapo_rllib.tools import shared_tools
+from rapo_rllib.tools.base import ToolLimits
+from rapo_rllib.tools.mcp import server as server_module
+from rapo_rllib.tools.mcp.connection import ServerLostError
+from rapo_rllib.tools.mcp.options import McpOptions
+from rapo_rllib.tools.mcp.server import McpServer, _shown_tools
+from rapo_rllib.tools.mcp.tool import McpTool
+from rapo_rllib.tools.schema import check_parameters, problem_of
+
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+OPTIONS = McpOptions(command="shop-server")
+
+
+def declared(name: str, description: str | None = "Says a text.", schema: dict[str, Any] = TEXT) -> Any:
+    return mcp.Tool(name=name, description=description, input_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (
+            [declared("say"), declared("say")],
+            r"env_config.tools: mcp: 'shop-server' has two tools called 'say': name others in mcp.only",
+        ),
+        ([declared("say", None)], r"mcp: 'shop-server': tool 'say' has no description to show to the policy"),
+        ([declared("say", "  ")], r"tool 'say' has no description"),
+        ([], r"'shop-server' has no tools"),
+    ],
+)
+def test_tools_that_cannot_be_shown(tools: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _shown_tools(tools, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            {"type": "object", "properties": {"text": {"type": "nothing"}}},
+            r"the schema of tool 'say' is none: at \$\.properties\.text\.type: 'nothing' is not valid",
+        ),
+        (
+            {"type": "object", "properties": {"text": {"$ref": "#/$defs/Missing"}}},
+            r"the schema of tool 'say' refers to '#/\$defs/Missing', which is not in it",
+        ),
+        (
+            {"type": "object", "properties": {"text": {"$ref": "https://example.org/schema.json"}}},
+            r"refers to 'https://example.org/schema.json', which is not in it: nothing is fetched",
+        ),
+        ({"type": "string"}, r"the schema of tool 'say' = .*: must have type: object"),
+    ],
+)
+def test_a_schema_that_is_none(schema: dict[str, Any], message: str) -> None:
+    class Server:
+        options = OPTIONS
+
+    with pytest.raises(ValueError, match=message):
+        McpTool(Server(), declared("say", schema=schema), ToolLimits())  # type: ignore[arg-type]
+
+
+def test_references_within_a_schema_and_arguments_that_may_be_anything() -> None:
+    properties = {"text": {"$ref": "#/$defs/Text"}, "more": True}
+    check_parameters({"type": "object", "properties": properties, "$defs": {"Text": {"type": "string"}}}, "say")
+    anything = {"type": "object", "properties": {"text": True}}
+    schema = {"type": "function", "function": {"name": "say", "description": "Says it.", "parameters": anything}}
+    check_parameters(anything, "say")
+    assert text_argument(schema) is None and problem_of(schema, {"text": [1]}) == ""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"name": "say", "description": "Says it."}, r"not as the protocol has it: .*inputSchema: Field required"),
+        (
+            {"name": "say", "description": "Says it.", "inputSchema": {"type": "string"}},
+            r"tool 'say' = .*: must have type: object|inputSchema",
+        ),
+        ({"name": "say", "inputSchema": TEXT}, r"tool 'say' has no description to show to the policy"),
+        (
+            {"name": "say", "description": "Says it.", "inputSchema": {**TEXT, "properties": {"text": {"$ref": "#/no"}}}},
+            r"the schema of tool 'say' refers to '#/no', which is not in it",
+        ),
+    ],
+)
+def test_a_server_that_says_it_is_refused_before_anything_starts(tool: dict[str, Any], message: str) -> None:
+    given = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
+    with pytest.raises(ValueError, match=message) as caught:
+        shared_tools({"mcp": given})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve trajectories come at once, while sessions take a moment to begin."""
+    begun: list[Any] = []
+
+    class Session:
+        lost, tools = "", [declared("say")]
+
+        def __init__(self, options: McpOptions, timeout_s: float) -> None:
+            begun.append(self)
+            time.sleep(0.05)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(server_module, "McpConnection", Session)
+    server = McpServer(McpOptions(command="shop-server", state="none", sessions=2))
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: server.acquire(30), range(12)))
+    assert len(begun) == 2 and set(found) == set(begun)
+    for one in begun:
+        one.lost = "it died"
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: server.acquire(30), range(12)))
+    assert len(begun) == 4 and set(found) <= set(begun[2:])
+
+
+def test_who_waits_for_a_session_that_cannot_begin_tries_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+
+    class Session:
+        lost, tools = "", [declared("say")]
+
+        def __init__(self, options: McpOptions, timeout_s: float) -> None:
+            tried.append(timeout_s)
+            if len(tried) > 1:
+                time.sleep(0.05)
+                raise ServerLostError("no licence")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(server_module, "McpConnection", Session)
+    server = McpServer(McpOptions(command="shop-server", state="none", sessions=1))
+    server._open[0].lost = "it died"
+
+    def refused(_: int) -> str:
+        with pytest.raises(ServerLostError) as caught:
+            server.acquire(30)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(refused, range(3))) == ["no licence"] * 3
+    assert len(tried) == 4
