@@ -37,9 +37,6 @@ class Question:
         return tuple(filter(None, (self.answer, *self.aliases)))
 
 
-STEP, LESSON = "step", "lesson"  # kinds of a step trace
-
-
 @dataclass(frozen=True)
 class StepTrace:
     """A step that an off-policy agent wrote (value), with the history it followed (key). algorithm.md section 4.
@@ -56,13 +53,6 @@ class StepTrace:
     step_index: int = 0
     source: str = ""
     weight_version: int = -1  # of the policy that wrote it during training; -1: an off-policy agent did, beforehand
-    kind: str = STEP  # or LESSON: a rule drawn from several trajectories; its history is a place where it may help
-    lesson_of: tuple[str, ...] = ()  # ids of the trajectories that a lesson was drawn from
-
-    @property
-    def is_lesson(self) -> bool:
-        """Whether it is a rule, and no step that anybody took."""
-        return self.kind == LESSON
 
 
 @dataclass(frozen=True)
@@ -172,12 +162,11 @@ class Retrieval:
     text_start: int = -1  # as in Step
     text: str = ""  # of the step trace
     unshown: float | None = None  # what a twin earned that was not shown it; None: there was none, or it failed
-    lesson: bool = False  # a rule, and no step
 
     @property
     def is_step(self) -> bool:
         """Whether it shows what a solver did, so that it can be imitated."""
-        return not self.lesson and self.source != FALLBACK
+        return self.source != FALLBACK
 
 
 @dataclass(frozen=True)
@@ -349,7 +338,6 @@ class Trajectory:
                 len(self.token_ids),
                 noisy=retrieved.noisy,
                 text=trace.text,
-                lesson=trace.is_lesson,
             )
         )
 

@@ -13,7 +13,6 @@ from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 
 LENGTH = 3  # calculations of the chains that are asked
-MEANINGLESS = "striped: "  # no base policy has met it
 
 
 def habits(policy: Path, chains: int = 200) -> dict[str, float]:
@@ -24,8 +23,6 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
     ``reads_k``: share of chains in which it greedily goes on from the result of a fitting step of another solver behind ``k``
         right steps of its own, or answers with it.
     ``takes_over_1``: share in which it does the same with a step of another chain.
-    ``told_1``, ``told_nothing_1``: as ``goes_on_1``, where it is shown a lesson before: the word by which it is careful if it
-        stands in the question, or a word of as many letters that means nothing to it.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -38,9 +35,6 @@ def habits(policy: Path, chains: int = 200) -> dict[str, float]:
         found[f"goes_on_{taken}"] = _goes_on(model, chat, [behind(chat, chain, taken) for chain in asked])
         contexts = [behind(chat, chain, taken, shown_step(chain, taken)) for chain in asked]
         found[f"reads_{taken}"] = _share(model, chat, contexts, [uses(chain, taken) for chain in asked])
-    for name, rule in (("told_1", CAREFUL), ("told_nothing_1", MEANINGLESS)):
-        lesson = chat.retrieved_text(rule, lesson=True)
-        found[name] = _goes_on(model, chat, [behind(chat, chain, 1, lesson) for chain in asked])
     others = [*asked[1:], asked[0]]
     contexts = [behind(chat, chain, 1, shown_step(other, 1)) for chain, other in zip(asked, others, strict=True)]
     found["takes_over_1"] = _share(model, chat, contexts, [uses(other, 1) for other in others])

@@ -42,29 +42,8 @@ class AnsweredQuestion:
 OnAttempt = Callable[[], None]  # called whenever an attempt has ended
 
 
-@dataclass(frozen=True)
-class TextRequest:
-    """A text that the agent is to answer, without tools or environment."""
-
-    name: str  # unique among those it is asked with: its seed is made of it
-    text: str
-
-
-@dataclass(frozen=True)
-class WrittenText:
-    """Its answer."""
-
-    text: str
-    num_tokens: int = 0  # that the agent generated
-    error: str = ""  # it could not be asked; another time it may
-
-
 class OffPolicyAgent(Protocol):
-    """Writes attempts at questions, and other texts."""
-
-    @property
-    def context_tokens(self) -> int:
-        """The most tokens of a prompt and its answer."""
+    """Writes attempts at questions."""
 
     def answers(self, questions: Iterable[Question], on_attempt: OnAttempt) -> Iterator[AnsweredQuestion]:
         """Every question with its attempts, as they are finished.
@@ -72,12 +51,6 @@ class OffPolicyAgent(Protocol):
         Raises:
             AgentError: it cannot be asked at all.
         """
-
-    def num_prompt_tokens(self, text: str) -> int:
-        """Tokens of the prompt that asks ``text``."""
-
-    def texts(self, requests: Iterable[TextRequest], max_tokens: int) -> Iterator[WrittenText]:
-        """The answers, in the order of the requests. Raises ``AgentError`` where no other request would be answered either."""
 
     def close(self) -> None:
         """Free engine, threads and environments."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OffPolicyAgent
 from rapo_rllib.agents.journal import Journal, Totals
-from rapo_rllib.agents.lessons.distil import Distiller
 from rapo_rllib.buffer.build import NOTE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.embedding.local import BATCH_SIZE
@@ -47,10 +46,6 @@ class AgentBuild:
     seconds: float = 0.0
     added: int = 0  # step traces that this run stored
     unfinished: int = 0  # questions that the agent failed at; the next run asks them again
-    lessons: int = 0  # that were written, with those of earlier runs
-    lesson_tokens: int = 0  # generated for them, and for those of which nothing came
-    lessons_left: int = 0  # of questions that are finished
-    unfinished_lessons: int = 0  # that the agent failed at
 
 
 def build_from_agent(
@@ -61,9 +56,8 @@ def build_from_agent(
     keeping: Keeping,
     samples: int,
     on_progress: Callable[[AgentBuild], None],
-    distiller: Distiller | None = None,
 ) -> AgentBuild:
-    """Let the agent answer what is not answered yet, and store the steps of its best attempts; then lessons from all attempts.
+    """Let the agent answer what is not answered yet, and store the steps of its best attempts.
 
     Args:
         open_agent: makes what writes ``samples`` attempts at each question; called only if there is something to write.
@@ -72,8 +66,7 @@ def build_from_agent(
         buffer: created if it is not there; traces of other sources stay.
         keeping: which attempts are kept.
         samples: ``N``.
-        on_progress: told whenever an attempt has ended, or a question or lesson is stored.
-        distiller: draws the lessons; None: there are none.
+        on_progress: told whenever an attempt has ended or a question is stored.
 
     Raises:
         AgentError: the agent refuses every request, or fails at one question after the other.
@@ -85,43 +78,28 @@ def build_from_agent(
     left = [question for question in questions if question.id not in journal.finished]
     state = AgentBuild(len(questions), samples, journal.totals, found=len(questions) - len(left))
     state.added += _stored(buffer, _traces(buffer, journal.trajectories()))
-    if distiller is not None:
-        state.added += _stored(buffer, distiller.lessons.rows())
     started, pending = time.monotonic(), list[StepTrace]()
 
     def tell(attempts: int = 0) -> None:
         state.attempts += attempts
         state.seconds = time.monotonic() - started
-        _count_lessons(state, distiller)
         on_progress(state)
 
-    def take(traces: Iterable[StepTrace]) -> None:
-        pending.extend(traces)
-        if len(pending) >= BATCH_SIZE:
-            state.added += _stored(buffer, pending)
-            pending.clear()
-        tell()
-
-    if left or (distiller is not None and distiller.left()):
+    if left:
         with closing(open_agent()) as agent:
             started = time.monotonic()
             for answered in _written(agent.answers(left, lambda: tell(1)), state):
                 kept = best_attempts(answered.attempts, keeping.keep, keeping.min_reward)
+                pending += _traces(buffer, journal.add(answered, kept, keeping.source))
                 state.tokens += sum(attempt.num_tokens for attempt in answered.attempts)
-                take(_traces(buffer, journal.add(answered, kept, keeping.source)))
-            for rows in () if distiller is None else distiller.write(agent):
-                take(rows)
+                if len(pending) >= BATCH_SIZE:
+                    state.added += _stored(buffer, pending)
+                    pending.clear()
+                tell()
     state.added += _stored(buffer, pending)
-    _count_lessons(state, distiller)
-    if not state.unfinished and not state.unfinished_lessons:
+    if not state.unfinished:
         _declare_complete(buffer, keeping.source)
     return state
-
-
-def _count_lessons(state: AgentBuild, distiller: Distiller | None) -> None:
-    if distiller is not None:
-        state.lessons, state.lesson_tokens = distiller.lessons.written, distiller.lessons.tokens
-        state.lessons_left, state.unfinished_lessons = distiller.num_left, distiller.failed
 
 
 def _written(answers: Iterator[AnsweredQuestion], state: AgentBuild) -> Iterator[AnsweredQuestion]:

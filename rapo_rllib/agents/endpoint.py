@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rapo_rllib.errors import AgentError, ServiceError
-from rapo_rllib.protocol.chat import ChatProtocol, user_turn_text
+from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
 from rapo_rllib.types import Question
@@ -101,28 +101,18 @@ class AgentEndpoint:
             AgentError: the endpoint would refuse every request: wrong key, address or model.
             ServiceError: this one was refused, or not answered after all tries.
         """
-        said = {"stop": list(stop[:MAX_STOP_STRINGS]), **self._said_so_far(question, steps, given)}
-        return written_step(self._completed(said, max_tokens, temperature, seed), stop)
-
-    def ask(self, text: str, *, max_tokens: int, temperature: float, seed: int | None = None) -> WrittenStep:
-        """The answer to one user's turn. Arguments and errors as in :meth:`write`."""
-        said: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
-        if self._options.api == "completions":
-            said = {"prompt": user_turn_text(self._chat.tokenizer, text)}
-        return written_step(self._completed(said, max_tokens, temperature, seed), ())
-
-    def _completed(self, said: Mapping[str, Any], max_tokens: int, temperature: float, seed: int | None) -> Any:
         body: dict[str, Any] = {
             "model": self._options.model,
             "max_tokens": max_tokens,
             "temperature": temperature,
+            "stop": list(stop[:MAX_STOP_STRINGS]),
             **({} if seed is None else {"seed": seed}),
-            **said,
+            **self._said_so_far(question, steps, given),
             **self._options.extra,
         }
         body = {name: value for name, value in body.items() if value is not None}
         path = "chat/completions" if self._options.api == "chat" else "completions"
-        return self._asked(f"{self._options.address.rstrip('/')}/{path}", body)
+        return written_step(self._asked(f"{self._options.address.rstrip('/')}/{path}", body), stop)
 
     def close(self) -> None:
         """Close the connections."""

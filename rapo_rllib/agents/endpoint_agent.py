@@ -13,17 +13,15 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt, TextRequest, WrittenText
+from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt
 from rapo_rllib.agents.endpoint import AgentEndpoint, WrittenStep
 from rapo_rllib.errors import EnvError, ServiceError
-from rapo_rllib.protocol.chat import ChatProtocol, user_turn_ids
+from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, reset_env, step_env, truncate_env
@@ -133,36 +131,6 @@ class EndpointAgent:
                     asked = replace(episode.question, text=episode.text or episode.question.text)
                     in_order = sorted(of_question.items())  # what is kept of equal ones does not depend on who was faster
                     yield AnsweredQuestion(asked, tuple(one for _, one in in_order))
-
-    @property
-    def context_tokens(self) -> int:
-        """The most tokens of a prompt and its answer, in those of the policy."""
-        return self._settings.max_prompt_tokens + self._settings.max_response_tokens
-
-    def num_prompt_tokens(self, text: str) -> int:
-        """Tokens of the prompt that asks ``text``, in those of the policy."""
-        with self._tokenizer_lock:
-            return len(user_turn_ids(self._chat.tokenizer, text, {}))
-
-    def texts(self, requests: Iterable[TextRequest], max_tokens: int) -> Iterator[WrittenText]:
-        """The answers, in the order of the requests. Raises ``AgentError`` if the endpoint refuses every request."""
-        left = iter(requests)
-        waiting: deque[Future[WrittenText]] = deque()
-        while True:
-            for request in islice(left, self._concurrency - len(waiting)):
-                waiting.append(self._threads.submit(self._text, request, max_tokens))
-            if not waiting:
-                return
-            yield waiting.popleft().result()
-
-    def _text(self, request: TextRequest, max_tokens: int) -> WrittenText:
-        seed = None if self._seed is None else random.Random(f"{self._seed}/{request.name}").getrandbits(31)
-        try:
-            written = self._endpoint.ask(request.text, max_tokens=max_tokens, temperature=self._settings.temperature, seed=seed)
-        except ServiceError as error:
-            logger.warning("lesson %s: %s", request.name, error)
-            return WrittenText("", error=str(error))
-        return WrittenText(written.text, self._count(written.text) if written.num_tokens is None else written.num_tokens)
 
     def close(self) -> None:
         """Stop the threads; one that still waits for the endpoint is left behind."""

@@ -1,10 +1,9 @@
 """Keep what an agent has written on disk, so that a build resumes after a kill at any moment.
 
     NAME.traces.jsonl      the kept trajectories, a line each, as ``traces/recorded.py`` reads them
-    NAME.attempts.jsonl    where lessons are drawn: attempts that they may be drawn from, a line per question
     NAME.progress.jsonl    what the build is of (first line), then a line per finished question
 
-A question's trajectories are on the disk (fsync) before its line in the progress file, which says how long the other files are
+A question's trajectories are on the disk (fsync) before its line in the progress file, which says how long the trace file is
 then. So whatever a kill cut short is behind the last whole line: it is cut off, and its question is asked again. Nothing is
 doubled, and nothing that was finished is lost.
 """
@@ -23,12 +22,11 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.agents.lessons.evidence import TriedQuestion, told_apart
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory
 
 _FORMAT = 1
-_END, _ATTEMPTS_END = "traces_bytes", "attempts_bytes"
+_END = "traces_bytes"
 
 
 @dataclass
@@ -63,35 +61,28 @@ class Journal:
     Args:
         stem: path of both files without their endings.
         made_of: what decides what is written: agent, job, number of samples. Another one is refused.
-        attempts: how many attempts at a question lessons may be drawn from; 0: none are kept for that.
 
     Raises:
         ValueError: on entering: the files are of something else, or damaged, or another process writes them.
     """
 
-    def __init__(self, stem: Path, made_of: Mapping[str, Any], attempts: int = 0) -> None:
+    def __init__(self, stem: Path, made_of: Mapping[str, Any]) -> None:
         self.traces_path = stem.with_name(f"{stem.name}.traces.jsonl")
-        self.attempts_path = stem.with_name(f"{stem.name}.attempts.jsonl")
         self.progress_path = stem.with_name(f"{stem.name}.progress.jsonl")
         self._made_of = json.loads(json.dumps({"format": _FORMAT, **made_of}, default=str))
         self.finished: set[str] = set()  # ids of questions
         self.totals = Totals()
         self._progress: IO[bytes] | None = None
         self._traces: IO[bytes] | None = None
-        self._num_attempts = attempts
-        self._attempts: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.progress_path.parent.mkdir(parents=True, exist_ok=True)
         self._progress = self.progress_path.open("a+b")
         try:
             self._lock(self._progress)
-            ends = self._read(self._progress)
+            traces_bytes = self._read(self._progress)
             self._traces = self.traces_path.open("ab")
-            self._cut_to(self._traces, self.traces_path, ends[_END])
-            if self._num_attempts:
-                self._attempts = self.attempts_path.open("ab")
-                self._cut_to(self._attempts, self.attempts_path, ends[_ATTEMPTS_END])
+            self._cut_to(traces_bytes)
         except BaseException:
             self._close()
             raise
@@ -105,8 +96,8 @@ class Journal:
         assert self._traces is not None and self._progress is not None
         experts = [ExpertTrajectory(answered.question, one.steps, one.reward, source) for one in kept]
         for expert in experts:
-            append_row(self._traces, _trace_row(expert))
-        to_disk(self._traces)
+            _append(self._traces, _trace_row(expert))
+        _to_disk(self._traces)
         line = {
             "id": answered.question.id,
             "rewards": [attempt.reward for attempt in answered.attempts],
@@ -116,25 +107,11 @@ class Journal:
             "kept": len(kept),
             "steps": sum(len(attempt.steps) for attempt in kept),
             _END: self._traces.tell(),
-            **self._add_attempts(answered),
         }
-        append_row(self._progress, line)
-        to_disk(self._progress)
+        _append(self._progress, line)
+        _to_disk(self._progress)
         self._count(line)
         return experts
-
-    def _add_attempts(self, answered: AnsweredQuestion) -> dict[str, int]:
-        if self._attempts is None:
-            return {}
-        question = answered.question
-        tried = TriedQuestion(question.id, question.text, told_apart(question.text, answered.attempts, self._num_attempts))
-        append_row(self._attempts, tried.row())
-        to_disk(self._attempts)
-        return {_ATTEMPTS_END: self._attempts.tell()}
-
-    def tried(self) -> TriedQuestions:
-        """The attempts that lessons may be drawn from, of all finished questions. Raises ``ValueError`` if they are damaged."""
-        return TriedQuestions(self.attempts_path)
 
     def trajectories(self) -> Iterator[ExpertTrajectory]:
         """All kept trajectories so far. Raises ``ValueError`` if the file was damaged."""
@@ -150,19 +127,26 @@ class Journal:
         except BlockingIOError as error:
             raise ValueError(f"another process is building with {self.progress_path}: wait for it, or end it") from error
 
-    def _read(self, file: IO[bytes]) -> dict[str, int]:
-        """Take in the whole lines and cut the rest off; returns how long the other files are to be."""
-        lines, ends = whole_lines(file), {_END: 0, _ATTEMPTS_END: 0}
+    def _read(self, file: IO[bytes]) -> int:
+        """Take in the whole lines and cut the rest off; returns how long the trace file is to be."""
+        file.seek(0)
+        whole, lines = 0, []
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                break  # cut short by a kill
+            whole += len(raw)
+            lines.append(raw)
+        file.truncate(whole)
         if not lines:
-            append_row(file, self._made_of)
-            to_disk(file)
-            return ends
+            _append(file, self._made_of)
+            _to_disk(file)
+            return 0
         try:
             first, *questions = [json.loads(raw) for raw in lines]
             self._check_made_of(first)
             for line in questions:
                 self._count(line)
-            return {name: int(questions[-1].get(name, 0)) for name in ends} if questions else ends
+            return int(questions[-1][_END]) if questions else 0
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{self.progress_path} is damaged ({error!r}): move it away, and what it belongs to") from error
 
@@ -175,59 +159,22 @@ class Journal:
                 "and another --source if both shall be told apart"
             )
 
-    def _cut_to(self, file: IO[bytes], path: Path, length: int) -> None:
-        size = os.fstat(file.fileno()).st_size
-        if size < length:
+    def _cut_to(self, traces_bytes: int) -> None:
+        assert self._traces is not None
+        size = os.fstat(self._traces.fileno()).st_size
+        if size < traces_bytes:
             raise ValueError(
-                f"{path} has {size} bytes, but {self.progress_path} tells of {length}: put the file back, or move both away"
+                f"{self.traces_path} has {size} bytes, but {self.progress_path} tells of {traces_bytes}: put the file back, or "
+                "move both away"
             )
-        file.truncate(length)
-        file.seek(0, os.SEEK_END)
+        self._traces.truncate(traces_bytes)
+        self._traces.seek(0, os.SEEK_END)
 
     def _close(self) -> None:
-        for file in (self._traces, self._attempts, self._progress):
+        for file in (self._traces, self._progress):
             if file is not None:
                 file.close()
-        self._traces = self._attempts = self._progress = None
-
-
-class TriedQuestions:
-    """The lines of a file of attempts, read when they are asked for: they need not fit into memory. Close it.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._file = path, path.open("rb")
-        self._places: dict[str, tuple[int, int]] = {}  # id -> its number and where its line begins
-        self.texts: list[str] = []
-        start = 0
-        for number, raw in enumerate(self._file):
-            found = self._parsed(raw)
-            self._places[found.id] = number, start
-            self.texts.append(found.text)
-            start += len(raw)
-
-    @property
-    def ids(self) -> list[str]:
-        """Of the questions, in the order of the file."""
-        return list(self._places)
-
-    def of(self, question_id: str) -> TriedQuestion:
-        """One question."""
-        self._file.seek(self._places[question_id][1])
-        return self._parsed(self._file.readline())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _parsed(self, raw: bytes) -> TriedQuestion:
-        try:
-            return TriedQuestion.of(json.loads(raw))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{self._path} is damaged ({error!r}): move it away, and what it belongs to") from error
+        self._traces = self._progress = None
 
 
 def _trace_row(expert: ExpertTrajectory) -> dict[str, Any]:
@@ -248,24 +195,10 @@ def _kind(error: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "N", error.splitlines()[0])[:160]
 
 
-def whole_lines(file: IO[bytes]) -> list[bytes]:
-    """The lines of a file; the last one, if a kill has cut it short, is cut off."""
-    file.seek(0)
-    lines = []
-    for raw in file:
-        if not raw.endswith(b"\n"):
-            break
-        lines.append(raw)
-    file.truncate(sum(map(len, lines)))
-    return lines
-
-
-def append_row(file: IO[bytes], row: Mapping[str, Any]) -> None:
-    """Write a line."""
+def _append(file: IO[bytes], row: Mapping[str, Any]) -> None:
     file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
 
-def to_disk(file: IO[bytes]) -> None:
-    """Have the disk hold what was written."""
+def _to_disk(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())

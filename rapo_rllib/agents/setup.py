@@ -28,7 +28,7 @@ from rapo_rllib.protocol.turns import RolloutProtocol, Schema
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ModelSettings, ProtocolSettings, RolloutSettings, Settings
+from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
 BUNCHES = 4  # attempts of a bunch, in multiples of what the engine runs at a time: few wait for the last ones
 
@@ -105,19 +105,12 @@ def fingerprint_fields(settings: Settings, source: QuestionSource, choice: Agent
         "temperature": rollout.temperature if choice.temperature is None else choice.temperature,
         "env": f"{env.__module__}.{env.__qualname__}" if isinstance(env, type) else env,
         "env_config": options,
-        "protocol": _of_protocol(settings.protocol),
+        "protocol": asdict(settings.protocol),
         **{name: getattr(rollout, name) for name in budgets},
         **(_of_endpoint(settings, choice) if choice.is_endpoint else _of_engine(settings, choice)),
     }
     as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))
     return as_json
-
-
-def _of_protocol(protocol: ProtocolSettings) -> dict[str, Any]:
-    """Its keys, without those that are younger than some builds and at their defaults."""
-    young = ("lesson_sentence", "lesson_tag", "explain_lessons")
-    default = ProtocolSettings()
-    return {name: value for name, value in asdict(protocol).items() if name not in young or value != getattr(default, name)}
 
 
 def _of_endpoint(settings: Settings, choice: AgentChoice) -> dict[str, Any]:

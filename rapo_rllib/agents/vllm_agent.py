@@ -6,7 +6,6 @@ budgets, in tokens of its own tokenizer.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -14,11 +13,10 @@ from typing import Any
 
 import gymnasium
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt, TextRequest, WrittenText
-from rapo_rllib.protocol.chat import user_turn_ids
+from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.protocol.turns import RolloutProtocol
-from rapo_rllib.rollout.engine import Completion, Engine, GenerationRequest
+from rapo_rllib.rollout.engine import Engine
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
@@ -55,7 +53,6 @@ class VLLMAgent:
         on_stats: Callable[[RolloutStats], None],
     ) -> None:
         self._engine, self._chat, self._at_once = engine, chat, at_once
-        self._settings, self._seed = settings, seed
         self._retrieval_prob, self._on_stats = retrieval_prob, on_stats
         self._asked: dict[str, str] = {}  # question id -> text
         envs = EnvPool(lambda: _Remembering(make_env(), self._asked), chat.settings.answer_tag)
@@ -74,41 +71,6 @@ class VLLMAgent:
             for question, group in zip(bunch, groups, strict=True):
                 asked = replace(question, text=self._asked.get(question.id, question.text))
                 yield AnsweredQuestion(asked, tuple(attempt_of(t, self._chat.settings) for t in group.trajectories))
-
-    @property
-    def context_tokens(self) -> int:
-        """The most tokens of a prompt and its answer."""
-        return self._settings.max_prompt_tokens + self._settings.max_response_tokens
-
-    def num_prompt_tokens(self, text: str) -> int:
-        """Tokens of the prompt that asks ``text``."""
-        return len(self._prompt_ids(text))
-
-    def _prompt_ids(self, text: str) -> list[int]:
-        return user_turn_ids(self._chat.tokenizer, text, self._chat.settings.template_options)
-
-    def texts(self, requests: Iterable[TextRequest], max_tokens: int) -> Iterator[WrittenText]:
-        """The answers, in the order of the requests. Raises ``EngineError`` if the engine breaks."""
-        left = iter(requests)
-        while bunch := list(islice(left, self._at_once * self._settings.group_size)):
-            for request in bunch:
-                self._engine.submit(self._generation(request, max_tokens))
-            written: dict[str, Completion] = {}
-            while len(written) < len(bunch):
-                written |= {completion.request_id: completion for completion in self._engine.poll()}
-            for request in bunch:
-                completion = written[request.name]
-                yield WrittenText(completion.text, len(completion.token_ids))
-
-    def _generation(self, request: TextRequest, max_tokens: int) -> GenerationRequest:
-        return GenerationRequest(
-            request.name,
-            self._prompt_ids(request.text),
-            max_tokens,
-            end_ids=tuple(self._chat.end_ids),
-            temperature=self._settings.temperature,
-            seed=None if self._seed is None else random.Random(f"{self._seed}/{request.name}").getrandbits(31),
-        )
 
     def close(self) -> None:
         """Stop threads and free the engine."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
@@ -97,12 +96,11 @@ def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[
 
 
 def make_comparison(settings: Settings) -> StepComparison:
-    """The comparison that ``step_comparison`` asks for, with steps of the buffer: a lesson is none. The caller closes it."""
+    """The comparison that ``step_comparison`` asks for. The caller closes it."""
     from rapo_rllib.algorithm.step_comparison import StepComparison
     from rapo_rllib.buffer.store import StepTraceBuffer
 
-    steps = replace(settings.buffer, filter=replace(settings.buffer.filter, kind="step"))
-    buffer = StepTraceBuffer(steps)
+    buffer = StepTraceBuffer(settings.buffer)
     writes = settings.objective.step_comparison == "implicit"
     return StepComparison(settings, buffer, ChatProtocol(load_tokenizer(settings.model), settings.protocol) if writes else None)
 

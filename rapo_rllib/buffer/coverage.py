@@ -1,7 +1,6 @@
 """Count the training questions that have step traces in the buffer. Flow: ``algorithm/off_policy.py`` -> here.
 
-Retrieval can show a step of the very question only where there is one; those of others rarely fit. Lessons are no steps: a
-question that has nothing but lessons is not covered.
+Retrieval can show a step of the very question only where there is one; those of others rarely fit.
 """
 
 from __future__ import annotations
@@ -44,4 +43,4 @@ def coverage(buffer: StepTraceBuffer, questions: Iterable[str]) -> Coverage | No
     wanted = {pieces(text)[0] for text in questions if text.strip()}
     if not wanted:
         return None
-    return Coverage(len(wanted.intersection(buffer.reader.questions(lessons=False))), len(wanted))
+    return Coverage(len(wanted.intersection(buffer.reader.questions())), len(wanted))

@@ -17,7 +17,7 @@ import numpy as np
 from rapo_rllib.buffer.filters import AllowedRows
 from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import PartRows
-from rapo_rllib.buffer.rows import stored_names, trace_of
+from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rapo_rllib.milvus.snapshot.snapshot import Snapshot
 
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
-FACTS = ("id", "source", "reward", "weight_version")  # what filters ask about, beside question and kind
+FACTS = ("id", "source", "reward", "weight_version")  # what filters ask about, beside the question
 
 
 class ListedRows:
@@ -44,10 +44,6 @@ class ListedRows:
     def numbers(self, name: str) -> np.ndarray:
         """A column ``[N]``."""
         return self._columns.get(name, np.empty(0))
-
-    def has(self, name: str) -> bool:
-        """Whether it was listed."""
-        return name in self._columns
 
     def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
         """A column of texts as one number per different text, ``[N]``, and the number of each text."""
@@ -104,8 +100,7 @@ class Drawable:
         if not numbers or self._rows is None:
             return {}
         if isinstance(self._rows, ListedRows):
-            ids = sorted({str(self._ids[number]) for number in numbers})
-            rows = self._milvus.get(self._collection, ids, stored_names(self._milvus.shape(self._collection).columns))
+            rows = self._milvus.get(self._collection, sorted({str(self._ids[number]) for number in numbers}), NAMES)
         else:
             rows = self._rows.rows(sorted(set(numbers)))
         found = {row["id"]: trace_of(row) for row in self._parts.whole(rows)}
@@ -129,9 +124,7 @@ class Drawable:
         self._next_check = now + CHECK_S
         if known is not None and known.version == version:
             return known
-        chosen, columns = self._settings.filter, self._milvus.shape(self._collection).columns
-        asked = [name for name in ("question", "kind") if getattr(chosen, name) != "any" and name in columns]
-        names = (*FACTS, *asked)
+        names = FACTS if self._settings.filter.question == "any" else (*FACTS, "question")
         return ListedRows([row for page in self._milvus.pages(self._collection, names) for row in page], version)
 
 

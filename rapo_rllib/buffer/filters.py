@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rapo_rllib.buffer.parts import pieces
 from rapo_rllib.settings import TraceFilter
-from rapo_rllib.types import LESSON, HistoryQuery
+from rapo_rllib.types import HistoryQuery
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,16 +26,8 @@ EVERYTHING = TraceFilter()
 NOBODY: frozenset[str] = frozenset()
 
 
-def milvus_expression(
-    chosen: TraceFilter, query: HistoryQuery, without: Set[str] = NOBODY, kinds_are_stored: bool = True
-) -> str:
-    """The filter for one query in Milvus' language; "" for no restriction.
-
-    Args:
-        chosen: the filter.
-        query: who asks.
-        without: sources that are shut out.
-        kinds_are_stored: whether the collection says which rows are lessons; else all are steps.
+def milvus_expression(chosen: TraceFilter, query: HistoryQuery, without: Set[str] = NOBODY) -> str:
+    """The filter for one query in Milvus' language; "" for no restriction. ``without``: sources that are shut out.
 
     Example: ``TraceFilter(sources=("gpt",), min_reward=0.5)`` gives ``source in ["gpt"] and reward >= 0.5``.
     """
@@ -44,10 +36,6 @@ def milvus_expression(
         parts.append(f"source in {_literals(chosen.sources)}")
     if without:
         parts.append(f"source not in {_literals(sorted(without))}")
-    if chosen.kind != "any" and kinds_are_stored:
-        parts.append(f"kind == {_literal(chosen.kind)}")
-    elif chosen.kind == LESSON:
-        parts.append('id == ""')  # which none has
     if chosen.min_reward is not None:
         parts.append(f"reward >= {float(chosen.min_reward)!r}")
     if chosen.max_age is not None:
@@ -71,9 +59,6 @@ class Columns(Protocol):
 
     def numbers(self, name: str) -> np.ndarray:
         """A column of numbers, ``[N]``."""
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a column."""
 
     def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
         """A column of texts as one number per different text, ``[N]``, and the number of each text."""
@@ -111,22 +96,12 @@ class AllowedRows:
             masks.append(self._is_by(self._chosen.sources))
         if self.without:
             masks.append(~self._is_by(self.without))
-        if self._chosen.kind != "any":
-            masks.append(self._is_of(self._chosen.kind))
         if self._chosen.min_reward is not None:
             masks.append(self.snapshot.numbers("reward") >= self._chosen.min_reward)
         if self._chosen.max_age is not None:
             versions = self.snapshot.numbers("weight_version")
             masks.append((versions < 0) | (versions >= version - self._chosen.max_age))
         return np.logical_and.reduce(masks) if masks else None
-
-    def _is_of(self, kind: str) -> np.ndarray:
-        import numpy as np
-
-        if not self.snapshot.has("kind"):  # made before there were lessons
-            return np.full(len(self.snapshot.numbers("id")), kind != LESSON)
-        codes, code_of = self.snapshot.codes("kind")
-        return codes == code_of.get(kind, -1)
 
     def _is_by(self, sources: Iterable[str]) -> np.ndarray:
         import numpy as np

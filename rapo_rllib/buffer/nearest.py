@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.filters import EVERYTHING, NOBODY, AllowedRows, milvus_expression
-from rapo_rllib.buffer.rows import stored_names
+from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.index import EXACT_LIMIT, search_effort
 from rapo_rllib.milvus.snapshot.cache import SnapshotCache
@@ -54,16 +54,12 @@ class NearestRows:
     ) -> list[list[dict]]:
         """One request per different filter: one in all, unless the filter is about the question that asks."""
         effort = search_effort(self._settings.index, top_k)
-        columns = self._milvus.shape(self._collection).columns
-        names = stored_names(columns)
         positions: dict[str, list[int]] = {}
         for position, query in enumerate(queries):
-            positions.setdefault(milvus_expression(self._settings.filter, query, without, "kind" in columns), []).append(
-                position
-            )
+            positions.setdefault(milvus_expression(self._settings.filter, query, without), []).append(position)
         found: list[list[dict]] = [[] for _ in queries]
         for only, places in positions.items():
-            rows = self._milvus.search(self._collection, vectors[places], top_k, names, effort, only)
+            rows = self._milvus.search(self._collection, vectors[places], top_k, NAMES, effort, only)
             for place, hits in zip(places, rows, strict=True):
                 found[place] = hits
         return found

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.parts import PartRows
-from rapo_rllib.buffer.rows import stored_names, trace_of
+from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.schema import VECTOR
-from rapo_rllib.types import LESSON, StepTrace
+from rapo_rllib.types import StepTrace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,30 +26,25 @@ class BufferReader:
 
     def traces(self) -> Iterator[StepTrace]:
         """Every step trace."""
-        for page in self._milvus.pages(self._collection, self._names, self._page):
+        for page in self._milvus.pages(self._collection, NAMES, self._page):
             yield from map(trace_of, self._parts.whole(page))
 
     def with_keys(self) -> Iterator[tuple[list[StepTrace], np.ndarray]]:
         """Every step trace with the vector of its key, in pages: ``N`` traces and their vectors ``[N, D]``."""
         import numpy as np
 
-        for page in self._milvus.pages(self._collection, [*self._names, VECTOR], self._page):
+        for page in self._milvus.pages(self._collection, [*NAMES, VECTOR], self._page):
             vectors = np.asarray([row[VECTOR] for row in page], dtype=np.float32)
             yield [trace_of(row) for row in self._parts.whole(page)], vectors
 
-    def questions(self, lessons: bool = True) -> Iterator[str]:
-        """The question of every step trace, of ``lessons`` too unless left out; of one above 65,535 bytes its beginning."""
-        kind = [name for name in ("kind",) if name in self._names]
-        for page in self._milvus.pages(self._collection, ["question", *kind]):
-            yield from (row["question"] for row in page if lessons or row.get("kind") != LESSON)
+    def questions(self) -> Iterator[str]:
+        """The question of every step trace; of one above 65,535 bytes its beginning."""
+        for page in self._milvus.pages(self._collection, ["question"]):
+            yield from (row["question"] for row in page)
 
     def of(self, ids: Sequence[str]) -> list[StepTrace]:
         """The step traces with these ids; those that are not there are left out."""
-        return [trace_of(row) for row in self._parts.whole(self._milvus.get(self._collection, ids, self._names))]
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return stored_names(self._milvus.shape(self._collection).columns)
+        return [trace_of(row) for row in self._parts.whole(self._milvus.get(self._collection, ids, NAMES))]
 
     @property
     def _page(self) -> int:

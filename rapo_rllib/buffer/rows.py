@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
@@ -11,7 +10,6 @@ from rapo_rllib.milvus.schema import Field
 from rapo_rllib.traces.rows import MAX_ID_BYTES, MAX_NAME_BYTES
 from rapo_rllib.types import RetrievedTrace, StepTrace
 
-MAX_KIND_BYTES = 16
 FIELDS = (
     Field("id", max_bytes=MAX_ID_BYTES),
     Field("question"),
@@ -23,10 +21,7 @@ FIELDS = (
     Field("source", max_bytes=MAX_NAME_BYTES),
     Field("weight_version", "INT64"),
     Field(COUNT, "INT64"),
-    Field("kind", max_bytes=MAX_KIND_BYTES),
-    Field("lesson_of"),  # ids as a JSON list; of a step nothing
 )
-LATER = ("kind", "lesson_of")  # columns that collections of earlier versions lack: they hold steps alone
 NAMES = tuple(field.name for field in FIELDS)
 TRACE_NAMES = tuple(field.name for field in fields(StepTrace))
 
@@ -59,11 +54,8 @@ def _check_unicode(trace: StepTrace) -> None:
 
 
 def check_columns(stored: Iterable[str], where: str) -> None:
-    """Refuse a collection whose columns are not ``FIELDS``, as that of another version of this package: ``ValueError``.
-
-    Those of ``LATER`` may be missing.
-    """
-    lacking, unknown = sorted(set(NAMES) - {*stored, *LATER}), sorted(set(stored) - set(NAMES))
+    """Refuse a collection whose columns are not ``FIELDS``, as that of another version of this package: ``ValueError``."""
+    lacking, unknown = sorted(set(NAMES) - set(stored)), sorted(set(stored) - set(NAMES))
     if lacking or unknown:
         raise ValueError(
             f"step_trace_buffer.collection: {where} was made by another version of this package: it lacks the columns "
@@ -71,32 +63,9 @@ def check_columns(stored: Iterable[str], where: str) -> None:
         )
 
 
-def stored_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``NAMES`` that a collection with these columns has."""
-    lacking = set(LATER).difference(columns)
-    return tuple(name for name in NAMES if name not in lacking)
-
-
 def row_of(trace: StepTrace) -> dict:
     """The values of a trace, however long."""
-    values = {name: getattr(trace, name) for name in TRACE_NAMES}
-    return {**values, "lesson_of": json.dumps(trace.lesson_of) if trace.lesson_of else ""}
-
-
-def rows_for(traces: Sequence[StepTrace], columns: Iterable[str], where: str) -> list[dict]:
-    """The values of traces as a collection with these columns holds them.
-
-    Raises:
-        ValueError: one is a lesson, and the collection was made before there were any.
-    """
-    lacking = set(LATER).difference(columns)
-    if lacking and any(trace.is_lesson for trace in traces):
-        raise ValueError(
-            f"step_trace_buffer.collection: {where} was made by an earlier version of this package, whose buffers hold steps "
-            "and no lessons. Export it, import the file into a new collection (`rllib buffer export`, `rllib buffer import`), "
-            "and name that."
-        )
-    return [{name: value for name, value in row_of(trace).items() if name not in lacking} for trace in traces]
+    return {name: getattr(trace, name) for name in TRACE_NAMES}
 
 
 def retrieved_of(row: dict) -> RetrievedTrace:
@@ -107,5 +76,4 @@ def retrieved_of(row: dict) -> RetrievedTrace:
 
 def trace_of(row: dict) -> StepTrace:
     """The trace of a row."""
-    values = {name: row[name] for name in TRACE_NAMES if name in row}
-    return StepTrace(**{**values, "lesson_of": tuple(json.loads(row.get("lesson_of") or "[]"))})
+    return StepTrace(**{name: row[name] for name in TRACE_NAMES})

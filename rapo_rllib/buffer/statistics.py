@@ -61,8 +61,7 @@ class BufferStats:
 
     where: str
     facts: dict[str, Any]
-    traces: int = 0  # lessons among them
-    lessons: int = 0  # rows; they are in no count of steps, trajectories or covered questions
+    traces: int = 0
     trajectories: int = 0
     questions: int = 0  # different ones, by normalised text
     by_source: dict[str, int] = field(default_factory=dict)
@@ -150,7 +149,7 @@ class _Count:
     """Sums of one pass over the rows: counters, and a few bytes a row."""
 
     def __init__(self) -> None:
-        self.traces = self.lessons = 0
+        self.traces = 0
         self.sources: Counter[str] = Counter()
         self.rewards: dict[str, float] = {}  # sums by source
         self.steps: Counter[int] = Counter()
@@ -162,16 +161,14 @@ class _Count:
             self.traces += 1
             self.sources[trace.source] += 1
             self.rewards[trace.source] = self.rewards.get(trace.source, 0.0) + trace.reward
-            self.lessons += trace.is_lesson
-            if not trace.is_lesson:
-                self.steps[trace.step_index] += 1
-                self.digests.add(digest_of(trace.question))
+            self.steps[trace.step_index] += 1
+            self.digests.add(digest_of(trace.question))
             self.text_lengths.append(len(trace.text))
             self.history_lengths.append(len(trace.history))
             self.reward_values.append(trace.reward)
 
     def fill(self, stats: BufferStats) -> None:
-        stats.traces, stats.lessons, stats.questions = self.traces, self.lessons, len(self.digests)
+        stats.traces, stats.questions = self.traces, len(self.digests)
         stats.by_source = dict(self.sources.most_common())
         stats.mean_reward_by_source = {name: self.rewards[name] / count for name, count in stats.by_source.items()}
         stats.steps_per_trajectory = trajectory_lengths(self.steps)

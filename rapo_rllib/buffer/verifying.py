@@ -109,8 +109,6 @@ def _check_row(trace: StepTrace, guard: LeakGuard | None, findings: _Findings) -
         findings.add("an id that does not belong to the content", trace.id)
     if trace.reward != trace.reward or abs(trace.reward) == float("inf"):
         findings.add("a reward that is no number", trace.id)
-    if trace.is_lesson != bool(trace.lesson_of):
-        findings.add("a lesson of no trajectories, or a step of some", trace.id)
     if guard is not None and guard.leaks(trace.question):
         findings.add("a question of the evaluation", trace.question[:120])
 

@@ -9,7 +9,7 @@ One query a window tells which is which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.parts import PartRows
-from rapo_rllib.buffer.rows import by_id, rows_for, stored_names
+from rapo_rllib.buffer.rows import NAMES, by_id, row_of
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
@@ -80,17 +80,12 @@ class TraceWriter:
             self._ledger.add_up()
         return done
 
-    @property
-    def _columns(self) -> Collection[str]:
-        return self._milvus.shape(self._collection).columns
-
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
-        rows = rows_for(fresh, self._columns, f"{self._collection!r} at {self._milvus.uri}")
         if not done.added:
             self._snapshots.mark_changed()
         vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])
         for start in range(0, len(fresh), WRITE_BATCH):
-            batch = rows[start : start + WRITE_BATCH]
+            batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
             self._milvus.upsert(self._collection, self._parts.split_oversized(batch), vectors[start : start + WRITE_BATCH])
             done.seen, done.added = done.seen + len(batch), done.added + len(batch)
             if progress:
@@ -103,10 +98,10 @@ class TraceWriter:
         if changed and not done.updated:
             self._snapshots.mark_changed(rewritten=True)
         facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}
-        ids, names = list(facts), stored_names(self._columns)
+        ids = list(facts)
         for start in range(0, len(ids), WRITE_BATCH):
-            found = self._milvus.get(self._collection, ids[start : start + WRITE_BATCH], [*names, VECTOR])
-            rows = [{name: row[name] for name in names} | facts[row["id"]] for row in found]
+            found = self._milvus.get(self._collection, ids[start : start + WRITE_BATCH], [*NAMES, VECTOR])
+            rows = [{name: row[name] for name in NAMES} | facts[row["id"]] for row in found]
             vectors = np.asarray([row[VECTOR] for row in found], dtype=np.float32)
             self._milvus.upsert(self._collection, rows, vectors)
             done.updated += len(rows)

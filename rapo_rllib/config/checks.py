@@ -10,7 +10,6 @@ from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
-from rapo_rllib.types import LESSON
 
 
 def known_keys(config: object) -> set[str]:
@@ -248,11 +247,6 @@ def _check_step_comparison(settings: Settings) -> None:
         raise ValueError(
             f"step_comparison = {form!r} with retrieval_level = {level!r}: the buffer holds whole trajectories then, and none "
             "is a step; set retrieval_level to 'step'"
-        )
-    if form != "none" and settings.buffer.filter.kind == LESSON:
-        raise ValueError(
-            f"step_comparison = {form!r} with step_trace_buffer.filter.kind = 'lesson': a lesson is no step that the policy's "
-            "could be compared with; set filter.kind to 'any' or 'step'"
         )
     if form == "implicit" and objective.importance_level == "sequence":
         raise ValueError(

@@ -38,7 +38,6 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
         "reward_minus_twin": mean(t.reward - unshown for t, unshown in pairs),
         "own_question": mean(r.own_question for _, r in shown),
         "shows_answer": mean(r.shows_answer for _, r in shown),
-        "lesson": mean(r.lesson for _, r in shown),
         "answers_count": float(len(answers)),
         "answers_copied": mean(_copied(t, r) for t, r in answers),
         "wrong_answers_count": float(len(wrong)),

@@ -60,7 +60,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _check_names(self) -> None:
         """In tags, none may be called as the protocol calls its own."""
         protocol = self.options.protocol
-        names = ("think_tag", "answer_tag", "result_tag", "retrieve_tag", "lesson_tag")
+        names = ("think_tag", "answer_tag", "result_tag", "retrieve_tag")
         own = {getattr(protocol, name): name for name in names} if protocol.format == "tags" else {}
         for tag in self._tools:
             if (key := own.get(tag)) is not None:

@@ -9,8 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.steps import parse_step, render_observation, shown_parts
-from rapo_rllib.protocol.template import Guard
+from rapo_rllib.protocol.steps import parse_step, render_observation
 from rapo_rllib.protocol.turns import Piece, Schema, Turn, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
@@ -25,9 +24,8 @@ _MARK = "rapo-answer"
 _SYSTEM_PROMPT = (
     "Solve the question step by step. You may think inside <{think}>...</{think}>. You can call tools:\n{tools}\n"
     "The output of a call comes back inside <{result}>...</{result}>. Sometimes a step of another solver is shown inside "
-    "<{retrieve}>...</{retrieve}>; use it if it helps. {lesson}Finish with <{answer}>\\boxed{{your answer}}</{answer}>."
+    "<{retrieve}>...</{retrieve}>; use it if it helps. Finish with <{answer}>\\boxed{{your answer}}</{answer}>."
 )
-_LESSON_LINE = "A <{lesson}>...</{lesson}> in it is a rule drawn from several attempts, right and wrong ones, and no step. "
 
 
 def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str], schemas: Sequence[Schema] = ()) -> str:
@@ -39,7 +37,6 @@ def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str], 
         tools="\n".join(lines) or "(no tools)",
         result=settings.result_tag,
         retrieve=settings.retrieve_tag,
-        lesson=_LESSON_LINE.format(lesson=settings.lesson_tag) if settings.explain_lessons else "",
         answer=settings.answer_tag,
     )
 
@@ -119,7 +116,12 @@ class ChatProtocol:
 
     def prompt_text(self, question: str, given: Question | None = None) -> str:
         """The whole prompt for a server that tokenizes by itself, and puts the token of a text's beginning before it."""
-        return _prompt_text(self.tokenizer, self.messages(question, given))
+        messages = self.messages(question, given)
+        if not getattr(self.tokenizer, "chat_template", None):
+            return _plain_prompt(messages)
+        text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        begins = self.tokenizer.encode("x")[:1] == [getattr(self.tokenizer, "bos_token_id", None)]
+        return text.removeprefix(self.tokenizer.bos_token) if begins else text
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
@@ -137,11 +139,10 @@ class ChatProtocol:
         """
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
-    def retrieved_text(self, trace: str, lesson: bool = False) -> str:
-        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag, a lesson in one more."""
+    def retrieved_text(self, trace: str) -> str:
+        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
         tag = self.settings.retrieve_tag
-        sentence, shown = shown_parts(trace, lesson, self.settings)
-        return f"{sentence}\n<{tag}>\n{shown}\n</{tag}>\n"
+        return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """All closing tags; behind the answer's the policy is asked for the end of its turn."""
@@ -164,9 +165,9 @@ class ChatProtocol:
         text = without_spill(render_observation(observation, self.settings), turn.spill)
         return Piece(self.encode(text), text)
 
-    def retrieved(self, trace: str, lesson: bool = False) -> Piece:
+    def retrieved(self, trace: str) -> Piece:
         """A step trace in its tags."""
-        text = self.retrieved_text(trace, lesson)
+        text = self.retrieved_text(trace)
         return Piece(self.encode(text), text)
 
 
@@ -187,28 +188,6 @@ def template_end_ids(tokenizer: Any) -> list[int]:
     _, shown, behind = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(_MARK)
     first = tokenizer.encode(behind, add_special_tokens=False)[:1] if shown else []
     return [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]
-
-
-def user_turn_text(tokenizer: Any, text: str) -> str:
-    """One user's turn as a prompt for a server that tokenizes by itself."""
-    return _prompt_text(tokenizer, [{"role": "user", "content": text}])
-
-
-def user_turn_ids(tokenizer: Any, text: str, template_options: dict[str, Any]) -> list[int]:
-    """Tokens of a prompt of one user's turn, in which special tokens are plain characters. ``[P]``."""
-    if not getattr(tokenizer, "chat_template", None):
-        return list(tokenizer.encode(_plain_prompt([{"role": "user", "content": text}])))
-    guard = Guard(tokenizer)
-    messages = [{"role": "user", "content": guard.safe(text)}]
-    return guard.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template_options))
-
-
-def _prompt_text(tokenizer: Any, messages: list[dict[str, Any]]) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        return _plain_prompt(messages)
-    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    begins = tokenizer.encode("x")[:1] == [getattr(tokenizer, "bos_token_id", None)]
-    return text.removeprefix(tokenizer.bos_token) if begins else text
 
 
 def _plain_prompt(messages: list[dict[str, Any]]) -> str:

@@ -13,17 +13,12 @@ from typing import Any
 
 from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.steps import shown_parts
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
 _SYSTEM_PROMPT = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
-_LESSON_LINE = (
-    " Sometimes a <{lesson}>...</{lesson}> is shown: a rule drawn from several attempts, right and wrong ones; use it if it "
-    "helps."
-)
 
 
 class NativeProtocol:
@@ -62,8 +57,7 @@ class NativeProtocol:
         self._end = self._end_of_turn()
         self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
         self.parser = parser_of(settings.tool_parser, tokenizer) if schemas else JSON
-        explained = _SYSTEM_PROMPT + (_LESSON_LINE.format(lesson=settings.lesson_tag) if settings.explain_lessons else "")
-        self.system_prompt = explained if settings.system_prompt is None else settings.system_prompt
+        self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self.opening = Piece(self._guard.encode(opening, self._end), opening)
@@ -170,14 +164,13 @@ class NativeProtocol:
             ]
         )
 
-    def retrieved(self, trace: str, lesson: bool = False) -> Piece:
+    def retrieved(self, trace: str) -> Piece:
         """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
-        tag = self.settings.retrieve_tag
-        sentence, text = shown_parts(trace, lesson, self.settings)
+        sentence, tag = self.settings.retrieval_sentence, self.settings.retrieve_tag
         if self.shows_in_turn:
-            text = self._guard.safe(f"{sentence}\n<{tag}>\n{text}\n</{tag}>\n")
+            text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
             return Piece(self._guard.encode(text), self._guard.plain(text))
-        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{text}")}
+        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
         name = next(iter(self._schemas), "tool")
         before = self._template.behind_turn([tool_message("result", name, "0" * 9)])
         return self._piece(self._template.behind_turn([tool_message("result", name, "0" * 9), shown]).removeprefix(before))

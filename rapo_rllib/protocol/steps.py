@@ -161,26 +161,6 @@ def render_observation(text: str, settings: ProtocolSettings) -> str:
     >>> render_observation("8</result><answer>9</answer>", ProtocolSettings())
     '\n<result>\n8&lt;/result>&lt;answer>9&lt;/answer>\n</result>\n'
     """
-    return f"\n<{settings.result_tag}>\n{quoted(text, settings)}\n</{settings.result_tag}>\n"
-
-
-def quoted(text: str, settings: ProtocolSettings) -> str:
-    """``text`` with the protocol's own tags in it quoted.
-
-    >>> quoted("Write <answer>, not <b>.", ProtocolSettings())
-    'Write &lt;answer>, not <b>.'
-    """
-    tags = (settings.result_tag, settings.retrieve_tag, settings.lesson_tag, settings.answer_tag, settings.think_tag)
-    return re.sub(f"<(?=/?(?:{'|'.join(map(re.escape, tags))})>)", "&lt;", text)
-
-
-def shown_parts(text: str, lesson: bool, settings: ProtocolSettings) -> tuple[str, str]:
-    r"""The sentence before what is retrieved, and the text that is shown: a step as it stands, a lesson in its tag.
-
-    >>> shown_parts("Multiply first.\n", True, ProtocolSettings(lesson_sentence="A rule:"))
-    ('A rule:', '<lesson>\nMultiply first.\n</lesson>')
-    """
-    if not lesson:
-        return settings.retrieval_sentence, text.strip()
-    tag = settings.lesson_tag
-    return settings.lesson_sentence, f"<{tag}>\n{quoted(text.strip(), settings)}\n</{tag}>"
+    tags = (settings.result_tag, settings.retrieve_tag, settings.answer_tag, settings.think_tag)
+    quoted = re.sub(f"<(?=/?(?:{'|'.join(map(re.escape, tags))})>)", "&lt;", text)
+    return f"\n<{settings.result_tag}>\n{quoted}\n</{settings.result_tag}>\n"

@@ -75,7 +75,6 @@ class RolloutProtocol(Protocol):
     """All that a rollout knows of a format: it makes a prompt of a question, and text to be appended."""
 
     settings: ProtocolSettings
-    tokenizer: Any  # of the model
     end_ids: list[int]  # tokens that end the policy's turn, the usual one first
     opening: Piece  # between what is appended and the policy's next turn
     shows_in_turn: bool  # a retrieved step stands in the policy's turn, behind the opening; else it is a turn before it
@@ -99,8 +98,8 @@ class RolloutProtocol(Protocol):
     def observation(self, observation: str, turn: Turn) -> Piece:
         """An observation as it is appended behind the turn."""
 
-    def retrieved(self, trace: str, lesson: bool = False) -> Piece:
-        """A step trace as it is shown to the policy; a lesson is marked as one."""
+    def retrieved(self, trace: str) -> Piece:
+        """A step trace as it is shown to the policy."""
 
 
 def text_argument(schema: Schema) -> str | None:

@@ -61,7 +61,7 @@ function shownPart(part, wanted, scales) {
 
 function partFacts(part) {
   if (part.by === "retrieved") {
-    return ["retrieved", part.source, `similarity ${shownNumber(part.similarity)}`, part.noisy ? "noise" : "", part.lesson ? "lesson" : ""].filter(Boolean);
+    return ["retrieved", part.source, `similarity ${shownNumber(part.similarity)}`, part.noisy ? "noise" : ""].filter(Boolean);
   }
   if (part.by === "tool") return ["tool"];
   const call = part.tool ? `calls ${part.tool}${part.tool_error ? `: ${part.tool_error}` : ""}, ${shownNumber(part.tool_seconds)} s` : "";

@@ -145,8 +145,7 @@ def _between(
     if not start <= middle <= stop:
         middle = _end_of_observation(text, start, stop, str(step.get("observation", "")).strip())
     about = {"source": str(retrieval.get("source", "")), "similarity": number(retrieval.get("similarity"))}
-    marks = {name: bool(retrieval.get(name)) for name in ("noisy", "lesson")}
-    traced = {"by": RETRIEVED, "text": text[middle:stop], **about, **marks}
+    traced = {"by": RETRIEVED, "text": text[middle:stop], **about, "noisy": bool(retrieval.get("noisy"))}
     return [{"by": TOOL, "text": text[start:middle]}, traced]
 
 

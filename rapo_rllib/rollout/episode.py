@@ -193,17 +193,14 @@ class Episode:
         settings, chat = self.plan.settings, self.plan.chat
         counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
         opening = 0 if self.turn_open else len(chat.opening.token_ids)
-        return (
-            counted + len(chat.retrieved(retrieved.trace.text, retrieved.trace.is_lesson).token_ids) + opening
-            < self.remaining_tokens
-        )
+        return counted + len(chat.retrieved(retrieved.trace.text).token_ids) + opening < self.remaining_tokens
 
     def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
         """Append a step trace; False: the budget has no room for it."""
         if not self.has_room_for(retrieved):
             return False
         settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
-        piece = chat.retrieved(trace.text, trace.is_lesson)
+        piece = chat.retrieved(trace.text)
         if chat.shows_in_turn:
             self.open_turn()
         self.trajectory.append_retrieved(piece.token_ids, retrieved)

@@ -42,7 +42,7 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
         imitated   a b     b is trained
         own        a b c   b and c are trained
 
-    A lesson is no step, and neither is the fallback text: they are taken away in any case, and never trained.
+    The fallback text is no step: it is taken away in any case, and never trained.
 
     It ends where help would teach to guess: ``removed`` before the first shown step that holds an accepted answer, the others
     before one whose author wrote it, or any answer; the result of its tool may hold the accepted one.

@@ -37,7 +37,6 @@ class TraceFilter(Knobs):
         None, "weight versions since the policy wrote it; what off-policy agents wrote does not age", at_least=0
     )
     hide_answers: bool = knob(False, "none that shows an accepted answer of the question that asks: its number, or its words")
-    kind: Literal["any", "step", "lesson"] = knob("any", "`any`; or only `step`s; or only `lesson`s (docs/lessons.md)")
 
 
 @dataclass(frozen=True)

@@ -160,15 +160,7 @@ class ProtocolSettings(Knobs):
     )
     question_template: str = knob("{question}", "the user's turn")
     retrieval_sentence: str = knob("Additional context follows; use it if it helps.", "stands before a retrieved trace")
-    lesson_sentence: str = knob(
-        "A lesson that was drawn from several attempts follows; use it if it helps.",
-        "stands before a retrieved lesson, in place of `retrieval_sentence`",
-    )
-    explain_lessons: bool = knob(
-        False, "whether the default system prompt says what a lesson is: where the buffer holds some (docs/lessons.md)"
-    )
     result_tag: str = knob("result", "around what a tool returned")
     retrieve_tag: str = knob("retrieve", "around a retrieved trace")
-    lesson_tag: str = knob("lesson", "around a retrieved lesson, within `retrieve_tag`")
     answer_tag: str = knob("answer", "around the answer, which ends the episode")
     think_tag: str = knob("think", "around reasoning")

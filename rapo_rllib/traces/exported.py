@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, whole_number_field
-from rapo_rllib.types import LESSON, STEP, StepTrace
+from rapo_rllib.types import StepTrace
 
 MARK, VERSION = "step_trace_buffer", 1
 
@@ -87,23 +87,7 @@ def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:
         step_index=whole_number_field(row, "step_index", where, 0),
         source=text_field(row, "source", where, ""),
         weight_version=whole_number_field(row, "weight_version", where, -1),
-        kind=_kind(row, where),
-        lesson_of=_ids(row, where),
     )
-
-
-def _kind(row: dict[str, Any], where: str) -> str:
-    kind = text_field(row, "kind", where, STEP)
-    if kind not in (STEP, LESSON):
-        raise ValueError(f"{where}: field 'kind' must be {STEP!r} or {LESSON!r}, got {kind!r}")
-    return kind
-
-
-def _ids(row: dict[str, Any], where: str) -> tuple[str, ...]:
-    ids = row.get("lesson_of", [])
-    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
-        raise ValueError(f"{where}: field 'lesson_of' must be a list of ids, got {ids!r}")
-    return tuple(ids)
 
 
 def _is_weight(value: Any) -> bool:

@@ -81,10 +81,6 @@ NATIVE = {"format": "native"}
             "step_comparison = 'implicit' with retrieval_level = 'trajectory'",
         ),
         (
-            {"step_comparison": "implicit", "step_trace_buffer": {"filter": {"kind": "lesson"}}},
-            "step_comparison = 'implicit' with step_trace_buffer.filter.kind = 'lesson'",
-        ),
-        (
             {"step_comparison": "implicit", "protocol": {"format": "native"}},
             "step_comparison = 'implicit' with protocol.format = 'native'",
         ),

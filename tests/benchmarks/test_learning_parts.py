@@ -228,8 +228,7 @@ def test_habits_are_read_behind_right_steps(policy):
     assert uses(CHAIN, 2) == ["<answer>\\boxed{32}</answer>"]
     assert all(split_of(chain) == "test" for chain in held_out(20))
     found = habits(policy, chains=4)
-    read = {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2", "takes_over_1"}
-    assert set(found) == {*read, "told_1", "told_nothing_1"} and found["told_1"] != found["told_nothing_1"]
+    assert set(found) == {"careful", "goes_on_1", "goes_on_2", "reads_1", "reads_2", "takes_over_1"}
     assert 0 < found["goes_on_1"] < 0.2  # of an untrained policy: one token of a hundred
     assert found["careful"] == found["reads_1"] == found["takes_over_1"] == 0
 

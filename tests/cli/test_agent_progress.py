@@ -29,16 +29,6 @@ def test_the_line(state, line):
     assert build_line(state) == line
 
 
-def test_a_line_tells_of_lessons_where_there_are_any():
-    state = AgentBuild(2, 4, Totals(questions=2, kept=3), attempts=8, lessons=1, lessons_left=3)
-    assert build_line(state).endswith("8 attempts · 3 trajectories kept · 1 lessons, 3 to come")
-    left = summary_lines(AgentBuild(2, 4, Totals(), lessons=1, lesson_tokens=90, unfinished_lessons=3))
-    assert left[-2:] == [
-        "lessons: 1 written, 90 tokens",
-        "not finished: 3 lessons that the agent failed at; the same command asks again",
-    ]
-
-
 def test_the_summary():
     assert summary_lines(AgentBuild(32, 4, TOTALS, attempts=120, tokens=9000, seconds=60.0, added=148, unfinished=2)) == [
         "questions: 30 of 32, of which 20 have a trajectory that was kept",

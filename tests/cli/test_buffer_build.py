@@ -76,31 +76,6 @@ def test_built_repeated_and_enlarged(folder: Path) -> None:
     assert stored("imported.db") == stored()
 
 
-def test_lessons_are_drawn_stored_once_and_refused_to_another_plan(folder: Path) -> None:
-    solver = Solver()
-    asked = ("--max-questions", "3", "--lessons", "1", "--lesson-near", "1")
-    with local_service(solver) as server:
-        output = run(*arguments(server, *asked))
-        assert len(solver.lessons) == 3 and all(said.count("Question: ") == 2 for said in solver.lessons)
-        assert "lessons: 3 written, 36 tokens" in output and "protocol.explain_lessons: true" in output
-        first = stored()
-        lessons = [trace for trace in first if trace.is_lesson]
-        assert {trace.text for trace in lessons} == {"call Python. (2 right, 2 wrong)"} and len(lessons) > 3
-        assert all(len(trace.lesson_of) == 4 for trace in lessons)
-        assert {trace.step_index for trace in lessons} == {0, 1} and {trace.question_id for trace in lessons} == {
-            f"sums-{i}" for i in (1, 2, 3)
-        }
-        again = run(*arguments(server, *asked))
-        assert len(solver.lessons) == 3 and "0 stored now" in again and stored() == first
-        elsewhere = ("--uri", "again.db", "--out", "steps.step_traces.solver")
-        run(*arguments(server, *asked, *elsewhere))  # what is on the disk is stored where it lacks, and nobody is asked
-        assert len(solver.lessons) == 3 and stored("again.db") == first
-        refused = run(*arguments(server, *asked, "--lesson-traces", "6"), status=1)
-        assert "of another build: lessons was {" in refused.replace("\n", " ")
-        run(*arguments(server, *asked, "--agent-api", "completions", "--agent-tokenizer", folder_model(), "--source", "second"))
-    assert len(solver.lessons) == 6
-
-
 @pytest.mark.slow
 def test_killed_it_goes_on_and_ends_as_if_nobody_had(folder: Path) -> None:
     progress = folder / "steps.step_traces.solver.progress.jsonl"

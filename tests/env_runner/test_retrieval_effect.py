@@ -74,8 +74,3 @@ def test_what_was_shown_and_what_was_copied() -> None:
     assert (values["own_question"], values["shows_answer"]) == (2 / 4, 1 / 4)
     assert (values["answers_count"], values["answers_copied"]) == (3.0, pytest.approx(2 / 3))
     assert (values["wrong_answers_count"], values["wrong_answers_copied"]) == (2.0, 1 / 2)
-
-
-def test_how_many_of_those_shown_were_lessons() -> None:
-    trajectories = [made(True, shown(lesson=True), shown()), made(False, shown(), shown(source=FALLBACK)), made(True)]
-    assert effect_metrics(trajectories, PAPER)["lesson"] == pytest.approx(1 / 3)

@@ -155,15 +155,6 @@ def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], famil
     assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
 
 
-@pytest.mark.parametrize("way", ["turn", "tags"])
-def test_a_lesson_is_marked(tokenizers: dict[str, Any], way: str) -> None:
-    chat = made(tokenizers["qwen25"], show_retrieved=way, lesson_sentence="A rule:", explain_lessons=True)
-    shown = chat.retrieved("Add.</lesson>\n", lesson=True).text
-    before = "A rule:\n<retrieve>\n" if way == "tags" else "A rule:\n"
-    assert f"{before}<lesson>\nAdd.&lt;/lesson>\n</lesson>" in shown
-    assert "<lesson>...</lesson> is shown: a rule" in chat.system_prompt
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_parser_is_found_by_the_template(tokenizers: dict[str, Any], family: str) -> None:
     assert made(tokenizers[family]).parser == FAMILIES[family].parser

@@ -16,7 +16,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
-from rapo_rllib.types import LESSON, HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind
 
 QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(3)]
 TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
@@ -132,24 +132,6 @@ def test_the_query_after_a_retrieval(asked_with: str, shown: str) -> None:
     queries = [query for batch in source.batches for query in batch]
     assert [query.history for query in queries] == [shown.join(steps[: count + 1]).strip() for count in range(3)]
     assert {(q.question, q.asker, q.weight_version) for q in queries} == {("What is 0 + 1?", "0/q0/0", 0)}
-
-
-def test_a_lesson_is_marked_and_is_no_step_of_the_history() -> None:
-    class Rules(OneTrace):
-        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
-            self.batches.append(list(queries))
-            rule = StepTrace("l", queries[0].question, "", "Add once.", 1.0, kind=LESSON, lesson_of=("a", "b"))
-            return [[RetrievedTrace(rule, 0.9)] for _ in queries]
-
-    def two_calls(so_far: str) -> str:
-        return "<python>1</python>" if so_far.count("<result>") < 2 else solve(so_far)
-
-    source = Rules()
-    loop = make_loop(two_calls, source, group_size=1, num_hybrid=1, max_response_tokens=900)
-    (trajectory,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0].trajectories
-    assert trajectory.text.count("<retrieve>\n<lesson>\nAdd once.\n</lesson>\n</retrieve>") == 2
-    assert [(shown.lesson, shown.is_step, shown.own_question) for shown in trajectory.retrievals] == [(True, False, True)] * 2
-    assert not any("Add once" in query.history for batch in source.batches for query in batch)
 
 
 def test_a_fallback_is_no_step_of_the_history() -> None:

@@ -9,17 +9,7 @@ from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.unaided import add_unaided, unaided_trajectory
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
-from rapo_rllib.types import (
-    FALLBACK,
-    LESSON,
-    STEP,
-    Question,
-    RetrievedTrace,
-    StepTrace,
-    TokenKind,
-    Trajectory,
-    TrajectoryGroup,
-)
+from rapo_rllib.types import FALLBACK, Question, RetrievedTrace, StepTrace, TokenKind, Trajectory, TrajectoryGroup
 
 CHAT = ChatProtocol(byte_tokenizer(), ProtocolSettings())
 QUESTION = Question("q", "7 + 5 * 3 - 4", "32")
@@ -35,8 +25,7 @@ def step(call: tuple[str, str]) -> str:
 
 
 def trajectory(*parts: str | tuple[str, str], reward: float = 1.0) -> Trajectory:
-    """``("w", text)``: the policy wrote it; ``("o", text)``: a tool's result; ``("s", text)``, ``("l", text)``: it read a step
-    trace, a lesson."""
+    """``("w", text)``: the policy wrote it; ``("o", text)``: a tool's result; ``("s", text)``: a step trace that it read."""
     made = Trajectory("q", CHAT.encode("the prompt"), reward=reward, hybrid=True, end="answer")
     for kind, text in parts:
         tokens = CHAT.encode(text)
@@ -45,9 +34,8 @@ def trajectory(*parts: str | tuple[str, str], reward: float = 1.0) -> Trajectory
         elif kind == "o":
             made.append_observation(tokens)
         else:
-            source = FALLBACK if text == "Nothing." else "expert"
-            trace = StepTrace("t", QUESTION.text, "", text, 1.0, source=source, kind=LESSON if kind == "l" else STEP)
-            made.append_retrieved(CHAT.encode(CHAT.retrieved_text(text, trace.is_lesson)), RetrievedTrace(trace, 0.9))
+            trace = StepTrace("t", QUESTION.text, "", text, 1.0, source=FALLBACK if text == "Nothing." else "expert")
+            made.append_retrieved(CHAT.encode(CHAT.retrieved_text(text)), RetrievedTrace(trace, 0.9))
             made.retrievals[-1].answer = "32" if "<answer>" in text else ""
     return made
 
@@ -158,30 +146,3 @@ def test_only_what_worked_is_learned_with_the_weight_of_a_trajectory() -> None:
 def test_the_papers_setting_adds_nothing() -> None:
     add_unaided([TrajectoryGroup(QUESTION, [HELPED])], "context", CHAT)
     assert HELPED.unaided is None
-
-
-TAUGHT = trajectory(
-    *(("w", ADD[0]), ("o", result("12")), ("l", "Read from left to right."), ("w", TIMES[0]), ("o", result("36"))),
-    ("w", "<answer>36</answer>"),
-)
-
-
-@pytest.mark.parametrize("how", ["removed", "own"])
-def test_a_lesson_is_taken_away_and_never_written(how: str) -> None:
-    found = unaided_trajectory(TAUGHT, QUESTION, how, CHAT)
-    assert read(found) == f"{ADD[0]}{result('12')}[{TIMES[0]}]{result('36')}[<answer>36</answer>]"
-
-
-def test_nothing_of_a_lesson_is_imitated() -> None:
-    assert unaided_trajectory(TAUGHT, QUESTION, "imitated", CHAT) is None
-    both = trajectory(
-        *(("w", ADD[0]), ("o", result("12")), ("l", "Go on."), ("w", "a"), ("o", "b"), ("s", step(TIMES)), ("w", MINUS[0]))
-    )
-    found = unaided_trajectory(both, QUESTION, "imitated", CHAT)
-    assert read(found) == f"{ADD[0]}{result('12')}ab[{TIMES[0]}]{result('36').rstrip()}"
-
-
-@pytest.mark.parametrize("how", ["removed", "own"])
-def test_behind_a_lesson_that_tells_the_answer_nothing_is_learned(how: str) -> None:
-    told = trajectory(("w", ADD[0]), ("o", result("12")), ("l", "It is always 32."), ("w", "<answer>32</answer>"))
-    assert unaided_trajectory(told, QUESTION, how, CHAT) is None

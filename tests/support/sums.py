@@ -54,7 +54,6 @@ class Solver:
         self._before = before
         self._lock = threading.Lock()
         self.count = 0
-        self.lessons: list[str] = []  # requests for one
         self.asked: Counter[str] = Counter()  # first requests of trajectories, by question
 
     def __call__(self, request: Request) -> Reply:
@@ -65,11 +64,6 @@ class Solver:
             return reply
         body, chat = request.json, request.path.endswith("/chat/completions")
         said = "".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
-        if "Write one short lesson" in said:
-            marks = [len(re.findall(rf"Attempt \d+, {mark}:", said)) for mark in ("right", "wrong")]
-            with self._lock:
-                self.lessons.append(said)
-            return _reply(f"Lesson: call Python. ({marks[0]} right, {marks[1]} wrong)", said, chat)
         a, b = map(int, SUM.findall(said)[-1])
         result = re.findall(r"<result>\n(\d+)\n</result>", said)
         seed = body.get("seed", 0)
@@ -79,10 +73,6 @@ class Solver:
             text = f"<think>Way {seed % 1000}.</think><python>print({a} + {b})"
         else:
             text = f"<answer>\\boxed{{{int(result[-1]) + seed % 2}}}"
-        return _reply(text, said, chat)
-
-
-def _reply(text: str, said: str, chat: bool) -> Reply:
-    choice = {"finish_reason": "stop", "index": 0}
-    choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    return Reply({"choices": [choice], "usage": {"completion_tokens": 12, "prompt_tokens": len(said) // 4}})
+        choice = {"finish_reason": "stop", "index": 0}
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        return Reply({"choices": [choice], "usage": {"completion_tokens": 12, "prompt_tokens": len(said) // 4}})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,6 @@ from rapo_rllib.errors import RolloutError
 if TYPE_CHECKING:
     from rapo_rllib.agents.build import AgentBuild, Keeping
     from rapo_rllib.agents.journal import Totals
-    from rapo_rllib.agents.lessons.prompt import LessonPlan
     from rapo_rllib.agents.setup import AgentChoice
     from rapo_rllib.algorithm.config import RAPOConfig
     from rapo_rllib.config.question_source import QuestionSource
@@ -46,14 +44,6 @@ def build(
     source: Annotated[str | None, typer.Option(help="Under which name traces are stored (default: the model's).")] = None,
     uri: Annotated[str | None, typer.Option(help="Where to store, in place of the job's.")] = None,
     collection: Annotated[str | None, typer.Option(help="In which collection, in place of the job's.")] = None,
-    lessons: Annotated[int, typer.Option(min=0, help="Lessons of each question, drawn from its attempts; 0: none.")] = 0,
-    lesson_traces: Annotated[int, typer.Option(min=2, help="Attempts that a lesson is drawn from, right and wrong ones.")] = 4,
-    lesson_near: Annotated[int, typer.Option(min=0, help="Nearest questions whose attempts are shown for it as well.")] = 0,
-    lesson_tokens: Annotated[int, typer.Option(min=16, help="Of a lesson, at most.")] = 128,
-    lesson_prompt: Annotated[
-        Path | None,
-        typer.Option(help="A file with the request for a lesson, {attempts} in it (default: ours).", show_default=False),
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Files of trajectories and progress, without ending (default: beside the buffer).")
     ] = None,
@@ -89,11 +79,10 @@ def build(
             extra=json_object(agent_extra, "--agent-extra") or {},
         )
         keeping = Keeping(source or choice.short_name, keep, min_reward)
-        plan = _lesson_plan(lessons, lesson_traces, lesson_near, lesson_tokens, lesson_prompt)
         config = job_config(job, set_ or [])
         buffer = config.settings.buffer
         place = replace(buffer, uri=uri or buffer.uri, collection=collection or buffer.collection)
-        _build(config, choice, keeping, place, out, max_questions, plan)
+        _build(config, choice, keeping, place, out, max_questions)
     except KeyboardInterrupt:
         fail("Stopped. The same command, run again, continues from there.", INTERRUPTED)
     except (ValueError, RolloutError) as error:
@@ -108,12 +97,9 @@ def _build(
     place: BufferSettings,
     out: Path | None,
     max_questions: int | None,
-    plan: LessonPlan | None,
 ) -> None:
     from rapo_rllib.agents.build import build_from_agent
     from rapo_rllib.agents.journal import Journal
-    from rapo_rllib.agents.lessons.distil import Distiller
-    from rapo_rllib.agents.lessons.journal import LessonJournal
     from rapo_rllib.agents.setup import fingerprint_fields, make_agent_factory
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.cli.buffer.build import AgentDisplay
@@ -127,34 +113,14 @@ def _build(
         "source": keeping.source,
         "keep": keeping.keep,
         "min_reward": keeping.min_reward,
-        **({} if plan is None else {"lessons": asdict(plan)}),
     }
     try:
-        with Journal(stem, made_of, 0 if plan is None else plan.attempts) as journal, ExitStack() as opened:
-            distiller = None
-            if plan is not None:
-                path = stem.with_name(f"{stem.name}.lessons.jsonl")
-                written = opened.enter_context(LessonJournal(path, journal.finished))
-                of_buffer = (place.level, buffer.embedder)
-                distiller = Distiller(journal, written, plan, keeping.source, *of_buffer, config.settings.protocol)
+        with Journal(stem, made_of) as journal:
             with AgentDisplay() as display:
-                state = build_from_agent(open_agent, asked, journal, buffer, keeping, choice.samples, display, distiller)
+                state = build_from_agent(open_agent, asked, journal, buffer, keeping, choice.samples, display)
             _conclude(state, buffer.count(), place, journal.traces_path)
     finally:
         buffer.close()
-
-
-def _lesson_plan(lessons: int, traces: int, near: int, max_tokens: int, prompt: Path | None) -> LessonPlan | None:
-    """The plan of the lessons; None: there are none. ``ValueError`` if the prompt cannot be read, or is none."""
-    from rapo_rllib.agents.lessons.prompt import PROMPT, LessonPlan
-
-    if not lessons:
-        return None
-    try:
-        text = PROMPT if prompt is None else prompt.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--lesson-prompt: {prompt} cannot be read: {error}") from error
-    return LessonPlan(lessons, traces, near, max_tokens, text)
 
 
 def _asked(source: QuestionSource, evaluates: bool, max_questions: int | None) -> list[Question]:
@@ -176,10 +142,6 @@ def _conclude(state: AgentBuild, count: int, place: BufferSettings, traces_path:
         typer.echo(line)
     typer.echo(f"Collection {place.collection!r} at {place.uri} holds {count:,} step traces.")
     typer.echo(f"The trajectories are in {traces_path}.")
-    if state.lessons:
-        typer.echo(
-            "Lessons are shown like steps; protocol.explain_lessons: true has the job's default prompt say what they are."
-        )
     typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
 
 
@@ -215,8 +177,7 @@ class AgentDisplay(Display):
     def __call__(self, state: AgentBuild) -> None:
         """Show it, if it is time."""
         attempts = (state.total - state.found) * state.samples
-        ended = state.totals.questions == state.total and not state.lessons_left
-        self.show(build_line(state), state.attempts, attempts, ended)
+        self.show(build_line(state), state.attempts, attempts, ended=state.totals.questions == state.total)
 
 
 def build_line(state: AgentBuild) -> str:
@@ -226,8 +187,6 @@ def build_line(state: AgentBuild) -> str:
         parts.append(f"{state.found:,} were finished before")
     parts.append(f"{state.attempts:,} attempts")
     parts.append(f"{state.totals.kept:,} trajectories kept")
-    if state.lessons or state.lessons_left:
-        parts.append(f"{state.lessons:,} lessons, {state.lessons_left:,} to come")
     left = (state.total - state.found) * state.samples - state.attempts
     if state.attempts and state.seconds > 0:
         parts.append(f"{state.tokens / state.seconds:.0f} tokens/s")
@@ -246,17 +205,11 @@ def summary_lines(state: AgentBuild) -> list[str]:
         f"ends: {_counted(totals)}" if totals.ends else "",
     ]
     lines += [f"failed {count:,} times: {error}" for error, count in totals.errors.most_common()]
-    if state.lessons or state.lesson_tokens:
-        lines.append(f"lessons: {state.lessons:,} written, {state.lesson_tokens:,} tokens")
     if state.seconds > 0 and state.attempts:
         speed = f"{state.tokens / state.seconds:.0f} tokens/s"
         lines.append(f"this run: {state.attempts:,} attempts in {duration(state.seconds)}, {speed}")
     if state.unfinished:
         lines.append(f"not finished: {state.unfinished:,} questions that the agent failed at; the same command asks them again")
-    if state.unfinished_lessons:
-        lines.append(
-            f"not finished: {state.unfinished_lessons:,} lessons that the agent failed at; the same command asks again"
-        )
     return [line for line in lines if line]
 
 

@@ -140,8 +140,7 @@ def _record(hit: RetrievedTrace) -> dict[str, object]:
 
 def _shown(number: int, hit: RetrievedTrace) -> str:
     trace = hit.trace
-    what = f"lesson behind {trace.step_index} steps" if trace.is_lesson else f"step {trace.step_index}"
-    about = f"{what}, by {trace.source or 'unknown'}, reward {trace.reward:g}"
+    about = f"step {trace.step_index} by {trace.source or 'unknown'}, reward {trace.reward:g}"
     return f"[{number}] {hit.similarity:.4f}  {about}\n{trace.question}\n---\n{trace.text.strip()}\n"
 
 

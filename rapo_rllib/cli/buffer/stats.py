@@ -72,7 +72,7 @@ def _overview(found: BufferStats) -> RenderableType:
     share = found.near_duplicates / max(found.near_sample, 1)
     compared = "every key" if found.near_sample == found.traces else f"a sample of {found.near_sample:,} keys"
     rows = [
-        ("step traces", f"{found.traces:,}" + (f", of which {found.lessons:,} are lessons" if found.lessons else "")),
+        ("step traces", f"{found.traces:,}"),
         ("trajectories", f"{found.trajectories:,}"),
         ("different questions", f"{found.questions:,}"),
         ("steps per trajectory", _lengths(found.steps_per_trajectory)),

@@ -46,7 +46,7 @@ class ExternalOptions(Knobs):
         super().__post_init__()
         require("{action}" in self.action_template, "action_template", self.action_template, "must hold {action}")
         protocol = self.protocol
-        own = (protocol.think_tag, protocol.answer_tag, protocol.result_tag, protocol.retrieve_tag, protocol.lesson_tag)
+        own = (protocol.think_tag, protocol.answer_tag, protocol.result_tag, protocol.retrieve_tag)
         require(self.action_tag not in own, "action_tag", self.action_tag, "stands for something else in the text protocol")
 
 

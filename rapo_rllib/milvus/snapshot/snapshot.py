@@ -99,10 +99,6 @@ class Snapshot:
             self._numbers[name] = self.table.column(name).to_numpy()
         return self._numbers[name]
 
-    def has(self, name: str) -> bool:
-        """Whether there is such a column."""
-        return name in self.table.column_names
-
     def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
         """A text column as integers ``[N]``, and the integer of every text."""
         if name not in self._codes:
