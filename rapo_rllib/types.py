@@ -169,14 +169,6 @@ class Retrieval:
         return self.source != FALLBACK
 
 
-@dataclass(frozen=True)
-class PreferredStep:
-    """A step of the Step-Trace Buffer that is preferred to one that the policy wrote, in the place of it."""
-
-    step: int  # index into Trajectory.steps of the policy's own
-    token_ids: tuple[int, ...]  # as the policy would have written it, up to its tool call's result
-
-
 @dataclass
 class Trajectory:
     """The steps of one rollout of one question, as tokens. algorithm.md sections 2, 3.
@@ -219,9 +211,6 @@ class Trajectory:
     # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
-    preferred: list[PreferredStep] = field(default_factory=list)  # trained beside its own steps (step_comparison: implicit)
-    # what a discriminator paid each step (step_comparison: inverse); in no reward above. Empty: nothing
-    comparison_rewards: list[float] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
         """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""

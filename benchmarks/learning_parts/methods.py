@@ -48,8 +48,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "exgrpo": {"preset": "exgrpo", "clip_high": 0.28},
     "grpo_again": {**_GRPO, "env_config": _AGAIN},  # questions come several times, so that there is something to replay
     "exgrpo_again": {"preset": "exgrpo", "clip_high": 0.28, "env_config": _AGAIN},
-    "stepagent_implicit": {"preset": "stepagent_implicit", "clip_high": 0.28},  # the buffer's nearest step is preferred
-    "stepagent_inverse": {"preset": "stepagent_inverse", "clip_high": 0.28},  # a discriminator of both steps pays
     "two_engines": {"num_env_runners": 2},  # RAPO on two engines in processes of their own, each update waits for its rollouts
     "stale_2": {"num_env_runners": 2, "max_staleness": 2},  # they go on beside updates
     "m_0": {"importance_shaping_weight": 0.0},
@@ -72,7 +70,6 @@ CREDIT = {
     **dict.fromkeys(("removed", "imitated", "own"), 21),
     **dict.fromkeys(("grpo_steps", "grpo_step_credit", "turn_reached", "turn_group", "two_stages"), 10),
     **dict.fromkeys(("rapo_steps", "rapo_step_credit", "retrieval_credit", "counterfactual"), 10),
-    **dict.fromkeys(("stepagent_implicit", "stepagent_inverse"), 10),
     **dict.fromkeys(("gigpo", "gigpo_branches", "arpo", "arpo_unsure", "exgrpo", "grpo_again", "exgrpo_again"), 10),
 }
 # arm of CREDIT -> the arm that has the same reward or the same rollouts, and the plain credit
@@ -93,12 +90,7 @@ RATED = ("grpo", "rapo", "luffy", "trajectories")  # those whose learning rate i
 
 
 def rated(arm: str) -> str:
-    """The arm whose learning rate an arm has: RAPO's if it is RAPO with other keys, else GRPO's.
-
-    StepAgent's have LUFFY's: as there, steps of the expert teach something in every group from the first iteration on.
-    """
-    if arm.startswith("stepagent"):
-        return "luffy"
+    """The arm whose learning rate an arm has: RAPO's if it is RAPO with other keys, else GRPO's."""
     if arm == SAME_RATE:
         return "rapo"
     return arm if arm in RATED else "grpo" if "preset" in ARMS[arm] else "rapo"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyarrow.fs import FileSystem
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -49,9 +49,6 @@ from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.settings import Settings
 from rapo_rllib.weights.canary import Canary, canary_sequences
 from rapo_rllib.weights.sync import SyncReport, WeightSync, sync_metrics
-
-if TYPE_CHECKING:
-    from rapo_rllib.algorithm.step_comparison import StepComparison
 
 _PHASES = {  # timer -> what a live display shows
     "rollout": "sampling",
@@ -100,8 +97,7 @@ class RAPO(Algorithm):
         self._buffer_updater: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
-        self._step_comparison: StepComparison | None = None
-        if settings.uses_buffer:
+        if settings.uses_retrieval:
             from rapo_rllib.algorithm.off_policy import open_buffer
 
             named = (self.progress, self.run_name, self.test_questions, train_questions)
@@ -111,15 +107,10 @@ class RAPO(Algorithm):
             config = self.config = started_from(config, self._warm_start)
         settings = config.settings
         self._off_policy_mixer = make_mixing(settings, source, self.progress)
-        if settings.objective.step_comparison != "none":
-            from rapo_rllib.algorithm.off_policy import make_comparison
-
-            self._step_comparison = make_comparison(settings)
         replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
         self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view)
         cursor_state = self._sampling.cursor_state
-        more = {"off_policy": replay, "step_comparison": self._step_comparison}
-        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, more, self._buffer_updater)
+        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, {"off_policy": replay}, self._buffer_updater)
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
@@ -273,7 +264,6 @@ class RAPO(Algorithm):
             f"{values['retrieval/count']:.0f} retrievals); updating"
         )
         write_trial_transcripts(self, result.groups)
-        self._compare_steps(result)
         batch = TrainingBatch.from_groups(result.groups, self.settings.objective, self.settings.update.num_minibatches)
         lifetime = self._num_env_steps()
         self._all_engines("sleep")
@@ -290,15 +280,6 @@ class RAPO(Algorithm):
         self._all_engines("wake")
         self._log_sync(self._timed_sync(), result)
         self._sampling.end_update()
-
-    def _compare_steps(self, result: SampleResult) -> None:
-        """With the nearest ones in the buffer, where ``step_comparison`` asks for it."""
-        if self._step_comparison is None:
-            return
-        with self._timed("buffer"):
-            compared = self._step_comparison.take(result.groups)
-        for name, value in compared.items():
-            self.metrics.log_value(("step_comparison", name), value, window=1)
 
     def _all_engines(self, method: str) -> None:
         """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
@@ -401,9 +382,6 @@ class RAPO(Algorithm):
         if sampling is not None:
             sampling.close()
         super().cleanup()
-        comparison: StepComparison | None = getattr(self, "_step_comparison", None)
-        if comparison is not None:
-            comparison.close()
         if getattr(self, "_buffer", None) is not None:
             self._buffer_updater.close()
             self._buffer.close()

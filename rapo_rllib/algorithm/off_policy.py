@@ -21,7 +21,6 @@ from rapo_rllib.types import ExpertTrajectory, Question
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.algorithm.run_name import RunName
-    from rapo_rllib.algorithm.step_comparison import StepComparison
     from rapo_rllib.buffer.store import StepTraceBuffer
 
 logger = logging.getLogger(__name__)
@@ -93,16 +92,6 @@ def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[
         return read_trace_file(named)
 
     return from_file
-
-
-def make_comparison(settings: Settings) -> StepComparison:
-    """The comparison that ``step_comparison`` asks for. The caller closes it."""
-    from rapo_rllib.algorithm.step_comparison import StepComparison
-    from rapo_rllib.buffer.store import StepTraceBuffer
-
-    buffer = StepTraceBuffer(settings.buffer)
-    writes = settings.objective.step_comparison == "implicit"
-    return StepComparison(settings, buffer, ChatProtocol(load_tokenizer(settings.model), settings.protocol) if writes else None)
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:

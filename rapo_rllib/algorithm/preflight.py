@@ -38,7 +38,7 @@ def check_parts(config: RAPOConfig) -> None:
     source.questions("train")
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
-    if settings.uses_buffer:
+    if settings.uses_retrieval:
         _check_buffer(settings.buffer)
     if settings.warm_start is not None:
         _check_warm_start(settings.warm_start, source)

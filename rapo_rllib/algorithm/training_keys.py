@@ -42,11 +42,6 @@ class TrainingKeys(TypedDict, total=False):
     turn_advantage_weight: float
     turn_baseline: Literal["group", "reached"]
     state_advantage_weight: float
-    step_comparison: Literal["none", "implicit", "inverse"]
-    step_comparison_weight: float
-    step_preference_beta: float
-    step_reward_bound: float
-    discriminator_inertia: float
     shaping_order: Literal["before_clip", "after_clip"]
     clip_low: float
     clip_high: float

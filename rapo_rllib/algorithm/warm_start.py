@@ -31,7 +31,7 @@ from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_mode
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
+from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.types import ExpertTrajectory, Trajectory
 
 if TYPE_CHECKING:
@@ -186,9 +186,6 @@ def _imitate(
     progress.say(f"warm start: imitating {len(worked)} trajectories")
     alone = config.copy(copy_frozen=False)
     alone.kl_coeff = 0.0  # a reference model would be loaded for nothing
-    if alone.step_comparison == "implicit":
-        for name in ("step_comparison", "step_comparison_weight", "step_preference_beta"):
-            setattr(alone, name, getattr(ObjectiveSettings, name))
     spaces = {DEFAULT_MODULE_ID: (AnyText(), AnyText())}
     group: Any = None
     began, losses = time.monotonic(), []

@@ -106,8 +106,6 @@ def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective:
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:
     """The rewards of its steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
     rewards = trajectory.step_rewards or [trajectory.reward]
-    if trajectory.comparison_rewards:
-        rewards = [paid + compared for paid, compared in zip(rewards, trajectory.comparison_rewards, strict=True)]
     return [*rewards[:-1], rewards[-1] + punishment]
 
 

@@ -54,7 +54,6 @@ class PackedRow:
     weights: torch.Tensor  # [N] float32, share of the token in the mean over the batch
     trajectory_ids: torch.Tensor  # [N] int64, which response of the row a loss token belongs to
     off_policy: torch.Tensor  # [N] bool, whether that response is another policy's
-    pairs: torch.Tensor  # [N] int64, as in Sample, numbered over all rows
 
     @property
     def num_tokens(self) -> int:
@@ -100,10 +99,7 @@ def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
-    paths, num_pairs = [], 0
-    for group in groups:
-        paths += [_Path(group.prompt_ids, sample, num_pairs) for sample in group.samples if sample.loss_mask.any()]
-        num_pairs += group.num_pairs
+    paths = [_Path(group.prompt_ids, sample) for group in groups for sample in group.samples if sample.loss_mask.any()]
     inputs = [path.input_ids for path in paths]
     if share:
         pieces = [piece for root in prefix_forest(inputs) for piece in _pieces(root, (), max_tokens)]
@@ -130,21 +126,18 @@ def empty_row() -> PackedRow:
         weights=number,
         trajectory_ids=index,
         off_policy=index.bool(),
-        pairs=index,
     )
 
 
 class _Path:
     """A prompt with one of its responses, and the tokens of both that predict something: all before the last loss token."""
 
-    def __init__(self, prompt_ids: np.ndarray, sample: Sample, num_pairs: int) -> None:
+    def __init__(self, prompt_ids: np.ndarray, sample: Sample) -> None:
         self.sample = sample
         self.loss_indices = np.flatnonzero(sample.loss_mask)  # into the response
         self.input_ids = np.concatenate([prompt_ids, sample.token_ids[: self.loss_indices[-1]]])
         self.predicting = len(prompt_ids) + self.loss_indices - 1  # into input_ids: the token before each loss token
         self.target_ids = sample.token_ids[self.loss_indices]
-        own = np.zeros(len(self.target_ids), dtype=np.int64) if sample.pairs is None else sample.pairs[self.loss_indices]
-        self.pairs = own + np.sign(own) * num_pairs  # of all groups, behind those of the groups before
 
 
 @dataclass
@@ -218,7 +211,6 @@ def _row(paths: Sequence[_Path], share: bool) -> PackedRow:
         weights=_float32(np.repeat([path.sample.weight for path in paths], counts)),
         trajectory_ids=_int64(np.repeat(np.arange(len(paths)), counts)),
         off_policy=torch.from_numpy(np.repeat([path.sample.off_policy for path in paths], counts)),
-        pairs=_int64(np.concatenate([path.pairs for path in paths])),
     )
 
 

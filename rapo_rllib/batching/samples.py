@@ -24,7 +24,7 @@ from rapo_rllib.batching.credit import (
 from rapo_rllib.batching.prefix_tree import prefix_forest
 from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import TRAINED_KINDS, PreferredStep, Trajectory, TrajectoryGroup
+from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Sample:
     retrieved_share: float  # F_ret, section 8
     weight: float  # share of each of its loss tokens in the mean over the batch
     off_policy: bool = False  # written by an expert, or by earlier weights of the policy
-    # [T] int32, pair p of steps of the group (step_comparison): p on the buffer's, -p on the policy's own, else 0. None: all 0
-    pairs: np.ndarray | None = None
 
     @property
     def num_loss_tokens(self) -> int:
@@ -59,7 +57,6 @@ class SampleGroup:
     samples: tuple[Sample, ...]
     question_id: str = ""
     num_env_steps: int = 0  # generated steps of all its trajectories
-    num_pairs: int = 0  # of steps of the buffer and of the policy; numbered from 1 on
 
     @cached_property
     def num_tokens(self) -> int:
@@ -86,7 +83,6 @@ class BatchStatistics:
     num_overlong_trajectories: int = 0  # punished for their length
     overlong_punishment: float = 0.0  # sum over trajectories
     num_off_policy_trajectories: int = 0
-    num_preferences: int = 0  # pairs of a buffer's step and the policy's own (step_comparison: implicit)
     num_unaided_trajectories: int = 0  # that retrieved, and have a form without help (shown_steps)
     num_steps: int = 0  # of the members of all groups
     num_grouped_steps: int = 0  # that start from the same state as another one (GiGPO)
@@ -95,10 +91,9 @@ class BatchStatistics:
 def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> tuple[list[SampleGroup], BatchStatistics]:
     """Advantages and weights of a whole batch.
 
-    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) or a preferred step gives them a
-    gradient. They still count in the mean over groups, so that a batch with few informative groups takes a smaller step, as in
-    eq. 11. Signal is what outcomes differ in: where all failed, a punishment of length alone would be normalised to full-size
-    advantages.
+    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient. They still
+    count in the mean over groups, so that a batch with few informative groups takes a smaller step, as in eq. 11. Signal is
+    what outcomes differ in: where all failed, a punishment of length alone would be normalised to full-size advantages.
 
     Raises:
         ValueError: the trajectories of a group have different prompts.
@@ -109,7 +104,7 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
     for group in alive:
         signal = group_has_signal(group, objective)
         without_signal += not signal
-        if signal or objective.kl_coeff > 0 or any(_preferred(t, objective) for t in group.counted):
+        if signal or objective.kl_coeff > 0:
             samples.append(_sample_group(group, objective, len(alive), trained_tokens))
     statistics = replace(_statistics(groups, objective), num_groups_without_signal=without_signal + len(groups) - len(alive))
     return samples, statistics
@@ -128,7 +123,6 @@ def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings)
         num_overlong_trajectories=sum(p < 0 for p in punishments),
         overlong_punishment=sum(punishments),
         num_off_policy_trajectories=sum(len(group.off_policy) for group in groups),
-        num_preferences=sum(len(_preferred(t, objective)) for t in alive),
         num_unaided_trajectories=sum(t.unaided is not None for t in alive),
         num_steps=sum(len(t.steps) for group in groups for t in group.members),
         num_grouped_steps=sum(grouped_steps(group, objective) for group in groups),
@@ -139,8 +133,7 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
     prompt = list(group.members[0].prompt_ids)
     if any(list(t.prompt_ids) != prompt for t in group.members):
         raise ValueError(f"the trajectories of question {group.question.id!r} have different prompts")
-    samples: list[Sample] = []
-    num_pairs = 0
+    samples = []
 
     def weight(num_tokens: int) -> float:
         sizes = (num_tokens, len(group.members), num_groups, total_tokens)
@@ -149,9 +142,7 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
     whole = trajectory_advantages(group, objective)
     for trajectory, own, as_whole in zip(group.members, token_advantages(group, objective), whole, strict=True):
         if num_tokens := _num_trained(trajectory, objective):
-            preferred = _preferred(trajectory, objective)
-            samples += _with_preferred(_sample(trajectory, own, weight(num_tokens)), trajectory, preferred, num_pairs)
-            num_pairs += len(preferred)
+            samples.append(_sample(trajectory, own, weight(num_tokens)))
             unaided = trajectory.unaided
             if unaided is not None and as_whole > 0:  # a failure with help does not say what to avoid without it
                 advantages = np.full(len(unaided.token_ids), as_whole, dtype=np.float32)
@@ -161,40 +152,7 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
         samples=tuple(samples),
         question_id=group.question.id,
         num_env_steps=sum(len(t.steps) for t in group.counted),
-        num_pairs=num_pairs,
     )
-
-
-def _preferred(trajectory: Trajectory, objective: ObjectiveSettings) -> list[PreferredStep]:
-    return [] if _masked(trajectory, objective) else trajectory.preferred
-
-
-def _with_preferred(own: Sample, trajectory: Trajectory, preferred: Sequence[PreferredStep], before: int) -> list[Sample]:
-    """The sample, and one for each step that is preferred: what came before the policy's own step, then that one.
-
-    Their tokens have the weight of the policy's own, so that both steps of a pair count alike, and no advantage but the one
-    that the learner adds (``objective/preference.py``). ``before``: pairs of the group so far.
-    """
-    if not preferred:
-        return [own]
-    pairs, others = np.zeros(len(own.token_ids), dtype=np.int32), []
-    for number, better in enumerate(preferred, before + 1):
-        step = trajectory.steps[better.step]
-        pairs[step.start : step.stop] = -number
-        trained = np.repeat([False, True], [step.start, len(better.token_ids)])
-        zeros = np.zeros(len(trained), dtype=np.float32)
-        others.append(
-            Sample(
-                token_ids=np.concatenate([own.token_ids[: step.start], np.array(better.token_ids, dtype=np.int32)]),
-                loss_mask=trained,
-                rollout_logprobs=zeros,
-                advantages=zeros,
-                retrieved_share=own.retrieved_share,
-                weight=own.weight,
-                pairs=trained.astype(np.int32) * number,
-            )
-        )
-    return [replace(own, pairs=pairs), *others]
 
 
 def _masked(trajectory: Trajectory, objective: ObjectiveSettings) -> bool:

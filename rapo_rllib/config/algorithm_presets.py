@@ -77,13 +77,4 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
         "off_policy_shaping": 0.1,
         "replay_choice": "value",
     },
-    # arXiv 2411.03817: each step beside the nearest one of the buffer; rollouts and the outcome's part are GRPO's
-    "stepagent_implicit": {**_GRPO, "step_comparison": "implicit", "step_comparison_weight": 1.0},
-    "stepagent_inverse": {
-        **_GRPO,
-        "step_comparison": "inverse",
-        "step_comparison_weight": 0.1,
-        "credit": "step",
-        "step_discount": 0.5,  # whoever does one step wrong, now or later, would have earned the same without it
-    },
 }

@@ -48,7 +48,6 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_off_policy(settings)
     _check_shown_steps(settings)
     _check_counterfactual(settings)
-    _check_step_comparison(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
 
@@ -226,40 +225,6 @@ def _check_shown_steps(settings: Settings) -> None:
         )
 
 
-def _check_step_comparison(settings: Settings) -> None:
-    """StepAgent's forms: single steps of a buffer, and keys that would say nothing."""
-    objective, level = settings.objective, settings.rollout.retrieval_level
-    form = objective.step_comparison
-    read_by = {
-        "step_comparison_weight": ("implicit", "inverse"),
-        "step_preference_beta": ("implicit",),
-        "step_reward_bound": ("inverse",),
-        "discriminator_inertia": ("inverse",),
-    }
-    for name, forms in read_by.items():
-        value = getattr(objective, name)
-        if form not in forms and value != knobs(ObjectiveSettings)[name].default:
-            raise ValueError(
-                f"{name} = {value!r} with step_comparison = {form!r}, which does not read it: set step_comparison to "
-                f"{' or '.join(map(repr, forms))}, or leave {name} out"
-            )
-    if form != "none" and level != "step":
-        raise ValueError(
-            f"step_comparison = {form!r} with retrieval_level = {level!r}: the buffer holds whole trajectories then, and none "
-            "is a step; set retrieval_level to 'step'"
-        )
-    if form == "implicit" and objective.importance_level == "sequence":
-        raise ValueError(
-            "step_comparison = 'implicit' with importance_level = 'sequence': one ratio for all tokens trains each by the mean "
-            "of their advantages; set importance_level to 'sequence_token'"
-        )
-    if form == "inverse" and objective.credit == "trajectory":
-        raise ValueError(
-            "step_comparison = 'inverse' with credit = 'trajectory': what steps earn would be added up, and long trajectories "
-            "compared with short ones; set credit to 'step'"
-        )
-
-
 def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
     if warm_start is not None and warm_start.env_config and warm_start.traces != "expert":
         raise ValueError(
@@ -274,12 +239,10 @@ def _check_native(settings: Settings) -> None:
         return
     expert = settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert"
     imitates = settings.objective.shown_steps in ("imitated", "own")
-    prefers = settings.objective.step_comparison == "implicit"
     refused = {
         "warm_start": (settings.warm_start is not None, "leave it out"),
         "off_policy_source = 'expert'": (bool(expert), "set it to 'replay', or off_policy_trajectories to 0"),
         f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context' or 'removed'"),
-        "step_comparison = 'implicit'": (prefers, "set it to 'inverse', which trains on what the policy wrote alone"),
     }
     for key, (is_set, instead) in refused.items():
         if is_set:

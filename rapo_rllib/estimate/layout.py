@@ -123,7 +123,7 @@ def _learner(job: Job, *, first: bool = True, alone: bool = True) -> tuple[Memor
     """On the host, and on a GPU. The ``first`` one hands weights to engines and checkpoints; ``alone``: in its process."""
     settings, model = job.settings, job.settings.model
     base = () if not alone else (Part("Python and libraries", PYTHON, Kind.GUESS),)
-    reference = reference_bytes(job.shape, model, settings.objective.needs_reference, job.shards)
+    reference = reference_bytes(job.shape, model, settings.objective.kl_coeff, job.shards)
     states = (*job.states.kept, *((Part("reference model", reference),) if reference else ()))
     weights = job.shape.parameters * ITEMSIZE[model.dtype]
     sent = _sent(job) if first else ()

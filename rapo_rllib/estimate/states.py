@@ -74,9 +74,9 @@ def gathered_bytes(shape: ModelShape, settings: ModelSettings) -> int:
     return (shape.root + 2 * shape.largest_layer) * (itemsize + trained * gradient)
 
 
-def reference_bytes(shape: ModelShape, settings: ModelSettings, needed: bool, shards: int = 1) -> int:
-    """Bytes of the frozen reference model: ``w N / n``; 0 where nothing needs it, and with LoRA, whose base it is."""
-    if not needed or settings.lora is not None:
+def reference_bytes(shape: ModelShape, settings: ModelSettings, kl_coeff: float, shards: int = 1) -> int:
+    """Bytes of the frozen model of the KL term: ``w N / n``; 0 without the term, and with LoRA, whose base it is."""
+    if kl_coeff <= 0 or settings.lora is not None:
         return 0
     return -(-shape.parameters * ITEMSIZE[settings.dtype] // shards)
 

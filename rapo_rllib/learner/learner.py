@@ -38,10 +38,9 @@ from rapo_rllib.learner.checkpoint import TrainingState
 from rapo_rllib.learner.lockstep import Lockstep, passes_over
 from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
 from rapo_rllib.learner.metrics import UpdateMetrics
-from rapo_rllib.learner.preferences import Preference, ScoredRow
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
-from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoringSettings
+from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
@@ -68,10 +67,8 @@ class RAPOTorchLearner(TorchLearner):
         super().build()
         self._skipped_in_a_row = 0
         settings, device = self.settings, torch.device(self._device)
-        length, objective = settings.update.max_tokens_per_micro_batch, settings.objective
-        prefers = objective.step_comparison == "implicit"
-        preference = Preference(objective.step_comparison_weight, objective.step_preference_beta) if prefers else None
-        scoring = ScoringSettings(settings.model, length, settings.old_policy, objective.needs_reference, preference)
+        length, kl_coeff = settings.update.max_tokens_per_micro_batch, settings.objective.kl_coeff
+        scoring = ScoringSettings(settings.model, length, settings.old_policy, kl_coeff)
         self.rows = RowScorer(self.policy, scoring, device, self._ranks, self._lockstep)
         workers = settings.engine.tensor_parallel_size
         self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
@@ -152,8 +149,6 @@ class RAPOTorchLearner(TorchLearner):
         metrics, start = UpdateMetrics(), time.perf_counter()
         with _torch_threads(self._num_threads()):
             minibatches = self.rows.scored(training_data.minibatches)
-            for minibatch in minibatches:
-                metrics.add_preferences(minibatch.margins)
             for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
                     self._optimizer_step(minibatch, metrics)
@@ -292,7 +287,6 @@ class RAPOTorchLearner(TorchLearner):
         values["num_groups_without_signal"] = statistics.num_groups_without_signal
         values["num_failed_trajectories"] = statistics.num_failed_trajectories
         values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
-        values["num_preferences"] = statistics.num_preferences
         values["num_unaided_trajectories"] = statistics.num_unaided_trajectories
         values["grouped_step_share"] = statistics.num_grouped_steps / max(statistics.num_steps, 1)
         trajectories = max(statistics.num_trajectories, 1)

@@ -27,7 +27,6 @@ class UpdateMetrics:
         self._num_skipped_steps = 0
         self._step_loss_sum = 0.0
         self._gradient_norm_sum = 0.0
-        self._margins: list[torch.Tensor] = []  # of the pairs of each minibatch
 
     def add_row(self, num_tokens: int, entropies: torch.Tensor, loss: LossMetrics) -> None:
         """Add a micro-batch of ``num_tokens`` tokens; reads nothing from the device.
@@ -41,10 +40,6 @@ class UpdateMetrics:
         self._rows.append(torch.stack([number.detach().double() for number in numbers]))
         self._num_rows_before_steps += not self._num_steps
         self._num_tokens_computed += num_tokens
-
-    def add_preferences(self, margins: torch.Tensor) -> None:
-        """Add the margins Δ of pairs of steps, ``[P]``, before the update; reads nothing from the device."""
-        self._margins.append(margins)
 
     def add_step(self, loss: float, gradient_norm: float) -> None:
         """Count an optimiser step that was taken."""
@@ -66,16 +61,12 @@ class UpdateMetrics:
         loss = _over_ranks(_combined(table), ranks)
         before = _over_ranks(_combined(table[: self._num_rows_before_steps]), ranks).averages()
         entropy, tokens, rows = ranks.sum([float(table[:, -1].sum()), self._num_tokens_computed, len(table)])
-        margins = torch.cat([torch.zeros(0), *(one.float().cpu() for one in self._margins)])
-        margin, preferred, pairs = ranks.sum([float(margins.sum()), float((margins > 0).sum()), float(len(margins))])
         slowest = ranks.max([seconds])[0]
         steps = max(self._num_steps, 1)
         return {
             **loss.averages(),
             **{name: before[name] for name in MISMATCH},
             "entropy": entropy / max(loss.num_on_policy_tokens, 1.0),
-            "preference_margin": margin / max(pairs, 1),
-            "preferred_share": preferred / max(pairs, 1),
             "total_loss": self._step_loss_sum / steps,
             "gradient_norm": self._gradient_norm_sum / steps,
             "num_steps": self._num_steps,

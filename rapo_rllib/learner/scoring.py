@@ -18,7 +18,6 @@ from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
 from rapo_rllib.learner.identity import base_fingerprint
 from rapo_rllib.learner.lockstep import Lockstep, Pass, passes_over
-from rapo_rllib.learner.preferences import Preference, ScoredRow, with_preferences
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import LOGPROBS, ROW, CausalLMRLModule, score_row
 from rapo_rllib.models.loading import load_causal_lm
@@ -27,12 +26,20 @@ from rapo_rllib.settings import ModelSettings
 Result = TypeVar("Result")
 
 
+@dataclass
+class ScoredRow:
+    """A packed row with what stays fixed while the policy moves."""
+
+    row: PackedRow
+    old_logprobs: torch.Tensor | None  # [N] log π_old; None: those of the first forward pass
+    reference_logprobs: torch.Tensor | None  # [N] of the frozen reference model; None without KL term
+
+
 @dataclass(frozen=True)
 class ScoredMinibatch:
     """This learner's rows of one optimiser step."""
 
     rows: list[ScoredRow]
-    margins: torch.Tensor  # [pairs] Δ of the preferred steps among them
     num_passes: int  # forward and backward passes of the step: with sharded weights those of the learner with most rows
 
 
@@ -43,8 +50,7 @@ class ScoringSettings:
     model: ModelSettings
     max_tokens_per_micro_batch: int
     old_policy: str  # whose log π_old: rollout or learner
-    needs_reference: bool  # whether there is a reference model
-    preference: Preference | None = None  # of steps of the buffer; None: there are none
+    kl_coeff: float  # without it there is no reference model
 
 
 class RowScorer:
@@ -62,7 +68,7 @@ class RowScorer:
         self, policy: CausalLMRLModule, settings: ScoringSettings, device: torch.device, ranks: Ranks, lockstep: Lockstep | None
     ) -> None:
         self._policy, self._settings, self._device, self._ranks, self._lockstep = policy, settings, device, ranks, lockstep
-        self._reference: CallModel | None = None  # of the reference model, made when it is first needed
+        self._reference: CallModel | None = None  # of the reference model, made when the KL term first needs it
         self._reference_fingerprint: str | None = None  # of its weights, where it is a model of its own
 
     def scored(self, minibatches: Sequence[Sequence[SampleGroup]]) -> list[ScoredMinibatch]:
@@ -80,14 +86,7 @@ class RowScorer:
         ]
         with self._ranks.raise_on_all_ranks("scoring the old policy"):
             scored = iter(self.run(passes))
-        found = [list(islice(scored, len(rows))) for rows in packed]
-        return [self._minibatch(rows, count) for rows, count in zip(found, counts, strict=True)]
-
-    def _minibatch(self, rows: list[ScoredRow], count: int) -> ScoredMinibatch:
-        if self._settings.preference is None:
-            return ScoredMinibatch(rows, torch.zeros(0), count)
-        preferred, margins = with_preferences(rows, self._settings.preference)
-        return ScoredMinibatch(preferred, margins, count)
+        return [ScoredMinibatch(list(islice(scored, len(rows))), n) for rows, n in zip(packed, counts, strict=True)]
 
     def packed(self, groups: Sequence[SampleGroup]) -> list[PackedRow]:
         """Rows of these groups, on the device."""
@@ -97,8 +96,7 @@ class RowScorer:
 
     def _scoring_passes(self, rows: Sequence[PackedRow], count: int, *, first: bool) -> list[Pass[ScoredRow]]:
         def scored(row: PackedRow) -> ScoredRow:
-            now = None if self._settings.preference is None else self._policy_logprobs(row)
-            return ScoredRow(row, self._old_logprobs(row, first, now), self._reference_logprobs(row), now)
+            return ScoredRow(row, self._old_logprobs(row, first), self._reference_logprobs(row))
 
         return passes_over(rows, scored, lambda: scored(self.empty_row()), count)
 
@@ -112,21 +110,18 @@ class RowScorer:
         """A row for a pass with nothing in it."""
         return empty_row().to(self._device)
 
-    def _policy_logprobs(self, row: PackedRow) -> torch.Tensor:
-        with torch.no_grad():
-            return self._policy.forward_train({ROW: row})[LOGPROBS]
-
-    def _old_logprobs(self, row: PackedRow, first: bool, now: torch.Tensor | None) -> torch.Tensor | None:
+    def _old_logprobs(self, row: PackedRow, first: bool) -> torch.Tensor | None:
         """Log π_old. The learner's own cost a forward pass, but for the first minibatch: its first pass is one."""
         if self._settings.old_policy == "rollout":
             return row.rollout_logprobs
-        if now is not None or first:
-            return now
-        return self._policy_logprobs(row)
+        if first:
+            return None
+        with torch.no_grad():
+            return self._policy.forward_train({ROW: row})[LOGPROBS]
 
     def _make_reference(self) -> None:
         """The model that training started from: with LoRA in the policy, else outside of it, which trains and is saved."""
-        if not self._settings.needs_reference or self._reference is not None:
+        if self._settings.kl_coeff <= 0 or self._reference is not None:
             return
         policy = self._policy
         if policy.adapters is not None:

@@ -210,8 +210,3 @@ class Settings:
     def uses_retrieval(self) -> bool:
         """Whether any trajectory can ever retrieve."""
         return self.rollout.num_hybrid > 0 and self.rollout.retrieval_prob != 0
-
-    @property
-    def uses_buffer(self) -> bool:
-        """Whether the Step-Trace Buffer is read at all: shown to the policy, or compared with what it wrote."""
-        return self.uses_retrieval or self.objective.step_comparison != "none"

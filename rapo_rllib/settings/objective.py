@@ -35,26 +35,6 @@ class ObjectiveSettings(Knobs):
     state_advantage_weight: float = knob(
         1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0
     )
-    step_comparison: Literal["none", "implicit", "inverse"] = knob(
-        "none",
-        "each step of the policy is compared with the nearest one in the Step-Trace Buffer (StepAgent): no (`none`); the "
-        "latter is preferred, as by DPO (`implicit`); or a step earns what a discriminator takes it for (`inverse`); see "
-        "docs/credit.md",
-    )
-    step_comparison_weight: float = knob(
-        1.0, "of that preference's advantage (`implicit`) or of that reward (`inverse`)", at_least=0
-    )
-    step_preference_beta: float = knob(
-        0.1, "`β` of DPO, with `step_comparison: implicit`: how soon a step is preferred enough, per nat", above=0
-    )
-    step_reward_bound: float = knob(
-        5.0, "the most that the discriminator's log-odds count, nats, with `step_comparison: inverse`", above=0
-    )
-    discriminator_inertia: float = knob(
-        0.001,
-        "`λ`: holds the discriminator to what it was an iteration before, with `step_comparison: inverse`",
-        above=0,
-    )
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "eq. 8 `before_clip` (eq. 11), or `after_clip`: for clip ranges that are narrower than `m`"
     )
@@ -112,8 +92,3 @@ class ObjectiveSettings(Knobs):
     branch_advantage: Literal["soft", "hard"] = knob(
         "soft", "of tokens that branches share: `soft` (each branch its own) or `hard` (their mean)"
     )
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the learner scores tokens with the model that training started from."""
-        return self.kl_coeff > 0 or self.step_comparison == "implicit"

@@ -70,31 +70,6 @@ NATIVE = {"format": "native"}
         ({"branching": {"alpha": 0.5}}, "unknown key 'branching.alpha'"),
         ({"branch_advantage": "firm"}, "branch_advantage = 'firm': must be one of 'soft', 'hard'"),
         ({"credit": "token"}, "credit = 'token': must be one of 'trajectory', 'step', 'turn', 'gigpo'"),
-        ({"step_comparison": "dpo"}, "step_comparison = 'dpo': must be one of 'none', 'implicit', 'inverse'"),
-        ({"step_comparison": "inverse"}, "step_comparison = 'inverse' with credit = 'trajectory'"),
-        (
-            {"step_comparison": "implicit", "importance_level": "sequence"},
-            "step_comparison = 'implicit' with importance_level = 'sequence'",
-        ),
-        (
-            {"step_comparison": "implicit", "retrieval_level": "trajectory"},
-            "step_comparison = 'implicit' with retrieval_level = 'trajectory'",
-        ),
-        (
-            {"step_comparison": "implicit", "protocol": {"format": "native"}},
-            "step_comparison = 'implicit' with protocol.format = 'native'",
-        ),
-        (
-            {"step_comparison": "implicit", "step_reward_bound": 1.0},
-            "step_reward_bound = 1.0 with step_comparison = 'implicit', which does not read it: set step_comparison to "
-            "'inverse'",
-        ),
-        (
-            {"step_comparison_weight": 0.5},
-            "step_comparison_weight = 0.5 with step_comparison = 'none', which does not read it: set step_comparison to "
-            "'implicit' or 'inverse'",
-        ),
-        ({"step_comparison": "implicit", "step_preference_beta": 0}, "step_preference_beta = 0: must be a number above 0"),
         ({"credit": "gigpo", "group_size": 1, "num_hybrid": 0}, "credit = 'gigpo' with group_size = 1"),
         ({"credit": "step", "importance_level": "sequence"}, "set importance_level to 'sequence_token'"),
         ({"credit": "step", "step_discount": 0}, "step_discount = 0: must be a number above 0 and at most 1"),
@@ -108,10 +83,7 @@ NATIVE = {"format": "native"}
         ({"retrieval_credit": "token"}, "retrieval_credit = 'token': must be one of 'trajectory', 'step'"),
         ({"temperature": 0}, "temperature = 0: must be between 0.001 and 2.0"),
         ({"dual_clip": 0.5}, "dual_clip = 0.5: must be at least 1"),
-        (
-            {"retrieval_quality": "drop"},
-            "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none', 'oracle'",
-        ),
+        ({"retrieval_quality": "drop"}, "retrieval_quality = 'drop': must be one of 'fall', 'rise', 'none', 'oracle'"),
         ({"retrieval_timing": "late"}, "retrieval_timing = 'late': must be one of 'high_entropy', 'low_entropy', 'none'"),
         ({"step_entropy_reduction": "max"}, "step_entropy_reduction = 'max': must be one of 'mean', 'sum'"),
         ({"step_entropy_tokens": 0}, "step_entropy_tokens = 0: must be a whole number at least 1"),

@@ -156,10 +156,10 @@ def test_what_shards_gather() -> None:
 
 def test_the_reference_model() -> None:
     full, adapted = ModelSettings(), ModelSettings(lora=LoraSettings())
-    assert reference_bytes(thousand(full), full, True) == 4000
-    assert reference_bytes(thousand(full), full, True, shards=4) == 1000
-    assert reference_bytes(thousand(full), full, False) == 0
-    assert reference_bytes(thousand(adapted), adapted, True) == 0
+    assert reference_bytes(thousand(full), full, 0.1) == 4000
+    assert reference_bytes(thousand(full), full, 0.1, shards=4) == 1000
+    assert reference_bytes(thousand(full), full, 0.0) == 0
+    assert reference_bytes(thousand(adapted), adapted, 0.1) == 0
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def _different(found: Iterable[Settings]) -> list[Settings]:
     different = {}
     for settings in found:
         rllib = replace(settings.rllib, lr=1.0, seed=0)
-        objective = ObjectiveSettings(kl_coeff=settings.objective.kl_coeff, step_comparison=settings.objective.step_comparison)
+        objective = ObjectiveSettings(kl_coeff=settings.objective.kl_coeff)
         different[repr(replace(settings, rllib=rllib, objective=objective))] = settings
     return list(different.values())
 
