@@ -161,7 +161,6 @@ class Retrieval:
     answer: str = ""  # that it gives; empty: it gives none
     text_start: int = -1  # as in Step
     text: str = ""  # of the step trace
-    unshown: float | None = None  # what a twin earned that was not shown it; None: there was none, or it failed
 
     @property
     def is_step(self) -> bool:

@@ -42,7 +42,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "rapo_steps": {"env_config": _PAID},
     "rapo_step_credit": {"env_config": _PAID, "credit": "step"},
     "retrieval_credit": {"retrieval_credit": "step"},
-    "counterfactual": {"retrieval_quality": "counterfactual", "retrieval_timing": "none"},
     "gigpo": {"preset": "gigpo", "clip_high": 0.28},
     "gigpo_branches": {"preset": "gigpo", "clip_high": 0.28, "branching": _BRANCHING},
     "exgrpo": {"preset": "exgrpo", "clip_high": 0.28},
@@ -69,7 +68,7 @@ ABLATIONS = {
 CREDIT = {
     **dict.fromkeys(("removed", "imitated", "own"), 21),
     **dict.fromkeys(("grpo_steps", "grpo_step_credit", "turn_reached", "turn_group", "two_stages"), 10),
-    **dict.fromkeys(("rapo_steps", "rapo_step_credit", "retrieval_credit", "counterfactual"), 10),
+    **dict.fromkeys(("rapo_steps", "rapo_step_credit", "retrieval_credit"), 10),
     **dict.fromkeys(("gigpo", "gigpo_branches", "arpo", "arpo_unsure", "exgrpo", "grpo_again", "exgrpo_again"), 10),
 }
 # arm of CREDIT -> the arm that has the same reward or the same rollouts, and the plain credit

@@ -21,7 +21,6 @@ class TrainingKeys(TypedDict, total=False):
     retrieval_query: Literal["history", "generated"]
     retrieval_budget: Literal["response", "prompt_and_response"]
     retrieval_noise: float
-    retrieval_quality: Literal["fall", "rise", "none", "oracle", "counterfactual"]
     rollout_schedule: Literal["continuous", "lockstep"]
     temperature: float
     max_prompt_tokens: int
@@ -57,6 +56,7 @@ class TrainingKeys(TypedDict, total=False):
     shown_steps: Literal["context", "removed", "imitated", "own"]
     normalize_std: bool
     advantage_epsilon: float
+    retrieval_quality: Literal["fall", "rise", "none", "oracle"]
     retrieval_baseline: Literal["none", "on_policy"]
     retrieval_timing: Literal["high_entropy", "low_entropy", "none"]
     step_entropy_tokens: int | None

@@ -47,7 +47,6 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_credit(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
-    _check_counterfactual(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
 
@@ -187,23 +186,6 @@ def _check_off_policy(settings: Settings) -> None:
             f"importance_level = {level!r} with off_policy_shaping = {shaping}: the "
             "shaping is of a token's ratio; set off_policy_shaping to null"
         )
-
-
-def _check_counterfactual(settings: Settings) -> None:
-    """Twins take places of a group, and are no baseline of entropies."""
-    if settings.objective.retrieval_quality != "counterfactual":
-        return
-    rollout, baseline = settings.rollout, settings.objective.retrieval_baseline
-    where = "retrieval_quality = 'counterfactual' with"
-    if rollout.branching is not None:
-        raise ValueError(f"{where} branching: branches and twins would take each other's places; leave one of them out")
-    if rollout.num_hybrid >= rollout.group_size:
-        raise ValueError(
-            f"{where} num_hybrid = {rollout.num_hybrid} and group_size = {rollout.group_size}: twins are on-policy and need "
-            f"places; set num_hybrid to at most {rollout.group_size // 2}"
-        )
-    if baseline != "none":
-        raise ValueError(f"{where} retrieval_baseline = {baseline!r}, a fall of entropies: leave it out")
 
 
 def _check_shown_steps(settings: Settings) -> None:

@@ -56,7 +56,7 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
 
     make_env = source.env_maker()
     probe = make_env()
-    if settings.rollout.branching is not None or settings.rollout.retrieval_quality == "counterfactual":
+    if settings.rollout.branching is not None:
         check_copies(probe)
     chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
     probe.close()

@@ -23,7 +23,6 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
     shown = [(t, r) for t in counted for r in t.own_retrievals if r.source != FALLBACK]
     answers = [(t, r) for t, r in shown if r.answer]
     wrong = [(t, r) for t, r in answers if not r.shows_answer]
-    pairs = [(t, r.unshown) for t in counted for r in t.own_retrievals if r.unshown is not None]
     begun_right = [[t for t in those if t.steps and t.steps[0].right] for those in (retrieved, others)]
     return {
         "retrieved_count": float(len(retrieved)),
@@ -34,8 +33,6 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
         "accuracy_right_step_retrieved": mean(t.correct for t in begun_right[0]),
         "right_step_others_count": float(len(begun_right[1])),
         "accuracy_right_step_others": mean(t.correct for t in begun_right[1]),
-        "pairs_count": float(len(pairs)),
-        "reward_minus_twin": mean(t.reward - unshown for t, unshown in pairs),
         "own_question": mean(r.own_question for _, r in shown),
         "shows_answer": mean(r.shows_answer for _, r in shown),
         "answers_count": float(len(answers)),

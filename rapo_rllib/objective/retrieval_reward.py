@@ -55,7 +55,6 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
         rise ("reward for entropy increase"): g = tanh(-2 ΔH)
         none ("without RQ"): g = 1
         oracle: g = -1 for a random step trace (``retrieval_noise``), else 1; what the best of all qualities could do
-        counterfactual: :func:`counterfactual_quality`, of returns in place of entropies; here 0, as where nothing was shown
 
     Args:
         before: H_before, nats.
@@ -70,30 +69,10 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
         ValueError: ``kind`` is not known.
     """
     _check_kind("retrieval_quality", kind, RETRIEVAL_QUALITIES)
-    if kind == "counterfactual":
-        return 0.0
     if kind in ("none", "oracle"):
         return -1.0 if noisy and kind == "oracle" else 1.0
     change = entropy_change(before, after)
     return math.tanh(2 * change if kind == "fall" else -2 * change)
-
-
-def counterfactual_quality(shown: float, unshown: float) -> float:
-    """The gain of a retrieved step: the same prefix with it and without it (``retrieval_quality: counterfactual``; ours).
-
-        g = R_shown - R_unshown
-
-    The twin's history is the same up to the retrieval; from there on it is on-policy. Given the history, g is an unbiased
-    estimate of what showing, this time and later, changes in the expected return; of one pair each, so it is noisy.
-
-    Args:
-        shown: R of the trajectory that was shown the step.
-        unshown: R of its twin, which was not.
-
-    Returns:
-        g, of the rewards' unit. Example: the trajectory is right (1), its twin is not (0): 1; both are right: 0.
-    """
-    return shown - unshown
 
 
 def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
@@ -173,26 +152,12 @@ def measured_retrievals(
 
 
 def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[Retrieval, float]]:
-    """The same retrievals, each with its reward ``Z`` (eq. 7), nats in the paper's form.
-
-    With ``retrieval_quality: counterfactual`` those alone that have a twin.
-    """
-    if settings.retrieval_quality == "counterfactual":
-        return _rewards_against_twins(trajectory, settings)
+    """The same retrievals, each with its reward ``Z`` (eq. 7), nats in the paper's form."""
     kinds = (settings.retrieval_quality, settings.retrieval_timing)
     return [
         (retrieval, retrieval_reward(*pair, *kinds, noisy=retrieval.noisy))
         for retrieval, pair in measured_retrievals(trajectory, settings)
     ]
-
-
-def _rewards_against_twins(trajectory: Trajectory, settings: ObjectiveSettings) -> list[tuple[Retrieval, float]]:
-    found = []
-    for retrieval, (before, _) in measured_retrievals(trajectory, settings):
-        if retrieval.unshown is not None:
-            quality = counterfactual_quality(trajectory.reward, retrieval.unshown)
-            found.append((retrieval, quality * retrieval_timing(before, settings.retrieval_timing)))
-    return found
 
 
 def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float:

@@ -117,9 +117,8 @@ def check_copies(env: Any) -> None:
         copy.deepcopy(env)
     except Exception as error:
         raise ValueError(
-            f"branching, or retrieval_quality = 'counterfactual': a trajectory that forks copies its environment, and "
-            f"{type(env.unwrapped).__name__} cannot be copied ({error}). Give it a __deepcopy__ that shares what can be "
-            "shared, or leave them out."
+            f"branching: a trajectory that forks copies its environment, and {type(env.unwrapped).__name__} cannot be copied "
+            f"({error}). Give it a __deepcopy__ that shares what can be shared, or leave branching out."
         ) from error
 
 

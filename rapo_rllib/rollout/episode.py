@@ -33,13 +33,7 @@ class RunPlan:
     seeded: bool  # whether what a request samples depends on the seed, too
     temperature: float
     branching: BranchingSettings | None
-    pairs: bool = False  # who is first shown a step has a twin that is not
     env_steps: int | None = None  # that the training had sampled, for schedules of the reward; None: nobody counts
-
-    @property
-    def forks(self) -> bool:
-        """Whether trajectories may begin with a copy of another one's environment."""
-        return self.branching is not None or self.pairs
 
 
 @dataclass
@@ -188,19 +182,14 @@ class Episode:
             self.trajectory.text += self.plan.chat.opening.text
             self.turn_open = True
 
-    def has_room_for(self, retrieved: RetrievedTrace) -> bool:
-        """Whether a step trace fits into the budget. The policy always writes the next step."""
-        settings, chat = self.plan.settings, self.plan.chat
-        counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
-        opening = 0 if self.turn_open else len(chat.opening.token_ids)
-        return counted + len(chat.retrieved(retrieved.trace.text).token_ids) + opening < self.remaining_tokens
-
     def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
-        """Append a step trace; False: the budget has no room for it."""
-        if not self.has_room_for(retrieved):
-            return False
+        """Append a step trace; False: the budget has no room for it. The policy always writes the next step."""
         settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
         piece = chat.retrieved(trace.text)
+        counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
+        opening = 0 if self.turn_open else len(chat.opening.token_ids)
+        if counted + len(piece.token_ids) + opening >= self.remaining_tokens:
+            return False
         if chat.shows_in_turn:
             self.open_turn()
         self.trajectory.append_retrieved(piece.token_ids, retrieved)

@@ -4,9 +4,6 @@
 
 Without ``branching`` all G episodes start at once and none is added. Either way exactly ``num_hybrid`` of them are hybrid: a
 branch is what its origin is, and each kind forks within its own part of the budget. algorithm.md sections 3 and 10.
-
-With ``retrieval_quality: counterfactual`` a hybrid one that is about to be shown its first step forks a twin that is not. Twins
-are on-policy from there on and take the places of as many on-policy episodes, so that the budget is the same.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from rapo_rllib.rollout.engine import Completion
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import BranchingSettings
-from rapo_rllib.types import Question, RetrievedTrace, Trajectory, TrajectoryGroup
+from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +45,11 @@ class RolloutGroup:
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
     num_again: int = 0  # episodes that were begun anew
-    twins: list[tuple[Trajectory, Episode]] = field(default_factory=list)  # who was shown a step first, and who was not
     given_up: bool = False  # nobody wants it any more
 
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
         size, branching = self.plan.size, self.plan.branching
-        if self.plan.pairs:
-            hybrid = self.plan.num_hybrid
-            return self._fresh(max(hybrid, size - hybrid), num_hybrid=hybrid)
         return self._fresh(size if branching is None else min(size, branching.initial or max(1, size // 2)))
 
     @property
@@ -72,13 +65,12 @@ class RolloutGroup:
         self.stats.refilled += missing
         return self._fresh(missing, "fresh")
 
-    def _fresh(self, count: int, prefix: str = "", num_hybrid: int | None = None) -> list[Episode]:
-        """``count`` episodes, of which the last ones may retrieve: None: as many as are due, both kinds where two can be."""
-        if num_hybrid is None:
-            hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
-            num_hybrid = round(hybrid_room / room * count)
-            if count > 1:
-                num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
+    def _fresh(self, count: int, prefix: str = "") -> list[Episode]:
+        """``count`` episodes, of which the last ones may retrieve: as many as are due, both kinds where two can be."""
+        hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
+        num_hybrid = round(hybrid_room / room * count)
+        if count > 1:
+            num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
         for index in range(count):
             member = len(self.episodes)
             trajectory = self._empty(index >= count - num_hybrid, member)
@@ -126,25 +118,6 @@ class RolloutGroup:
             return []
         return [forked for branch in range(room) if (forked := self._forked(episode, branch)) is not None]
 
-    def twin(self, episode: Episode, found: RetrievedTrace) -> list[Episode]:
-        """The twin of an episode that is about to be shown ``found``: it goes on from here and is shown nothing.
-
-        None where none is asked for, it has been shown a step before, the step does not fit, or there is no place.
-        """
-        if (
-            not self.plan.pairs
-            or episode.trajectory.retrievals
-            or self._room_for(False) <= 0
-            or not episode.has_room_for(found)
-        ):
-            return []
-        twin = self._forked(episode, 0)
-        if twin is None:
-            return []
-        twin.trajectory.hybrid = False
-        self.twins.append((episode.trajectory, twin))
-        return [twin]
-
     def _wants_fork(self, episode: Episode, branching: BranchingSettings, now: float) -> bool:
         assert episode.opening_entropy is not None
         change = normalized_entropy_change(now, episode.opening_entropy, self.plan.chat.vocabulary_size)
@@ -173,9 +146,6 @@ class RolloutGroup:
     def close(self) -> TrajectoryGroup:
         """Count what happened, once per event: what a branch took over was counted where it happened."""
         trajectories = [episode.trajectory for episode in self.episodes]
-        for shown, twin in self.twins:  # one that began anew is no twin any more
-            if not twin.trajectory.failed and any(twin is episode for episode in self.episodes):
-                shown.retrievals[0].unshown = twin.trajectory.reward
         for trajectory in trajectories:
             self.stats.add(trajectory)
         return TrajectoryGroup(self.question, trajectories, self.plan.policy_version)

@@ -140,7 +140,6 @@ class RolloutLoop:
             seeded=self._seeded,
             temperature=0.0 if greedy else self.settings.temperature,
             branching=None if greedy else self.settings.branching,
-            pairs=not greedy and self.retriever is not None and self.settings.retrieval_quality == "counterfactual",
             env_steps=env_steps,
         )
 
@@ -183,7 +182,7 @@ class Run:
         Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
         """
         trajectory, call_env = episode.trajectory, self._env_calls.call
-        await self._start(group, episode)
+        await self._start(episode)
         while True:
             completion = await self._generated(group, episode)
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
@@ -201,7 +200,7 @@ class Run:
                 self._observer.stepped(episode, result.info, end)
             if end:
                 return end
-            await self._maybe_retrieve(group, episode, "step")
+            await self._maybe_retrieve(episode, "step")
             episode.open_turn()
 
     async def _generated(self, group: RolloutGroup, episode: Episode) -> Completion:
@@ -209,7 +208,7 @@ class Run:
             raise GivenUpError(f"{episode.name} was given up")
         return await self._engine.generate(episode.request(), group)
 
-    async def _start(self, group: RolloutGroup, episode: Episode) -> None:
+    async def _start(self, episode: Episode) -> None:
         """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
         if episode.env is None:
             if self._observer is not None:
@@ -218,14 +217,13 @@ class Run:
             episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
             if self._observer is not None:
                 self._observer.started(episode)
-            await self._maybe_retrieve(group, episode, "trajectory")
+            await self._maybe_retrieve(episode, "trajectory")
         elif self._observer is not None:
             self._observer.created(episode)
             self._observer.started(episode)
-        episode.open_turn()
 
-    async def _maybe_retrieve(self, group: RolloutGroup, episode: Episode, level: str) -> None:
-        """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it; not its twin."""
+    async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
+        """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""
         if not episode.wants_trace(level):
             return
         asked = time.monotonic()
@@ -235,12 +233,8 @@ class Run:
             episode.trajectory.failed_retrievals += 1
             found = None
         self._stats.retrieval_wait_s += time.monotonic() - asked
-        if found is None:
-            return
-        twin = group.twin(episode, found)
-        if not episode.append_retrieved(found):
+        if found is not None and not episode.append_retrieved(found):
             self._stats.retrieval_skipped += 1
-        self._begin(group, twin)
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
@@ -281,7 +275,7 @@ class Run:
         return group.again(episode)
 
     def _release(self, episode: Episode) -> None:
-        self._envs.release(episode, close_failed=not episode.plan.forks)
+        self._envs.release(episode, close_failed=episode.plan.branching is None)
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:

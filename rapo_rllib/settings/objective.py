@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rapo_rllib.settings.knobs import Knobs, knob
-from rapo_rllib.settings.rollout import RetrievalQuality, quality_of_retrieval, response_budget
+from rapo_rllib.settings.rollout import response_budget
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,11 @@ class ObjectiveSettings(Knobs):
     )
     normalize_std: bool = knob(True, "divide advantages by the group's standard deviation")
     advantage_epsilon: float = knob(1e-6, "added to that standard deviation", at_least=1e-12)
-    retrieval_quality: RetrievalQuality = quality_of_retrieval()
+    retrieval_quality: Literal["fall", "rise", "none", "oracle"] = knob(
+        "fall",
+        "`g` of eq. 6: of the entropy's `fall` (paper), its `rise`, or `none`; `oracle`: -1 for what `retrieval_noise` shows, "
+        "else 1",
+    )
     retrieval_baseline: Literal["none", "on_policy"] = knob(
         "none",
         "what is taken off `Z`: nothing (`none`, paper), or what the entropy falls by in the group's trajectories that "

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 from rapo_rllib.settings.knobs import Knobs, knob, shown
 from rapo_rllib.settings.schedule import check_schedule
 
-RetrievalQuality = Literal["fall", "rise", "none", "oracle", "counterfactual"]
 LEAST_TEMPERATURE = 1e-3  # of a training
 CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
@@ -19,16 +18,6 @@ def response_budget(hidden: bool = False) -> Any:
         4096,
         "tokens of a response, observations and retrieved ones included; `L` of constant aggregation, `L_max` of overlong",
         at_least=1,
-        hidden=hidden,
-    )
-
-
-def quality_of_retrieval(hidden: bool = False) -> Any:
-    """The declaration of the other key that both read: what the objective asks of a retrieval decides who is sampled."""
-    return knob(
-        "fall",
-        "`g` of eq. 6: of the entropy's `fall` (paper), its `rise`, or `none`; `oracle`: -1 for what `retrieval_noise` shows, "
-        "else 1; `counterfactual`: what who was shown a step earned more than a twin that was not (docs/credit.md)",
         hidden=hidden,
     )
 
@@ -96,7 +85,6 @@ class RolloutSettings(Knobs):
         at_least=0,
         at_most=1,
     )
-    retrieval_quality: RetrievalQuality = quality_of_retrieval(hidden=True)
     rollout_schedule: Literal["continuous", "lockstep"] = knob(
         "continuous", "`continuous`, or `lockstep`: every trajectory waits for the slowest of the round (released code)"
     )

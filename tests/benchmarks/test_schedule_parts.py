@@ -53,10 +53,10 @@ def test_on_policy_takes_the_longest_then_the_update_then_the_weights() -> None:
 def test_beside_the_update_engines_go_on() -> None:
     """One step off: 8 s for a batch, in which the update fits, and 1 s for the weights.
 
-    Streamed, every two updates take 14 s. At 0 there are new weights and a complete batch: the learner takes it, and the engines
-    begin a long and a short one. At 5 there are new weights, and who had the short one begins the next long one: not before, as
-    what is complete and begun was one batch. At 9 (8 s, and 1 s of weights) the first long one is back, so the learner takes
-    its batch, and a short one begins; both of the next batch are back at 13, and the weights are there at 14.
+    Streamed, every two updates take 14 s. At 0 there are new weights and a complete batch: the learner takes it, and the
+    engines begin a long and a short one. At 5 there are new weights, and who had the short one begins the next long one: not
+    before, as what is complete and begun was one batch. At 9 (8 s, and 1 s of weights) the first long one is back, so the
+    learner takes its batch, and a short one begins; both of the next batch are back at 13, and the weights are there at 14.
     """
     off = SimulatedTraining(job(), Schedule("fixed", 1, fixed=True), Fixed()).run()
     assert off.updates_per_hour == pytest.approx(3600 / 9, rel=0.02) and off.staleness_max == 1

@@ -80,8 +80,7 @@ def config(folder: Path, model: str) -> RAPOConfig:
             credit="step",
             step_discount=0.9,
             shown_steps="own",
-            retrieval_quality="counterfactual",
-            retrieval_timing="none",
+            retrieval_credit="step",
             off_policy_trajectories=1,
             off_policy_source="replay",
             replay_choice="value",
@@ -106,7 +105,7 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
     finally:
         algorithm.stop()
     assert at(first, "learners/default_policy/num_unaided_trajectories") > 0
-    assert at(first, "env_runners/retrieval/pairs_count") > 0 and at(expected, "env_runners/off_policy/trajectories") > 0
+    assert at(first, "env_runners/retrieval/count") > 0 and at(expected, "env_runners/off_policy/trajectories") > 0
     assert any(not torch.equal(after[name], tensor) for name, tensor in before.items())
     again = RAPO.from_checkpoint(str(checkpoint))
     try:
@@ -115,6 +114,6 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
         again.stop()
     for name in ("total_loss", "num_unaided_trajectories", "num_tokens", "gradient_norm"):
         assert at(found, f"learners/default_policy/{name}") == at(expected, f"learners/default_policy/{name}"), name
-    for name in ("episode_return_mean", "retrieval/reward_minus_twin", "off_policy/trajectories"):
+    for name in ("episode_return_mean", "retrieval/retrieval_reward", "off_policy/trajectories"):
         assert at(found, f"env_runners/{name}") == at(expected, f"env_runners/{name}"), name
     assert all(torch.equal(resumed[name], tensor) for name, tensor in after.items())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rapo_rllib.env_runner.retrieval_effect import effect_metrics
@@ -21,7 +19,7 @@ def made(correct: bool, *retrievals: Retrieval, right: bool | None = None, predi
     return found
 
 
-def shown(answer: str = "", source: str = "solver", **facts: Any) -> Retrieval:
+def shown(answer: str = "", source: str = "solver", **facts: bool) -> Retrieval:
     return Retrieval("t", source, 0.9, after_step=0, start=0, stop=0, answer=answer, **facts)
 
 
@@ -46,20 +44,10 @@ def test_who_was_right_with_it_and_without() -> None:
         "right_step_others_count": 1.0,
         "answers_count": 0.0,
         "wrong_answers_count": 0.0,
-        "pairs_count": 0.0,
     }
     assert (values["accuracy_retrieved"], values["accuracy_others"]) == pytest.approx((1 / 4, 2 / 3))
     assert (values["accuracy_right_step_retrieved"], values["accuracy_right_step_others"]) == pytest.approx((1 / 3, 1.0))
     assert values["retrieval_reward_baseline"] == pytest.approx(1.523188, abs=1e-6)  # 2 tanh 1
-
-
-def test_what_twins_earned_less() -> None:
-    """Pairs of 1 and 0, 0 and 1, 1 and 0: (1 - 1 + 1) / 3."""
-    trajectories = [made(right, shown(unshown=unshown)) for right, unshown in ((True, 0.0), (False, 1.0), (True, 0.0))]
-    for trajectory in trajectories:
-        trajectory.reward = float(trajectory.correct)
-    values = effect_metrics([*trajectories, made(True, shown())], PAPER)
-    assert (values["pairs_count"], values["reward_minus_twin"]) == (3.0, pytest.approx(1 / 3))
 
 
 def test_what_was_shown_and_what_was_copied() -> None:

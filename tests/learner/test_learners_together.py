@@ -114,13 +114,12 @@ def test_two_learners_with_shards_equal_one_and_fail_together(folder: Path, two_
 
 
 def credited(count: int) -> list[TrajectoryGroup]:
-    """Groups of four whose steps were paid, the last with an unaided form, a twin and an earlier rollout beside it."""
+    """Groups of four whose steps were paid, the last with an unaided form and an earlier rollout beside it."""
     groups = trajectory_groups(count, size=4)
     for number, group in enumerate(groups):
         for index, member in enumerate(group.trajectories):
             member.steps[0].reward = 0.25 * index
         helped = group.trajectories[-1]
-        helped.retrievals[0].unshown = 0.25 * number
         helped.unaided = Trajectory(helped.question_id, helped.prompt_ids, origin=EXPERT, reward=helped.reward)
         helped.unaided.append_observation(helped.token_ids[:5])
         helped.unaided.append_expert(helped.token_ids[5:])
@@ -134,7 +133,7 @@ CREDIT = [
     {"credit": "step", "step_discount": 0.9, "shown_steps": "own"},
     {"credit": "turn", "turn_baseline": "reached"},
     {"credit": "gigpo", "shown_steps": "own"},
-    {"retrieval_quality": "counterfactual", "retrieval_timing": "none", "retrieval_credit": "step", "step_discount": 0.5},
+    {"retrieval_credit": "step", "step_discount": 0.5},
 ]
 
 

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
-    counterfactual_quality,
     entropy_change,
     group_retrieval_rewards,
-    group_step_retrieval_rewards,
     retrieval_entropies,
     retrieval_quality,
     retrieval_reward,
@@ -208,19 +206,6 @@ def test_the_oracle_knows_what_was_drawn_at_random() -> None:
     walked.retrievals[1].noisy = True
     assert trajectory_retrieval_reward(walked, settings) == -1.0
     assert trajectory_retrieval_reward(walked, ObjectiveSettings(retrieval_quality="oracle")) == -(2.0 + 1.0) / 2
-
-
-def test_a_twin_that_was_not_shown_the_step_says_what_it_was_worth() -> None:
-    """Rewards 1 and 0.25: g = 0.75; timed by the entropy before it, 2 nats: 1.5. The second retrieval has no twin."""
-    assert counterfactual_quality(1.0, 0.25) == 0.75
-    walked = trajectory([2.0], "R", [1.0], "R", [3.0])
-    walked.reward, walked.retrievals[0].unshown = 1.0, 0.25
-    settings = ObjectiveSettings(retrieval_quality="counterfactual", retrieval_timing="none")
-    assert trajectory_retrieval_reward(walked, settings) == 0.75
-    assert trajectory_retrieval_reward(walked, ObjectiveSettings(retrieval_quality="counterfactual")) == 1.5
-    assert group_step_retrieval_rewards([walked], settings) == [[0.0, 0.75, 0.0]]
-    assert group_retrieval_rewards([walked, trajectory([2.0], [1.0])], settings) == [0.75, 0.0]
-    assert unaided_retrieval_reward(trajectory([2.0], [1.0]), settings) == 0.0  # nothing was shown
 
 
 def test_what_falls_without_a_retrieval_is_taken_off() -> None:
