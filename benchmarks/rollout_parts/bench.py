@@ -50,10 +50,9 @@ class Bench:
         (job,) = yaml.safe_load(JOB.read_text(encoding="utf-8")).values()
         self.config: dict[str, Any] = job["config"]
         shown = self.config["protocol"]
-        examples = tuple((question, response) for question, response in shown["examples"])
-        self.protocol = ProtocolSettings(**{**shown, "examples": examples})
+        self.protocol = ProtocolSettings(**shown)
         tokenizer = load_tokenizer(ModelSettings(name_or_path=options.model))
-        self.chat = ChatProtocol(tokenizer, self.protocol, ("python",))
+        self.chat = ChatProtocol(tokenizer, self.protocol, tuple(self.config["env_config"]["tools"]))
 
     @property
     def dtype(self) -> str:
@@ -103,7 +102,7 @@ class Bench:
     @property
     def env_config(self) -> dict[str, Any]:
         """The main job's task."""
-        return {**self.config["env_config"], "protocol": self.protocol, "max_tool_calls": self.config["max_tool_calls"]}
+        return {**self.config["env_config"], "protocol": self.protocol}
 
     def loop(
         self,

@@ -15,8 +15,8 @@ from rollout_parts.bench import Bench
 
 
 def job_settings(bench: Bench, num_hybrid: int) -> RolloutSettings:
-    """Group size, budgets and temperature of the main job."""
-    names = ("group_size", "temperature", "max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls")
+    """Return group size and budgets of the main job."""
+    names = ("group_size", "max_prompt_tokens", "max_response_tokens", "max_step_tokens")
     return RolloutSettings(**{name: bench.config[name] for name in names}, num_hybrid=num_hybrid)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rapo_rllib.buffer.store import NAMES, StepTraceBuffer
+from rapo_rllib.buffer.rows import NAMES
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.index import search_effort
 from rapo_rllib.types import HistoryQuery, TokenKind
 from rollout_parts.bench import MAX_MODEL_LEN, Bench, median

@@ -237,11 +237,17 @@ def test_how_much_is_wanted() -> None:
 
 
 def test_a_try_whose_environment_failed_is_no_episode() -> None:
-    calls = iter(range(100))
+    begun = iter(range(100))
 
     class BreaksOnce(PaysPerStep):
+        """The second episode that begins fails at its first step, whichever trajectory it is of."""
+
+        def reset(self, **kwargs: Any) -> tuple[str, dict]:
+            self.breaks = next(begun) == 1
+            return super().reset(**kwargs)
+
         def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
-            if next(calls) == 1:
+            if self.breaks:
                 raise ConnectionError("gone")
             return super().step(action)
 
