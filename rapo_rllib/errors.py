@@ -6,6 +6,13 @@ cost a single trajectory; it ends that trajectory with ``error`` and counts it. 
 these: it is an observation.
 """
 
+import re
+
+
+def error_kind(message: str) -> str:
+    """Return the first line of an error without its numbers, so that equal ones are counted together."""
+    return re.sub(r"\d+(\.\d+)?", "N", (message.splitlines() or [""])[0])[:160]
+
 
 class RolloutError(Exception):
     """Base of everything that can go wrong between a question and its trajectory."""

@@ -18,7 +18,7 @@ def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: s
     """
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(key), [name for name in known if not name.startswith("_")], n=1, cutoff=0.5)
             hint = f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(sorted(known)[:_SHOWN])}"
             raise ValueError(f"unknown key '{where}{key}': {hint}")
 

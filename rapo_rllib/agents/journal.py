@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
+from rapo_rllib.errors import error_kind
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory
 
@@ -102,7 +102,7 @@ class Journal:
             "id": answered.question.id,
             "rewards": [attempt.reward for attempt in answered.attempts],
             "ends": Counter(attempt.end for attempt in answered.attempts),
-            "errors": Counter(_kind(attempt.error) for attempt in answered.attempts if attempt.error),
+            "errors": Counter(error_kind(attempt.error) for attempt in answered.attempts if attempt.error),
             "tokens": sum(attempt.num_tokens for attempt in answered.attempts),
             "kept": len(kept),
             "steps": sum(len(attempt.steps) for attempt in kept),
@@ -188,11 +188,6 @@ def _trace_row(expert: ExpertTrajectory) -> dict[str, Any]:
         "reward": expert.reward,
         "steps": list(expert.steps),
     }
-
-
-def _kind(error: str) -> str:
-    """An error without its numbers, so that equal ones are counted together."""
-    return re.sub(r"\d+(\.\d+)?", "N", error.splitlines()[0])[:160]
 
 
 def _append(file: IO[bytes], row: Mapping[str, Any]) -> None:

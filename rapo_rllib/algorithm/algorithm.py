@@ -264,6 +264,7 @@ class RAPO(Algorithm):
             f"{values['retrieval/count']:.0f} retrievals); updating"
         )
         write_trial_transcripts(self, result.groups)
+        result.require_usable()
         batch = TrainingBatch.from_groups(result.groups, self.settings.objective, self.settings.update.num_minibatches)
         lifetime = self._num_env_steps()
         self._all_engines("sleep")

@@ -17,7 +17,7 @@ from ray.rllib.utils.annotations import override
 
 from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
 from rapo_rllib.config.checks import check_applied_preset, check_together, known_keys
-from rapo_rllib.config.old_names import refuse_old_names, with_new_names
+from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
@@ -58,8 +58,8 @@ class RAPOConfig(AlgorithmConfig):
             setattr(self, key, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Keys that were not there yet when a checkpoint was written get their defaults, and renamed ones their new names."""
-        self.__dict__.update({**default_keys(), **with_new_names(state)})
+        """Keys that were not there yet when a checkpoint was written get their defaults."""
+        self.__dict__.update({**default_keys(), **state})
 
     @classmethod
     def released_code(cls) -> RAPOConfig:
@@ -85,7 +85,7 @@ class RAPOConfig(AlgorithmConfig):
         """Set keys; signature and text are made of their declarations, below."""
         given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
         refuse_token(given.get("step_trace_buffer"))
-        refuse_old_names(given)
+        refuse_other_names(given, known_keys(self))
         refuse_unknown_keys(given, _RLLIBS_TRAINING | set(vars(self)))
         if "model" in given:
             given["language_model"] = given.pop("model")
@@ -105,7 +105,7 @@ class RAPOConfig(AlgorithmConfig):
             given = config_dict.pop("model")
             if "fcnet_hiddens" not in given:
                 self.language_model = dict(given)
-        refuse_old_names(config_dict)
+        refuse_other_names(config_dict, known_keys(self))
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
         refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
         if "preset" in config_dict:

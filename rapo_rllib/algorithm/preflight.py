@@ -10,27 +10,32 @@ from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.settings import BufferSettings, WarmStartSettings
+from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
     from rapo_rllib.config.question_source import QuestionSource
 
 
+def check_model(settings: Settings) -> None:
+    """Raise ``ValueError``, naming the key and what to do, where the model is not there, or cannot be trained as asked."""
+    check_model_config(settings.model)
+    check_trainable(settings.model)
+    if settings.model.lora is not None:
+        check_targets(model_skeleton(settings.model), settings.model.lora)
+
+
 def check_parts(config: RAPOConfig) -> None:
-    """Model, environment, questions, Step-Trace Buffer and expert.
+    """Check model, environment, questions, Step-Trace Buffer and expert.
 
     Raises:
         ValueError: naming the key, its value and what to do.
     """
     _check_evaluation_config(config)
     settings, source = config.settings, config.question_source
-    model = settings.model
     check_build(settings.rllib.num_gpus_per_env_runner, engine_build())
-    check_model_config(model)
-    check_trainable(model)
-    if model.lora is not None:
-        check_targets(model_skeleton(model), model.lora)
+    check_model(settings)
+    model = settings.model
     env = source.env_maker()()
     if settings.protocol.format != "tags":  # those take any model
         make_protocol(load_tokenizer(model), settings.protocol, env)

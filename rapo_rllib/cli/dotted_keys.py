@@ -42,12 +42,13 @@ def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]
         ValueError: there is no such key, or its value has no keys.
     """
     from rapo_rllib.config.checks import known_keys
-    from rapo_rllib.config.old_names import refuse_old_names
+    from rapo_rllib.config.other_names import refuse_other_names
 
     given: dict[str, Any] = {}
     for key, value in overrides:
         set_dotted(given, key, value)
-    refuse_old_names(given)
+    if hasattr(config, "preflight"):
+        refuse_other_names(given, known_keys(config))
     refuse_unknown_keys(given, known_keys(config), "--set ")
     changed = {key: _own(config, key) for key in given}
     merge(changed, given)

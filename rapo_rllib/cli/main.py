@@ -203,7 +203,8 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
     from rapo_rllib.cli.train.experiments import read_experiments
 
     specs = read_experiments(path, options)
-    return show_estimates(specs, _checked(specs, str(path)), options, gpu_gib=gpu_gib, as_json=as_json)
+    needed = _checked(specs, str(path), with_data=False)
+    return show_estimates(specs, needed, options, gpu_gib=gpu_gib, as_json=as_json)
 
 
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
@@ -223,14 +224,14 @@ def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunO
     return run_experiments(described, specs, needed, options)
 
 
-def _checked(specs: list[ExperimentSpec], what: str) -> list[list[dict[str, float]]]:
+def _checked(specs: list[ExperimentSpec], what: str, with_data: bool = True) -> list[list[dict[str, float]]]:
     """Check; returns what a trial of every variant needs of Ray, by experiment."""
     from rapo_rllib.cli.train.checks import check_experiment
 
     for spec in specs:
         for note in dict.fromkeys(spec.notes):
             typer.secho(f"Warning: {what}: {spec.name}: {note}", err=True, fg="yellow")
-    return [check_experiment(spec) for spec in specs]
+    return [check_experiment(spec, with_data) for spec in specs]
 
 
 def main() -> None:

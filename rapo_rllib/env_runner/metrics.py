@@ -10,6 +10,7 @@ from typing import Any
 
 from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.env_runner.retrieval_effect import effect_metrics, mean
+from rapo_rllib.errors import RolloutError, error_kind
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
 from rapo_rllib.rollout.stats import RolloutStats
@@ -36,6 +37,18 @@ class SampleResult:
         self.groups += other.groups
         self.stats += other.stats
         self.logged += other.logged
+
+    def require_usable(self) -> None:
+        """Raise ``RolloutError`` where every trajectory failed, with the most frequent cause: nothing is learned or scored."""
+        errors = [t.error for t in self.trajectories if t.failed]
+        if not errors or len(errors) < len(self.trajectories):
+            return
+        kind, count = Counter(map(error_kind, errors)).most_common(1)[0]
+        example = next(error for error in errors if error_kind(error) == kind)
+        raise RolloutError(
+            f"all {len(errors)} trajectories of {len(self.groups)} questions failed, {count} of them with: {example}. "
+            "Nothing can be learned from them; the log has each with its question and step"
+        )
 
     @property
     def trajectories(self) -> list[Trajectory]:

@@ -37,6 +37,7 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
         group_size=1,
     )
     algorithm.keep_held_out(result)
+    result.require_usable()
     values = evaluation_metrics(result)
     algorithm.metrics.aggregate([logged_metrics(values), *result.logged], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     return values, result.num_env_steps, result.num_env_steps

@@ -157,7 +157,8 @@ def _cut_for_length(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
 
 
 def _failed_trajectories(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
-    share = _share(rows, _SAMPLED + "ends/error", _SAMPLED + "num_episodes", 0.1)
+    now = rows[-1].get(_SAMPLED + "ends/error", 0.0) / max(rows[-1].get(_SAMPLED + "num_episodes", 0.0), 1.0)
+    share = now if now >= 0.5 else _share(rows, _SAMPLED + "ends/error", _SAMPLED + "num_episodes", 0.1)
     if share is None:
         return None
     return f"{share:.0%} of the trajectories failed and are not learned from", "see the log for what their environment raised"

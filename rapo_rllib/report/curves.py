@@ -22,6 +22,7 @@ HELD_OUT = "evaluation/env_runners/accuracy"
 REWARD, ACCURACY = _ROLLOUT + "episode_return_mean", _ROLLOUT + "accuracy"
 GENERATED, POLICY_TOKENS = _ROLLOUT + "tokens/generated", _ROLLOUT + "tokens/policy"
 _EVALUATION_S = "timers/evaluation_iteration"
+_ALWAYS = (REWARD, ACCURACY, HELD_OUT)  # drawn where they are zero throughout
 _PHASES = {
     "rollout": ("timers/rollout",),
     "wait for rollout": ("timers/wait_for_rollout",),
@@ -98,10 +99,12 @@ _FAMILIES = (  # plots whose series depend on environment and tools
 
 
 def panels(trials: Sequence[Trial]) -> list[Panel]:
-    """The plots for which at least one trial has a number."""
-    present = {
-        key for trial in trials for row in map(plot_values, trial.rows) for key, value in row.items() if value is not None
-    }
+    """Return the plots for which at least one trial has a number, without series that are zero throughout.
+
+    Reward and accuracy stay: that they are zero is what a reader looks for.
+    """
+    values = [(key, value) for trial in trials for row in map(plot_values, trial.rows) for key, value in row.items()]
+    present = {key for key, value in values if value or (value is not None and key in _ALWAYS)}
     present |= {HELD_OUT for trial in trials if _accuracy_before(trial) is not None}
     families = []
     for title, prefix, note, stacked in _FAMILIES:

@@ -129,7 +129,7 @@ def _calling(name: str, borrower: Borrower) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
         borrower.env_failed = True
-        raise EnvError(f"env.{name} failed for question {borrower.question.id}: {error!r}") from error
+        raise EnvError(f"env.{name} failed: {error!r}") from error
     finally:
         borrower.env_started = None
 

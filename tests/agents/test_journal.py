@@ -15,7 +15,7 @@ MADE_OF = {"name": "m", "samples": 2}
 def answered(index: int) -> AnsweredQuestion:
     question = Question(f"q{index}", f"Wie groß ist {index}?", "8", ("acht",))
     good = Attempt((f"<python>{index}</python>\n<result>\n8\n</result>\n", "<answer>8</answer>"), 1.0, "answer", num_tokens=9)
-    bad = Attempt(("<answer>9</answer>",), 0.0, "error", f"env.step failed for question q{index}: oh", num_tokens=4)
+    bad = Attempt(("<answer>9</answer>",), 0.0, "error", f"env.step failed after {index}.5 s: oh", num_tokens=4)
     return AnsweredQuestion(question, (good, bad))
 
 
@@ -34,7 +34,7 @@ def test_what_was_written_is_read(tmp_path):
     totals = journal.totals
     assert (totals.questions, totals.answered, totals.attempts, totals.kept, totals.steps, totals.tokens) == (2, 2, 4, 2, 4, 26)
     assert totals.reward == 2.0 and totals.ends == {"answer": 2, "error": 2}
-    assert totals.errors == {"env.step failed for question qN: oh": 2}
+    assert totals.errors == {"env.step failed after N s: oh": 2}
     assert experts == list(read_trace_file(tmp_path / "b.traces.jsonl"))
     assert experts[0].question == Question("q0", "Wie groß ist 0?", "8", ("acht",), source="solver")
     assert (experts[1].steps, experts[1].reward, experts[1].source) == (answered(1).attempts[0].steps, 1.0, "solver")

@@ -129,6 +129,17 @@ def test_mistakes(tmp_path: Path, options: list[str], status: int, said: str) ->
     assert said in result.output
 
 
+def test_neither_data_nor_servers_are_asked_for(tmp_path: Path) -> None:
+    """The job may be for another machine: only the model's shape is read here."""
+    nowhere = {"uri": "http://127.0.0.1:9", "traces": str(tmp_path / "none.jsonl")}
+    path = write_job(tmp_path, num_hybrid=2, retrieval_prob=0.5, step_trace_buffer=nowhere)
+    started = {"warm_start.traces": str(tmp_path / "none.jsonl"), "env_config.dataset": str(tmp_path / "none.parquet")}
+    options = [option for key, value in started.items() for option in ("--set", f"{key}={value}")]
+    assert estimated(path, "--env", "rapo/questions", *options)["model"]["parameters"] == SMOLLM2
+    result = CliRunner().invoke(app, ["train", "file", path, "--estimate", "--set", "model.name_or_path=/no/such/model"])
+    assert result.exit_code == 1 and "model.name_or_path" in result.output
+
+
 def test_other_algorithms_are_not_known(tmp_path: Path) -> None:
     (tmp_path / "ppo.yaml").write_text("ppo: {run: PPO, env: CartPole-v1}")
     result = CliRunner().invoke(app, ["train", "file", str(tmp_path / "ppo.yaml"), "--estimate"])

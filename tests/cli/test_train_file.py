@@ -249,6 +249,8 @@ def test_asha_stops_the_worse_trial_and_no_failure_those_that_follow(tmp_path: P
     log.touch()  # as a worker's first line does, which the Ray of these tests does not pass on
     done = train_toys(tmp_path, "three.yaml")
     assert done.returncode == 1 and "the line is broken" in done.stderr
+    assert "Trials by config/lr (highest first):" in done.stdout and "1 of 4 trials failed." in done.stdout
+    assert done.stdout.count("Best trial: ") == 1
     (error_file,) = tmp_path.glob("results/bad/*/error.txt")
     assert f"(all of it: {error_file})\n  (what its processes said: {log})" in done.stderr
     assert f"What Ray and other libraries say goes to {log}\n" in done.stdout

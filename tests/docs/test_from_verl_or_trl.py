@@ -16,6 +16,7 @@ from syntax import tree_of
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.config.reference import config_sections
 from rapo_rllib.config.checks import known_keys
+from rapo_rllib.config.other_names import refuse_other_names
 
 PAGE = REPOSITORY / "docs" / "from_verl_or_trl.md"
 ROWS = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
@@ -56,6 +57,35 @@ def test_our_keys() -> None:
     used = [name for row in ROWS for name in names(row[2])]
     assert len(used) > 40
     assert set(used) - known == set()
+
+
+def refused(key: str) -> str:
+    """The refusal of ``key``, nested where it has dots; "" where it is a key of ours."""
+    *sections, last = key.replace("arr.", "actor_rollout_ref.").split(".")
+    given: dict[str, Any] = {last: 1}
+    for section in reversed(sections):
+        given = {section: given}
+    try:
+        refuse_other_names(given, known_keys(RAPOConfig()))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_name_of_theirs_leads_to_ours() -> None:
+    """Each row's; verl writes a section's name once in a row."""
+    for verl, trl, ours in ROWS:
+        section = ""
+        for name in [*names(trl), *names(verl)]:
+            if name in names(verl):
+                section = name.rpartition(".")[0] or section
+                name = f"{section}.{name.rpartition('.')[2]}"
+            said = refused(name)
+            assert not said if name in known_keys(RAPOConfig()) else any(own in said for own in names(ours)), (name, said)
+
+
+def test_a_name_of_theirs_in_a_section_that_we_do_not_know() -> None:
+    assert "docs/from_verl_or_trl.md" in refused("actor_rollout_ref.actor.something_else")
 
 
 def script_arguments() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
+from rapo_rllib.errors import RolloutError
 from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
 from rapo_rllib.objective.retrieval_reward import PAPER
 from rapo_rllib.rollout.stats import RolloutStats
@@ -167,3 +168,17 @@ def test_the_newest_transcripts_are_kept_and_nobody_elses_files_go(tmp_path: Pat
     assert kept == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]
     assert {*others, "iteration_00000.jsonl"} <= {file.name for file in folder.iterdir()}
     assert numbers(9, keep=None) == [4, 5, 9]
+
+
+def failing(*errors: str) -> SampleResult:
+    """A group whose trajectories failed with these errors; "": one that went well."""
+    ends = [Trajectory("q", [1], end="error" if error else "answer", error=error) for error in errors]
+    return SampleResult([TrajectoryGroup(QUESTION, ends)])
+
+
+def test_where_all_fail_the_most_frequent_cause_is_named() -> None:
+    message = "all 3 trajectories of 1 questions failed, 2 of them with: env.step failed: port 9 is closed."
+    with pytest.raises(RolloutError, match=message):
+        failing("too long", "env.step failed: port 9 is closed", "env.step failed: port 10 is closed").require_usable()
+    failing("too long", "").require_usable()
+    SampleResult().require_usable()

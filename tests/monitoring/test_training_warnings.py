@@ -90,6 +90,12 @@ def test_one_odd_batch_warns_of_nothing(name: str) -> None:
     assert name not in {warning.name for warning in warnings_of(results, CONFIG)}
 
 
+def test_half_failing_is_said_at_once() -> None:
+    half = {SAMPLED + "ends/error": 32.0}
+    assert "50% of the trajectories failed" in after(half, count=1)["failed_trajectories"].text
+    assert "failed_trajectories" not in after({SAMPLED + "ends/error": 31.0}, count=1)
+
+
 @pytest.mark.parametrize(("config", "prob"), [({"num_hybrid": 0}, 0.5), ({}, 0.5), ({"num_hybrid": 4}, 0.0)])
 def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: float) -> None:
     assert after(NOTHING | {SAMPLED + "retrieval/queries": 0.0, SAMPLED + "retrieval_prob": prob}, config=config) == {}

@@ -197,6 +197,15 @@ def test_no_sideways_scroll_on_a_phone(opened, width, scheme) -> None:
     assert dark == (scheme == "dark")
 
 
+def test_nothing_is_cut_off_on_a_desk(opened) -> None:
+    """All columns of the table, and all trajectories of a group, are in sight."""
+    page = opened(width=1400)
+    for box in (".scroll", ".members"):
+        assert page.locator(box).first.evaluate("box => box.scrollWidth <= box.clientWidth"), box
+    right_ends = page.eval_on_selector_all("article", "all => all.map((one) => one.getBoundingClientRect().right)")
+    assert len(right_ends) >= 4 and max(right_ends) <= 1400
+
+
 def test_an_empty_run_has_a_page(opened, tmp_path) -> None:
     (tmp_path / "result.json").write_text("")
     page = opened(write_report(tmp_path).path)

@@ -178,3 +178,13 @@ def test_an_evaluation_takes_time_only_where_there_was_one() -> None:
     found = [plot_values(row) for row in rows]
     assert [values["seconds/evaluation"] for values in found] == [90.0, None, 90.0]
     assert [values["seconds/rest"] for values in found] == [5.0, 95.0, 5.0]
+
+
+def test_what_is_zero_throughout_has_no_plot_but_reward_and_accuracy(tmp_path) -> None:
+    sampled = {"episode_return_mean": 0.0, "accuracy": 0.0, "entropy": 0.0, "retrieval": {"entropy_before": 0.0}}
+    rows = [{"env_runners": sampled}, {"env_runners": {**sampled, "retrieval": {"entropy_before": 0.5}}}]
+    assert {panel.title: list(panel.series) for panel in panels([Trial(tmp_path, rows)])} == {
+        "Reward": ["reward"],
+        "Accuracy": ["training"],
+        "Entropy": ["before"],
+    }

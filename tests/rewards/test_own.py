@@ -100,7 +100,7 @@ def test_what_it_raises_and_what_is_no_reward_are_errors_of_the_environment(name
     session = Session()
     pool = EnvPool(lambda: ToolEnv({"tools": [], "scorer": f"own_rewards:{name}"}), "answer")
     reset_env(session, pool)
-    with pytest.raises(EnvError, match=f"env.step failed for question q: .*{message}"):
+    with pytest.raises(EnvError, match=f"env.step failed: .*{message}"):
         step_env(session, RIGHT)
 
 

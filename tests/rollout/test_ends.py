@@ -158,7 +158,7 @@ def test_an_environment_of_ones_own_is_told(make_loop: MakeLoop, env: type, outc
     found = (trajectory.end, trajectory.reward, trajectory.correct, trajectory.format_ok, trajectory.reward_terms)
     assert found == outcome
     if env is BrokenWalk:
-        assert "env.truncate failed for question two: OSError" in trajectory.error
+        assert "env.truncate failed: OSError" in trajectory.error
 
 
 def test_a_judgement_that_never_comes_costs_its_deadline(make_loop: MakeLoop) -> None:

@@ -50,3 +50,17 @@ class Counted(Letters):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "", -1.0 if self.env_steps is None else float(self.env_steps), True, False, {}
+
+
+class Broken(Letters):
+    """Raises in each step but the first ``env_config["works"]``."""
+
+    def __init__(self, env_config: dict[str, Any]) -> None:
+        super().__init__(env_config)
+        self.works = int(env_config["works"])
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.works -= 1
+        if self.works < 0:
+            raise RuntimeError(f"shop {self.works} is closed")
+        return super().step(action)

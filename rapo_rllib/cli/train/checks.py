@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.scheduler_checks import check_scheduler
 from rapo_rllib.config.checks import known_keys
-from rapo_rllib.config.old_names import refuse_old_names
+from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.validation import refuse_unknown_keys
 
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
+def check_experiment(spec: ExperimentSpec, with_data: bool = True) -> list[dict[str, float]]:
     """Check every variant of ``spec``, make its algorithm a class and its loggers callbacks.
+
+    Args:
+        spec: as it was read; changed in place.
+        with_data: whether questions, step traces and a buffer's server must be there, too; False for an estimate.
 
     Returns:
         The resources that a trial of each variant needs.
@@ -49,7 +53,7 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
             spec.config["env"] = _named_env(spec.config["env"])
         needed = []
         for variant in _variants(spec.config):
-            config = _checked_config(spec, variant)
+            config = _checked_config(spec, variant, with_data)
             if spec.scheduler:
                 check_scheduler(spec.scheduler, variant, config, lambda values: _made_config(spec, values))
             needed.append(_resources(spec.algorithm, config))
@@ -122,10 +126,10 @@ def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield variant
 
 
-def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
-    """The ``AlgorithmConfig`` of one variant, whose parts exist."""
+def _checked_config(spec: ExperimentSpec, variant: dict[str, Any], with_data: bool) -> Any:
+    """Make the ``AlgorithmConfig`` of one variant, whose parts exist."""
     config = _made_config(spec, variant)
-    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
+    _boundary(config.preflight if with_data and hasattr(config, "preflight") else config.validate)
     return config
 
 
@@ -133,8 +137,10 @@ def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
     names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
-    refuse_old_names(names)
-    refuse_unknown_keys(names, known_keys(config), where="config.")
+    known = known_keys(config)
+    if hasattr(config, "preflight"):  # RLlib's own algorithms have other keys
+        refuse_other_names(variant, known)
+    refuse_unknown_keys(names, known, where="config.")
     _boundary(lambda: config.update_from_dict(variant))
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         raise ValueError("config is for RLlib's old API stack: remove config.api_stack(...)")

@@ -55,6 +55,7 @@ def show_estimates(
 
 
 def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
+    from rapo_rllib.algorithm.preflight import check_model
     from rapo_rllib.estimate.machine import this_machine
     from rapo_rllib.estimate.report import estimate
 
@@ -63,6 +64,8 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
         raise ValueError(
             f"--estimate: experiment {spec.name!r} runs {spec.algorithm_name}; only those of RAPO can be estimated"
         )
+    for config in configs:
+        check_model(config.settings)
     machine = this_machine()
     machine = replace(machine, cores=options.ray_num_cpus or os.cpu_count() or machine.cores)
     most = {name: max(one.get(name, 0) for one in needed) for name in ("CPU", "GPU")}

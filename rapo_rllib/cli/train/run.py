@@ -71,18 +71,18 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
             ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
             if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
-            trials: list[Any] = []
+            trained: list[tuple[ExperimentSpec, list[Any]]] = []
             warnings: dict[str, list[TrainingWarning]] = {}
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
-                    trained, reporter = _train(spec, interruption, options, log)
-                    trials += trained
-                    warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trained}
-            close_run(described, trials, warnings, interrupted=interruption.requested)
+                    trials, reporter = _train(spec, interruption, options, log)
+                    trained.append((spec, trials))
+                    warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trials}
+            close_run(described, trained, warnings, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
-    failed = [trial for trial in trials if trial.status == "ERROR"]
+    failed = [trial for _, trials in trained for trial in trials if trial.status == "ERROR"]
     for trial in failed:
         typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
     return 1 if failed else 0

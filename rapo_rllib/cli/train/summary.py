@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from rapo_rllib.cli.train.comparison import comparison, goal_of
+from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.monitoring.warnings import TrainingWarning
 
 SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
@@ -37,21 +39,31 @@ def _number(value: Any) -> int | float | None:
 
 
 def close_run(
-    described: str, trials: list[Any], warnings: Mapping[str, Sequence[TrainingWarning]], *, interrupted: bool
+    described: str,
+    trained: Sequence[tuple[ExperimentSpec, list[Any]]],
+    warnings: Mapping[str, Sequence[TrainingWarning]],
+    *,
+    interrupted: bool,
 ) -> None:
-    """Write the summaries and say what can be done next with ``rllib train`` and the checkpoints.
+    """Write the summaries, compare the trials, and say what can be done next with ``rllib train`` and the checkpoints.
 
     Args:
         described: what follows ``rllib train`` on the command line.
-        trials: that have ended.
+        trained: every experiment with its trials, which have ended.
         warnings: of each trial, by its id.
         interrupted: whether Ctrl-C ended them.
     """
+    trials = [trial for _, of_one in trained for trial in of_one]
     for trial in trials:
         _summarize(trial, warnings.get(trial.trial_id, ()))
+    for spec, of_one in trained:
+        typer.echo("\n".join(["", *lines]) if (lines := comparison(of_one, *goal_of(spec.scheduler, spec.checkpoint_config))) else "")
+    failed = sum(trial.status == "ERROR" for trial in trials)
     if interrupted:
         hint = "The same command with --resume continues it." if described.startswith("file ") else ""
         typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
+    elif failed:
+        typer.echo("\nYour training failed." if failed == len(trials) else f"\n{failed} of {len(trials)} trials failed.")
     else:
         typer.echo("\nYour training finished.")
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]

@@ -1,0 +1,73 @@
+"""The trials of a sweep beside each other: by which metric, in which order, and which is the best."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rapo_rllib.cli.train.comparison import METRICS, comparison, goal_of
+
+ACCURACY, REWARD = METRICS[0], METRICS[2]
+
+
+class Trial(SimpleNamespace):
+    def __str__(self) -> str:
+        return f"RAPO_{self.number}"
+
+
+def trial(number: int, status: str = "TERMINATED", **values: float) -> Any:
+    """One with the last values of metrics, by their last names."""
+    found = {name: {"last": values[key]} for name in METRICS if (key := name.rpartition("/")[2]) in values}
+    result = {"training_iteration": 3, "time_total_s": 9.0}
+    return Trial(number=number, status=status, metric_analysis=found, last_result=result, experiment_tag=f"{number}_lr={number}")
+
+
+def test_the_best_comes_first_and_is_named() -> None:
+    trials = [trial(0, accuracy=0.25), trial(1, accuracy=0.75), trial(2, "ERROR", accuracy=0.9), trial(3, accuracy=0.5)]
+    first, *rows, last = comparison(trials)
+    assert first == f"Trials by {ACCURACY} (highest first):"
+    assert [row.split()[0] for row in rows] == ["0.75", "0.5", "0.25", "failed"]
+    assert [row.split()[-1] for row in rows] == ["lr=1", "lr=3", "lr=0", "lr=2"]
+    assert rows[0].split()[1:3] == ["3", "iterations"]
+    assert last == f"Best trial: RAPO_1 ({ACCURACY} 0.75)"
+
+
+def test_the_experiments_own_metric_and_order_decide() -> None:
+    trials = [trial(0, accuracy=0.25, episode_return_mean=2.0), trial(1, accuracy=0.75, episode_return_mean=1.0)]
+    assert comparison(trials, REWARD, "max")[-1].startswith("Best trial: RAPO_0")
+    assert comparison(trials, REWARD, "min")[-1].startswith("Best trial: RAPO_1")
+    assert "lowest first" in comparison(trials, REWARD, "min")[0]
+
+
+def test_what_not_all_have_evaluated_is_compared_by_reward() -> None:
+    trials = [trial(0, accuracy=0.25, episode_return_mean=2.0), trial(1, episode_return_mean=3.0)]
+    assert comparison(trials)[0].startswith(f"Trials by {METRICS[1]}")
+    assert comparison(trials)[-1].startswith("Best trial: RAPO_1")
+
+
+def test_a_trial_that_never_reported_the_named_metric_is_last() -> None:
+    trials = [trial(0, episode_return_mean=3.0), trial(1, accuracy=0.1, episode_return_mean=1.0)]
+    assert comparison(trials, ACCURACY)[-1].startswith("Best trial: RAPO_1")
+
+
+def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
+    assert comparison([trial(0, accuracy=0.25)]) == []
+    (line,) = comparison([trial(0), trial(1)])
+    assert "cannot be compared" in line
+    (line,) = comparison([trial(0, "ERROR", accuracy=1.0), trial(1, "ERROR", accuracy=0.5)])
+    assert "cannot be compared" in line
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "checkpoints", "goal"),
+    [
+        ({}, {}, (None, "max")),
+        ({"metric": "episode_reward_mean"}, {"checkpoint_score_attribute": "loss"}, (REWARD, "max")),
+        ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
+        ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
+    ],
+)
+def test_scheduler_then_checkpoints_name_the_goal(scheduler: dict[str, Any], checkpoints: dict[str, Any], goal: Any) -> None:
+    assert goal_of(scheduler, checkpoints) == goal
