@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from rapo_rllib.monitoring.warnings import TrainingWarning
+from rapo_rllib.monitoring.warning_rules import ALARMS
+from rapo_rllib.monitoring.warnings import WarningWatch
 
-SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
+SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "accuracy_best", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
 
 
 def summary_of(
-    result: Mapping[str, Any], checkpoint: str | None, warnings: Sequence[TrainingWarning] = ()
+    result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch
 ) -> dict[str, Any] | None:
     """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
     found = result.get("rapo")
     if not found:
         return None
     numbers = {key: _number(found.get(key)) for key in SUMMARY_KEYS}
-    return {**numbers, "checkpoint": checkpoint, "warnings": [warning.as_dict() for warning in warnings]}
+    held = {warning.name for warning in watch.holding}
+    warnings = [{**warning.as_dict(), "holds": warning.name in held} for warning in watch.begun]
+    return {**numbers, "checkpoint": checkpoint, "warnings": warnings}
 
 
 def _number(value: Any) -> int | float | None:
@@ -37,23 +40,23 @@ def _number(value: Any) -> int | float | None:
 
 
 def close_run(
-    described: str, trials: list[Any], warnings: Mapping[str, Sequence[TrainingWarning]], *, interrupted: bool
+    described: str, trials: list[Any], watches: Mapping[str, WarningWatch], *, interrupted: bool
 ) -> None:
     """Write the summaries and say what can be done next with ``rllib train`` and the checkpoints.
 
     Args:
         described: what follows ``rllib train`` on the command line.
         trials: that have ended.
-        warnings: of each trial, by its id.
+        watches: of the warnings of each trial, by its id.
         interrupted: whether Ctrl-C ended them.
     """
     for trial in trials:
-        _summarize(trial, warnings.get(trial.trial_id, ()))
+        _summarize(trial, watches[trial.trial_id])
     if interrupted:
         hint = "The same command with --resume continues it." if described.startswith("file ") else ""
         typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
     else:
-        typer.echo("\nYour training finished.")
+        _say_end(trials, watches)
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
     if not checkpoints:
         typer.echo("No trial has written a checkpoint.")
@@ -67,6 +70,17 @@ def close_run(
     typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
 
 
+def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
+    """Say that the training finished, unless an alarm holds: then say that first."""
+    alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
+    if not alarms:
+        typer.echo("\nYour training finished.")
+        return
+    typer.secho("\nYour training ended with less than it had learned before:", fg="red")
+    for trial, warning in alarms:
+        typer.secho(f"  {trial}: {warning}", fg="red")
+
+
 def best_checkpoint(trial: Any) -> str | None:
     """Path of the best checkpoint by ``checkpoint_score_attribute``; without one, of the latest."""
     manager = trial.run_metadata.checkpoint_manager
@@ -75,8 +89,8 @@ def best_checkpoint(trial: Any) -> str | None:
     return str(result.checkpoint.path) if result else None
 
 
-def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
-    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), warnings)
+def _summarize(trial: Any, watch: WarningWatch) -> None:
+    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), watch)
     if summary is None:
         return
     file = Path(trial.path) / "summary.json"
@@ -88,5 +102,5 @@ def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
             continue
         shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
         typer.echo(f"  {key:<20} {shown}")
-    for warning in warnings:
+    for warning in watch.begun:
         typer.secho(f"  Warning, from iteration {warning.iteration} on: {warning}", fg="yellow")
