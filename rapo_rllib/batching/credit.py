@@ -35,7 +35,7 @@ def group_has_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> bo
 
 
 def members_without_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
-    """Count the members that the outcome teaches nothing, as all that they are compared with earned the same, or there is none."""
+    """Count the members that learn nothing from the outcome: those that they are compared with, if any, earned the same."""
     members = group.members
     parts = [[members[place] for place in places] for places in _compared(members, objective)]
     return sum(len(part) for part in parts if not _differ(part, objective))

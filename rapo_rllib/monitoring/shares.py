@@ -10,8 +10,8 @@ def errors_apart(right: float, count: float, other_right: float, other_count: fl
 
         z = (p - q) / √(r (1 - r) (1/m + 1/n)),   p = right / m, q = other_right / n, r = all right / (m + n)
 
-    The pooled share r keeps the error above 0 where one share is 0 or 1. Trajectories of one question are not independent: of them z says
-    too much, and a rule must ask for more than z.
+    The pooled share r keeps the error above 0 where one share is 0 or 1. Trajectories of one question are not independent: of
+    them z says too much, and a rule must ask for more than z.
 
     Args:
         right: of ``count``.

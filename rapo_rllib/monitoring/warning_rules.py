@@ -1,7 +1,7 @@
 """The rules of :mod:`rapo_rllib.monitoring.warnings`: numbers of the last iterations --> what is wrong, and what to do.
 
-A rule gets the last iterations, oldest first, and what is remembered of earlier ones. It speaks only of metrics that they have: an
-algorithm that reports none of them gets no warning.
+A rule gets the last iterations, oldest first, and what is remembered of earlier ones. It speaks only of metrics that they have:
+an algorithm that reports none of them gets no warning.
 """
 
 from __future__ import annotations

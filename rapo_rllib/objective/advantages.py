@@ -10,7 +10,7 @@ Choices where the paper is silent (algorithm.md section 9); both advantages foll
 2. A group of one has mean 0 and standard deviation 1: its advantage is its reward.
 3. A group of two or more equal values has advantages of exactly 0, free of rounding.
 
-:func:`kind_advantages` is not the paper's: it has one baseline for the trajectories that retrieved and another for those that did not.
+:func:`kind_advantages` is not the paper's: one baseline for the trajectories that retrieved, and another for the others.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def kind_advantages(
 
         A_i = (R_i - mean_{j ∈ K(i)} R_j) / (std_{j ∈ K(i)} R_j + ε),   K(i): the members of i's kind; 0 where i is alone in it
 
-    The gradient does not say that another kind earns more. So a success that was shown the answer does not punish the tries that
-    were shown nothing, which one baseline for all does.
+    The gradient does not say that another kind earns more. So a success that was shown the answer does not punish the tries
+    that were shown nothing, which one baseline for all does.
 
     Args:
         rewards: R, ``[G]`` outcome rewards.
@@ -64,8 +64,8 @@ def kind_advantages(
         epsilon: ε, of the rewards' unit.
 
     Returns:
-        A, ``[G]``; each kind's sum to 0. Example: R = 1, 1, 0, 1, 0, 0 of kinds 1, 1, 1, 0, 0, 0 without ``normalize_std``: 1/3, 1/3,
-        -2/3, 2/3, -1/3, -1/3.
+        A, ``[G]``; each kind's sum to 0. Example: R = 1, 1, 0, 1, 0, 0 of kinds 1, 1, 1, 0, 0, 0 without ``normalize_std``:
+        1/3, 1/3, -2/3, 2/3, -1/3, -1/3.
 
     Raises:
         ValueError: ``rewards`` and ``kinds`` differ in length.

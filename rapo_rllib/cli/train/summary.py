@@ -13,12 +13,18 @@ import typer
 from rapo_rllib.monitoring.warning_rules import ALARMS
 from rapo_rllib.monitoring.warnings import WarningWatch
 
-SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "accuracy_best", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
+SUMMARY_KEYS = (
+    "accuracy_before",
+    "accuracy_after",
+    "accuracy_best",
+    "evaluated_questions",
+    "seconds",
+    "tokens_per_s",
+    "retrievals",
+)
 
 
-def summary_of(
-    result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch
-) -> dict[str, Any] | None:
+def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch) -> dict[str, Any] | None:
     """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
     found = result.get("rapo")
     if not found:
@@ -39,9 +45,7 @@ def _number(value: Any) -> int | float | None:
     return int(number) if number.is_integer() and not isinstance(value, float) else number
 
 
-def close_run(
-    described: str, trials: list[Any], watches: Mapping[str, WarningWatch], *, interrupted: bool
-) -> None:
+def close_run(described: str, trials: list[Any], watches: Mapping[str, WarningWatch], *, interrupted: bool) -> None:
     """Write the summaries and say what can be done next with ``rllib train`` and the checkpoints.
 
     Args:
