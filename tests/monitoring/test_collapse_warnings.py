@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.cli.train.summary import close_run, summary_of
-from rapo_rllib.monitoring.shares import errors_apart
+from rapo_rllib.monitoring.warning_rules import errors_apart
 from rapo_rllib.monitoring.warnings import WarningWatch, warnings_of
 
 CONFIG = {"num_hybrid": 4}
