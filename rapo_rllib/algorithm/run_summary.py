@@ -15,6 +15,7 @@ class RunSummary:
 
     accuracy_before: float | None = None
     accuracy_after: float | None = None
+    accuracy_best: float | None = None
     evaluations: int = 0
     evaluated_questions: int = 0
     policy_tokens: int = 0
@@ -30,7 +31,7 @@ class RunSummary:
         return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """The first evaluation is 'before', the latest 'after'; a user's own need not know of accuracies."""
+        """The first one is 'before', the latest 'after', the highest 'best'; a user's own need not know of accuracies."""
         self.evaluations += 1
         self.evaluated_questions = int(evaluated.get("num_episodes", 0))
         if "accuracy" not in evaluated:
@@ -38,6 +39,8 @@ class RunSummary:
         self.accuracy_after = float(evaluated["accuracy"])
         if self.accuracy_before is None:
             self.accuracy_before = self.accuracy_after
+        best = self.accuracy_before if self.accuracy_best is None else self.accuracy_best
+        self.accuracy_best = max(best, self.accuracy_after)
 
     def count(self, result: SampleResult, rollout_s: float) -> None:
         """Add one sampling phase."""
@@ -61,6 +64,7 @@ class RunSummary:
         return {
             "accuracy_before": self.accuracy_before,
             "accuracy_after": self.accuracy_after,
+            "accuracy_best": self.accuracy_best,
             "evaluated_questions": self.evaluated_questions,
             "seconds": seconds,
             "tokens_per_s": self.policy_tokens / self.rollout_s if self.rollout_s else 0.0,

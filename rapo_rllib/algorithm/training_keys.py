@@ -37,6 +37,7 @@ class TrainingKeys(TypedDict, total=False):
     importance_shaping_weight: float
     retrieval_credit: Literal["trajectory", "step"]
     credit: Literal["trajectory", "step", "turn", "gigpo"]
+    advantage_baseline: Literal["group", "kind"]
     step_discount: float
     turn_advantage_weight: float
     turn_baseline: Literal["group", "reached"]

@@ -14,7 +14,9 @@ import torch
 
 from rapo_rllib.objective.advantages import (
     combined_advantages,
+    compared_places,
     has_signal,
+    kind_advantages,
     outcome_advantages,
     retrieval_advantages,
     shared_token_advantages,
@@ -29,11 +31,29 @@ from rapo_rllib.types import Trajectory, TrajectoryGroup
 
 def group_has_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> bool:
     """Whether what its members earned gives any of them an advantage. Lengths and retrieval rewards are no outcome."""
-    if objective.credit == "trajectory":
-        return has_signal(group.member_rewards)
+    return members_without_signal(group, objective) < len(group.members)
+
+
+def members_without_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
+    """Count the members that learn nothing from the outcome: those that they are compared with, if any, earned the same."""
     members = group.members
+    parts = [[members[place] for place in places] for places in _compared(members, objective)]
+    return sum(len(part) for part in parts if not _differ(part, objective))
+
+
+def _compared(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[list[int]]:
+    """List the places of those that share a baseline: all, or those that retrieved and the others."""
+    by_kind = objective.advantage_baseline == "kind"
+    return compared_places([bool(t.retrievals) if by_kind else None for t in members])
+
+
+def _differ(members: Sequence[Trajectory], objective: ObjectiveSettings) -> bool:
+    if objective.advantage_baseline == "kind" and len(members) == 1:
+        return False
+    if objective.credit == "trajectory":
+        return has_signal([t.reward for t in members])
     earned = [_earned(trajectory) for trajectory in members]
-    return any(bool((own != 0).any()) for own in _outcome_advantages(members, earned, objective))
+    return any(bool((own != 0).any()) for own in _among(members, earned, objective))
 
 
 def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> float:
@@ -49,7 +69,10 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
     """Eq. 9 and 10: one advantage per member, of the trajectory as a whole."""
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
     rewards = [t.reward + length_punishment(t, objective) for t in group.members]
-    outcome = outcome_advantages(rewards, std, epsilon)
+    if objective.advantage_baseline == "kind":
+        outcome = kind_advantages(rewards, [bool(t.retrievals) for t in group.members], std, epsilon)
+    else:
+        outcome = outcome_advantages(rewards, std, epsilon)
     retrieval = retrieval_advantages(group_retrieval_rewards(group.members, objective), std, epsilon)
     found: list[float] = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight).tolist()
     return found
@@ -86,7 +109,19 @@ def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings
 
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """The advantage of each step, in place of A_acc; float64 ``[K]`` per member."""
+    """The advantage of each step, in place of A_acc, among those that share a baseline; float64 ``[K]`` per member."""
+    if objective.advantage_baseline == "group":
+        return _among(members, earned, objective)
+    found = [_doubles([0.0] * len(own)) for own in earned]
+    for places in _compared(members, objective):
+        if len(places) > 1:
+            own = _among([members[place] for place in places], [earned[place] for place in places], objective)
+            for place, advantages in zip(places, own, strict=True):
+                found[place] = advantages
+    return found
+
+
+def _among(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
     gamma, std, epsilon = objective.step_discount, objective.normalize_std, objective.advantage_epsilon
     if objective.credit == "step":
         return step_advantages(earned, gamma, std, epsilon)

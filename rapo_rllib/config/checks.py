@@ -150,6 +150,11 @@ def _check_credit(settings: Settings) -> None:
             f"credit = {objective.credit!r} with importance_level = 'sequence': one ratio for all tokens trains each by the "
             "mean of their advantages; set importance_level to 'sequence_token'"
         )
+    if objective.advantage_baseline == "kind" and size < 2:
+        raise ValueError(
+            f"advantage_baseline = 'kind' with group_size = {size}: trajectories are compared with others of their kind; set "
+            "group_size to 2 or more"
+        )
     if objective.credit == "gigpo" and size < 2:
         raise ValueError(
             f"credit = 'gigpo' with group_size = {size}: steps are compared with others that start from the same state; set "

@@ -103,7 +103,11 @@ def refuse_other_names(given: Mapping[str, Any], known: Collection[str]) -> None
         if key in _VERL:
             inner = next(_leaves(value), "") if isinstance(value, Mapping) else ""
             ours = _VERL[key].get(inner)
-            hint = f"verl's {key}.{inner} is here {ours}" if ours else "it is verl's, whose keys docs/from_verl_or_trl.md translates"
+            hint = (
+                f"verl's {key}.{inner} is here {ours}"
+                if ours
+                else "it is verl's, whose keys docs/from_verl_or_trl.md translates"
+            )
             raise ValueError(f"unknown key {key!r}: {hint}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rapo_rllib.batching.credit import group_has_signal
+from rapo_rllib.batching.credit import group_has_signal, members_without_signal
 from rapo_rllib.env_runner.retrieval_effect import effect_metrics, mean
 from rapo_rllib.errors import RolloutError, error_kind
 from rapo_rllib.objective.entropy import step_entropy
@@ -118,6 +118,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
         "groups": float(len(result.groups)),
         "retrieval_prob": result.retrieval_prob,
         "groups_without_signal": float(sum(not group_has_signal(group, objective) for group in result.groups)),
+        "members_without_signal": float(sum(members_without_signal(group, objective) for group in result.groups)),
         **_reward_metrics(trajectories),
         **_token_metrics(trajectories),
         **_retrieval_metrics(trajectories, result.stats, objective),

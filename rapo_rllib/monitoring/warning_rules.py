@@ -1,6 +1,6 @@
 """The rules of :mod:`rapo_rllib.monitoring.warnings`: numbers of the last iterations --> what is wrong, and what to do.
 
-A rule gets the last iterations and the first ones of the training, both oldest first. It speaks only of metrics that they have:
+A rule gets the last iterations, oldest first, and what is remembered of earlier ones. It speaks only of metrics that they have:
 an algorithm that reports none of them gets no warning.
 """
 
@@ -8,16 +8,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 RECENT = 3  # iterations that a rule looks at, so that one odd batch warns of nothing
 PATIENCE = 5  # of the rule on rewards, which may well be 0 at first
+FALL = 3.0  # standard errors, of a fall that is no chance
 
 Row = Mapping[str, float]  # one iteration: finite numbers by flat name, and num_hybrid of its config
 Finding = tuple[str, str] | None  # what is wrong, and what to do
-Rule = Callable[[Sequence[Row], Sequence[Row]], Finding]
 
+
+@dataclass
+class Past:
+    """Remembers earlier iterations of a training, oldest first."""
+
+    first: list[Row] = field(default_factory=list)
+    best_unhelped: list[Row] = field(default_factory=list)  # in which most were right of those that retrieved nothing
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Remember what is to be. ``rows``: twice ``RECENT`` iterations, or all; the later half is what rules call recent."""
+        if len(self.first) < RECENT:
+            self.first.append(rows[-1])
+        earlier = rows[:-RECENT]
+        now, before = _right(earlier, "others"), _right(self.best_unhelped, "others")
+        if now is not None and (before is None or now[0] / now[1] >= before[0] / before[1]):
+            self.best_unhelped = list(earlier)
+
+
+Rule = Callable[[Sequence[Row], Past], Finding]
+
+_WITHOUT_ANSWERS = (
+    "compare each kind with its own (advantage_baseline: kind), let retrieval_prob fall to 0, or set filter.hide_answers"
+)
 _SAMPLED, _RETRIEVAL, _LEARNED = "env_runners/", "env_runners/retrieval/", "learners/default_policy/"
 _ENTROPY, _REWARD, _ACCURACY = _SAMPLED + "entropy", _SAMPLED + "episode_return_mean", _SAMPLED + "accuracy"
+
+
+def errors_apart(right: float, count: float, other_right: float, other_count: float) -> float:
+    """Count the standard errors by which one share is above another.
+
+        z = (p - q) / √(r (1 - r) (1/m + 1/n)),   p = right / m, q = other_right / n, r = all right / (m + n)
+
+    The pooled share r keeps the error above 0 where one share is 0 or 1. Trajectories of one question are not independent: of
+    them z says too much, and a rule must ask for more than z.
+
+    Args:
+        right: of ``count``.
+        count: m.
+        other_right: of ``other_count``.
+        other_count: n.
+
+    Returns:
+        z; 0 where all are right, or all wrong. Example: 25 of 128 and 4 of 128: 4.1.
+    """
+    pooled = (right + other_right) / (count + other_count)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / count + 1 / other_count))
+    return (right / count - other_right / other_count) / error if error else 0.0
 
 
 def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | None:
@@ -35,7 +81,7 @@ def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float
     return share if share >= at_least else None
 
 
-def _nothing_retrieved(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
     counts, chances = _last(rows, _RETRIEVAL + "count"), _last(rows, _SAMPLED + "retrieval_prob")
     if not counts or not chances or any(counts) or not all(chances) or not rows[-1]["num_hybrid"]:
         return None
@@ -55,7 +101,7 @@ def _nothing_retrieved(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"nothing was retrieved in {RECENT} iterations: {why}", advice
 
 
-def _retrieval_failures(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
     if share is None:
         return None
@@ -63,16 +109,13 @@ def _retrieval_failures(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"{share:.0%} of the retrievals failed", advice
 
 
-def _retrieval_harms(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
     """One-sided test of two shares, at 1 %, over the last iterations together."""
     with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
     if with_it is None or without is None:
         return None
     (right, count), (right_without, count_without) = with_it, without
-    pooled = (right + right_without) / (count + count_without)
-    deviation = math.sqrt(pooled * (1 - pooled) * (1 / count + 1 / count_without))
-    behind = right_without / count_without - right / count
-    if deviation == 0 or behind < 2.33 * deviation:
+    if errors_apart(right_without, count_without, right, count) < 2.33:
         return None
     shares = (
         f"{right / count:.0%} of the trajectories that retrieve are right, {right_without / count_without:.0%} of the others"
@@ -93,7 +136,49 @@ def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
     return sum(count * share for count, share in zip(counts, shares, strict=True)), sum(counts)
 
 
-def _answers_copied(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
+    counts, shares = _last(rows, _RETRIEVAL + "count"), _last(rows, _RETRIEVAL + "shows_answer")
+    if counts is None or shares is None or sum(counts) < 30:
+        return None
+    share = sum(count * shown for count, shown in zip(counts, shares, strict=True)) / sum(counts)
+    if share <= 0.5:
+        return None
+    return f"{share:.0%} of the steps that are shown hold the answer of the question", _WITHOUT_ANSWERS
+
+
+def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
+    """Two shares of as many questions: the latest evaluation, and the best one, that before the training included."""
+    best, latest, count = (rows[-1].get("rapo/" + name) for name in ("accuracy_best", "accuracy_after", "evaluated_questions"))
+    if best is None or latest is None or not count:
+        return None
+    apart = errors_apart(best * count, count, latest * count, count)
+    if apart < FALL:
+        return None
+    advice = (
+        "go on from a checkpoint of before that, with a lower lr; see whether only trajectories that retrieve are still right "
+        "(retrieval/accuracy_retrieved, accuracy_others)"
+    )
+    return f"held-out accuracy fell from {best:.1%} to {latest:.1%}, by {apart:.1f} standard errors", advice
+
+
+def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
+    """Against the best earlier iterations: less than half are right, by more than chance, and of those that retrieve more."""
+    helped, unhelped = (_right(rows, name) for name in ("retrieved", "others"))
+    helped_then, unhelped_then = (_right(past.best_unhelped, name) for name in ("retrieved", "others"))
+    if helped is None or unhelped is None or helped_then is None or unhelped_then is None:
+        return None
+    now, then = unhelped[0] / unhelped[1], unhelped_then[0] / unhelped_then[1]
+    with_it, with_it_then = helped[0] / helped[1], helped_then[0] / helped_then[1]
+    if now > then / 2 or with_it <= with_it_then or errors_apart(*unhelped_then, *unhelped) < FALL:
+        return None
+    text = (
+        f"{now:.0%} of the trajectories that retrieve nothing are right, and were {then:.0%}; of those that retrieve it is "
+        f"{with_it:.0%}, and was {with_it_then:.0%}: the policy learns to need help"
+    )
+    return text, _WITHOUT_ANSWERS
+
+
+def _answers_copied(rows: Sequence[Row], past: Past) -> Finding:
     counts = _last(rows, _RETRIEVAL + "wrong_answers_count")
     shares = _last(rows, _RETRIEVAL + "wrong_answers_copied")
     if counts is None or shares is None or sum(counts) < 10:
@@ -105,7 +190,7 @@ def _answers_copied(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"{copied:.0%} of the wrong answers that step traces show are copied", advice
 
 
-def _little_covered(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _little_covered(rows: Sequence[Row], past: Past) -> Finding:
     share = rows[-1].get("buffer/coverage", 1.0)
     if share >= 0.5 or not rows[-1]["num_hybrid"]:
         return None
@@ -115,7 +200,7 @@ def _little_covered(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"the buffer has step traces for {share:.0%} of the training questions", advice
 
 
-def _equal_rewards(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _equal_rewards(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "groups_without_signal", _SAMPLED + "groups", 0.5)
     if share is None:
         return None
@@ -130,7 +215,7 @@ def _equal_rewards(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"{groups} equal rewards, from which nothing is learned", advice
 
 
-def _never_rewarded(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _never_rewarded(rows: Sequence[Row], past: Past) -> Finding:
     accuracy, rewards = _last(rows, _ACCURACY, PATIENCE), _last(rows, _REWARD, PATIENCE)
     if accuracy is None or rewards is None or max(accuracy) > 0 or max(rewards) > 0:
         return None
@@ -138,8 +223,8 @@ def _never_rewarded(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"no reward above 0 and no correct answer in {PATIENCE} iterations", advice
 
 
-def _entropy_collapse(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
-    recent, begin = _last(rows, _ENTROPY), _last(first, _ENTROPY)
+def _entropy_collapse(rows: Sequence[Row], past: Past) -> Finding:
+    recent, begin = _last(rows, _ENTROPY), _last(past.first, _ENTROPY)
     if recent is None or begin is None or sum(recent) > 0.2 * sum(begin) or max(recent) > 0.1:
         return None
     advice = "lower lr, raise clip_high or temperature, or add kl_coeff; a checkpoint from before is the place to go on from"
@@ -149,14 +234,14 @@ def _entropy_collapse(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     )
 
 
-def _cut_for_length(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _cut_for_length(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "ends/length", _SAMPLED + "num_episodes", 0.5)
     if share is None:
         return None
     return f"{share:.0%} of the trajectories ended for length", "raise max_response_tokens, max_step_tokens or max_steps"
 
 
-def _failed_trajectories(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _failed_trajectories(rows: Sequence[Row], past: Past) -> Finding:
     now = rows[-1].get(_SAMPLED + "ends/error", 0.0) / max(rows[-1].get(_SAMPLED + "num_episodes", 0.0), 1.0)
     share = now if now >= 0.5 else _share(rows, _SAMPLED + "ends/error", _SAMPLED + "num_episodes", 0.1)
     if share is None:
@@ -164,7 +249,7 @@ def _failed_trajectories(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"{share:.0%} of the trajectories failed and are not learned from", "see the log for what their environment raised"
 
 
-def _wrong_format(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _wrong_format(rows: Sequence[Row], past: Past) -> Finding:
     rates = _last(rows, _SAMPLED + "format_rate")
     if rates is None or max(rates) > 0.05:
         return None
@@ -172,7 +257,7 @@ def _wrong_format(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return f"only {rates[-1]:.0%} of the trajectories keep the answer's format", advice
 
 
-def _tool_errors(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _tool_errors(rows: Sequence[Row], past: Past) -> Finding:
     totals: dict[str, dict[str, float]] = {}  # by tool: its calls, and failures by reason
     for row in rows[-RECENT:]:
         for name, value in row.items():
@@ -189,7 +274,7 @@ def _tool_errors(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return None
 
 
-def _mismatch(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _mismatch(rows: Sequence[Row], past: Past) -> Finding:
     advice = "let both compute in one precision (engine.dtype, model.autocast_dtype), and see docs/weights.md"
     truncated = _last(rows, _LEARNED + "truncated")
     if truncated is not None and min(truncated) >= 0.1:
@@ -200,14 +285,14 @@ def _mismatch(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     return None
 
 
-def _clipped(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _clipped(rows: Sequence[Row], past: Past) -> Finding:
     low, high = _last(rows, _LEARNED + "clipped_low"), _last(rows, _LEARNED + "clipped_high")
     if low is None or high is None or min(map(sum, zip(low, high, strict=True))) < 0.3:
         return None
     return f"{low[-1] + high[-1]:.0%} of the tokens are clipped: the steps are too large", "lower lr or num_minibatches"
 
 
-def _skipped_steps(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _skipped_steps(rows: Sequence[Row], past: Past) -> Finding:
     skipped = rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)
     if not skipped:
         return None
@@ -217,7 +302,7 @@ def _skipped_steps(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     )
 
 
-def _unscored(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _unscored(rows: Sequence[Row], past: Past) -> Finding:
     prefix = _SAMPLED + "reward/failures/"
     failures = sum(value for row in rows[-RECENT:] for name, value in row.items() if name.startswith(prefix))
     episodes = _last(rows, _SAMPLED + "num_episodes")
@@ -229,7 +314,7 @@ def _unscored(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
     )
 
 
-def _restarts(rows: Sequence[Row], first: Sequence[Row]) -> Finding:
+def _restarts(rows: Sequence[Row], past: Past) -> Finding:
     restarts = rows[-1].get("fault_tolerance/num_remote_worker_restarts", 0.0)
     if not restarts:
         return None
@@ -240,6 +325,9 @@ RULES: Mapping[str, Rule] = {
     "nothing_retrieved": _nothing_retrieved,
     "retrieval_failures": _retrieval_failures,
     "retrieval_harms": _retrieval_harms,
+    "held_out_fell": _held_out_fell,
+    "unhelped_fell": _unhelped_fell,
+    "answers_shown": _answers_shown,
     "answers_copied": _answers_copied,
     "little_covered": _little_covered,
     "equal_rewards": _equal_rewards,
@@ -255,3 +343,4 @@ RULES: Mapping[str, Rule] = {
     "unscored": _unscored,
     "restarts": _restarts,
 }
+ALARMS = ("held_out_fell", "unhelped_fell")  # a training that ends with one of them has lost what it had learned

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
-from rapo_rllib.monitoring.warning_rules import PATIENCE, RECENT, RULES, Row
+from rapo_rllib.monitoring.warning_rules import RECENT, RULES, Past, Row
 
-_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/")
+_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/", "rapo/")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class WarningWatch:
     def __init__(self) -> None:
         self.begun: list[TrainingWarning] = []
         self.holding: list[TrainingWarning] = []
-        self._first: list[Row] = []
-        self._recent: deque[Row] = deque(maxlen=PATIENCE)
+        self._past = Past()
+        self._recent: deque[Row] = deque(maxlen=2 * RECENT)
 
     def take(self, result: Mapping[str, Any], config: Mapping[str, Any]) -> list[TrainingWarning]:
         """Look at one more result.
@@ -57,15 +57,14 @@ class WarningWatch:
             The warnings that hold for the first time.
         """
         row = _numbers(result, config)
-        if len(self._first) < RECENT:
-            self._first.append(row)
         self._recent.append(row)
+        self._past.take(list(self._recent))
         known = {warning.name for warning in self.begun}
         iteration = int(result.get("training_iteration") or 0)
         self.holding = [
             TrainingWarning(iteration, name, *found)
             for name, rule in RULES.items()
-            if (found := rule(list(self._recent), self._first)) is not None
+            if (found := rule(list(self._recent), self._past)) is not None
         ]
         new = [warning for warning in self.holding if warning.name not in known]
         self.begun += new

@@ -9,12 +9,14 @@ Choices where the paper is silent (algorithm.md section 9); both advantages foll
 1. The standard deviation is the unbiased one (n - 1).
 2. A group of one has mean 0 and standard deviation 1: its advantage is its reward.
 3. A group of two or more equal values has advantages of exactly 0, free of rounding.
+
+:func:`kind_advantages` is not the paper's: one baseline for the trajectories that retrieved, and another for the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -35,6 +37,47 @@ def outcome_advantages(rewards: Values, normalize_std: bool = True, epsilon: flo
         A_acc, ``[G]``.
     """
     return _group_normalized(rewards, normalize_std, epsilon)
+
+
+def compared_places(kinds: Sequence[Hashable]) -> list[list[int]]:
+    """List the places of the members of each kind, the kinds in the order in which they come first.
+
+    Example: kinds ``a b a`` have places ``[[0, 2], [1]]``.
+    """
+    return [[place for place, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)]
+
+
+def kind_advantages(
+    rewards: Values, kinds: Sequence[Hashable], normalize_std: bool = True, epsilon: float = 1e-6
+) -> torch.Tensor:
+    """Outcome advantages among the members of one kind; the form is ours (``advantage_baseline: kind``).
+
+        A_i = (R_i - mean_{j ∈ K(i)} R_j) / (std_{j ∈ K(i)} R_j + ε),   K(i): the members of i's kind; 0 where i is alone in it
+
+    The gradient does not say that another kind earns more. So a success that was shown the answer does not punish the tries
+    that were shown nothing, which one baseline for all does.
+
+    Args:
+        rewards: R, ``[G]`` outcome rewards.
+        kinds: of each member, ``[G]``: whether it retrieved.
+        normalize_std: divide by ``std R + ε``.
+        epsilon: ε, of the rewards' unit.
+
+    Returns:
+        A, ``[G]``; each kind's sum to 0. Example: R = 1, 1, 0, 1, 0, 0 of kinds 1, 1, 1, 0, 0, 0 without ``normalize_std``:
+        1/3, 1/3, -2/3, 2/3, -1/3, -1/3.
+
+    Raises:
+        ValueError: ``rewards`` and ``kinds`` differ in length.
+    """
+    x = _doubles(rewards)
+    if len(x) != len(kinds):
+        raise ValueError(f"one kind per reward: got {len(kinds)}, expected {len(x)}")
+    found = torch.zeros_like(x)
+    for places in compared_places(kinds):
+        if len(places) > 1:
+            found[places] = _group_normalized(x[places], normalize_std, epsilon)
+    return found.to(_result_dtype(rewards))
 
 
 def retrieval_advantages(retrieval_rewards: Values, normalize_std: bool = True, epsilon: float = 1e-6) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
+from rapo_rllib.objective.advantages import combined_advantages, kind_advantages, outcome_advantages, retrieval_advantages
 from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.report.curves import number
 from rapo_rllib.report.runs import objective_keys
@@ -52,7 +52,10 @@ def group_advantages(rows: Sequence[Mapping[str, Any]], objective: ObjectiveSett
     alive = [row for row in rows if row.get("end") != "error"]
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
     rewards = [(number(row.get("reward")) or 0.0) + _punishment(row, objective) for row in alive]
-    outcome = outcome_advantages(rewards, std, epsilon)
+    if objective.advantage_baseline == "kind":
+        outcome = kind_advantages(rewards, [bool(row.get("retrievals")) for row in alive], std, epsilon)
+    else:
+        outcome = outcome_advantages(rewards, std, epsilon)
     retrieval = retrieval_advantages([number(row.get("retrieval_reward")) or 0.0 for row in alive], std, epsilon)
     combined = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight)
     found = iter(zip(outcome.tolist(), retrieval.tolist(), combined.tolist(), strict=True))

@@ -25,6 +25,11 @@ class ObjectiveSettings(Knobs):
         "earned; each `turn` its own beside the outcome's (MT-GRPO); or the trajectory's and that of steps from the same state "
         "(`gigpo`); see docs/credit.md",
     )
+    advantage_baseline: Literal["group", "kind"] = knob(
+        "group",
+        "what an outcome is compared with: those of the whole `group` (paper), or of its members of one `kind`, those that "
+        "retrieved and the others each among themselves; one alone of its kind learns nothing from its outcome",
+    )
     step_discount: float = knob(1.0, "`γ` of a later step's reward, per step between", above=0, at_most=1)
     turn_advantage_weight: float = knob(1.0, "of the turns' advantage, with `credit: turn`", at_least=0)
     turn_baseline: Literal["group", "reached"] = knob(

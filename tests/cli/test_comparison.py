@@ -21,7 +21,9 @@ def trial(number: int, status: str = "TERMINATED", **values: float) -> Any:
     """One with the last values of metrics, by their last names."""
     found = {name: {"last": values[key]} for name in METRICS if (key := name.rpartition("/")[2]) in values}
     result = {"training_iteration": 3, "time_total_s": 9.0}
-    return Trial(number=number, status=status, metric_analysis=found, last_result=result, experiment_tag=f"{number}_lr={number}")
+    return Trial(
+        number=number, status=status, metric_analysis=found, last_result=result, experiment_tag=f"{number}_lr={number}"
+    )
 
 
 def test_the_best_comes_first_and_is_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, result_value
 from rapo_rllib.cli.train.progress import result_line
 from rapo_rllib.cli.train.summary import summary_of
-from rapo_rllib.monitoring.warnings import TrainingWarning
+from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
 
 
 def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:
@@ -19,19 +19,24 @@ def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:
         "seconds": float("nan"),
         "other": 3,
     }
-    assert json.dumps(summary_of({"rapo": found}, "/c")) == (
-        '{"accuracy_before": 0.25, "accuracy_after": 1.0, "evaluated_questions": 128, "seconds": null, '
+    assert json.dumps(summary_of({"rapo": found}, "/c", WarningWatch())) == (
+        '{"accuracy_before": 0.25, "accuracy_after": 1.0, "accuracy_best": null, "evaluated_questions": 128, "seconds": null, '
         '"tokens_per_s": null, "retrievals": null, "checkpoint": "/c", "warnings": []}'
     )
 
 
 def test_a_summary_holds_the_warnings() -> None:
-    summary = summary_of({"rapo": {"retrievals": 0}}, None, [TrainingWarning(3, "nothing_retrieved", "nothing", "do")])
-    assert summary["warnings"] == [{"iteration": 3, "name": "nothing_retrieved", "text": "nothing", "advice": "do"}]
+    watch, warning = WarningWatch(), TrainingWarning(3, "nothing_retrieved", "nothing", "do")
+    watch.begun, watch.holding = [warning, TrainingWarning(4, "clipped", "many", "less")], [warning]
+    summary = summary_of({"rapo": {"retrievals": 0}}, None, watch)
+    assert summary["warnings"] == [
+        {"iteration": 3, "name": "nothing_retrieved", "text": "nothing", "advice": "do", "holds": True},
+        {"iteration": 4, "name": "clipped", "text": "many", "advice": "less", "holds": False},
+    ]
 
 
 def test_an_algorithm_without_accuracy_has_no_summary() -> None:
-    assert summary_of({"training_iteration": 3}, "/c") is None
+    assert summary_of({"training_iteration": 3}, "/c", WarningWatch()) is None
 
 
 def test_a_line_of_a_language_model() -> None:

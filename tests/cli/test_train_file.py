@@ -213,7 +213,7 @@ def test_a_python_file_with_a_grid_imports_what_lies_beside_it(grid) -> None:
     summary = json.loads((checkpoint.parent / "summary.json").read_text())  # results with an accuracy are summarized
     known = {key: value for key, value in summary.items() if value is not None}
     assert known == {"accuracy_after": 0.5, "retrievals": 3, "checkpoint": str(checkpoint), "warnings": []}
-    assert len(summary) == 8
+    assert len(summary) == 9
     assert done.stdout.count("accuracy_after       0.500") == 1
 
 

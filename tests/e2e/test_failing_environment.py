@@ -10,7 +10,9 @@ from rapo_rllib.errors import RolloutError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
-ALL_FAILED = r"all (\d+) trajectories of \d+ questions failed, \1 of them with: env.step failed: RuntimeError\('shop -\d is closed'\)"
+ALL_FAILED = (
+    r"all (\d+) trajectories of \d+ questions failed, \1 of them with: env.step failed: RuntimeError\('shop -\d is closed'\)"
+)
 
 
 def test_an_iteration_or_evaluation_in_which_all_fail_ends_the_run(small_model: str) -> None:

@@ -122,6 +122,7 @@ def test_summary_keeps_the_first_and_the_latest_accuracy() -> None:
     assert restored.as_dict(10.0) == {
         "accuracy_before": 0.1,
         "accuracy_after": 0.4,
+        "accuracy_best": 0.4,
         "evaluated_questions": 128,
         "seconds": 10.0,
         "tokens_per_s": 3.0,

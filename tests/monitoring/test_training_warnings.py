@@ -39,7 +39,11 @@ NOTHING = {SAMPLED + "retrieval/count": 0.0}
 RIGHT = {SAMPLED + "retrieval/retrieved_count": 80.0, SAMPLED + "retrieval/others_count": 90.0}
 HARMS = RIGHT | {SAMPLED + "retrieval/accuracy_retrieved": 0.15, SAMPLED + "retrieval/accuracy_others": 0.3}
 COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/wrong_answers_copied": 0.75}
+SHOWN = {SAMPLED + "retrieval/count": 40.0, SAMPLED + "retrieval/shows_answer": 0.8}
+FELL = {"rapo/accuracy_best": 0.195, "rapo/accuracy_after": 0.031, "rapo/evaluated_questions": 128}
 CASES = [
+    ("answers_shown", SHOWN, "80% of the steps that are shown hold the answer", "hide_answers"),
+    ("held_out_fell", FELL, "fell from 19.5% to 3.1%, by 4.1 standard errors", "checkpoint"),
     ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
     ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
     ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
@@ -72,7 +76,7 @@ def test_a_warning_says_what_holds_and_what_to_do(name: str, changes: dict[str, 
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {case[0] for case in CASES} | {"entropy_collapse"} == set(RULES)
+    assert {case[0] for case in CASES} | {"entropy_collapse", "unhelped_fell"} == set(RULES)
 
 
 def test_a_healthy_training_warns_of_nothing() -> None:
@@ -113,6 +117,11 @@ def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: flo
 def test_retrieval_is_said_to_harm_where_it_does_so_beyond_chance(changes: dict[str, float]) -> None:
     assert "retrieval_harms" in after(HARMS)
     assert "retrieval_harms" not in after(HARMS | changes)
+
+
+def test_few_shown_steps_or_half_of_them_say_nothing() -> None:
+    assert "answers_shown" not in after(SHOWN | {SAMPLED + "retrieval/count": 9.0})
+    assert "answers_shown" not in after(SHOWN | {SAMPLED + "retrieval/shows_answer": 0.5})
 
 
 def test_few_wrong_answers_say_nothing() -> None:

@@ -8,7 +8,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.advantages import combined_advantages, has_signal, outcome_advantages, retrieval_advantages
+from rapo_rllib.objective.advantages import (
+    combined_advantages,
+    has_signal,
+    kind_advantages,
+    outcome_advantages,
+    retrieval_advantages,
+)
 
 REWARD = st.floats(-2, 2, width=32)
 GROUP = st.lists(REWARD, min_size=2, max_size=16)
@@ -39,6 +45,27 @@ def test_group_of_one_has_mean_zero_and_std_one(advantages) -> None:
     assert float(advantages([0.75], epsilon=0.5)) == 0.5  # 0.75 / (1 + 0.5)
     assert float(advantages([0.75], normalize_std=False)) == 0.75
     assert float(advantages([0.0])) == 0.0
+
+
+def test_each_kind_has_a_baseline_of_its_own() -> None:
+    # kind 1 earned 1, 1, 0: mean 2/3; kind 0 earned 0, 1, 0: mean 1/3; kind 2 is one alone
+    rewards, kinds = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 5.0], [1, 0, 1, 0, 1, 0, 2]
+    by_hand = torch.tensor([1 / 3, -1 / 3, 1 / 3, 2 / 3, -2 / 3, -1 / 3, 0.0])
+    torch.testing.assert_close(kind_advantages(rewards, kinds, normalize_std=False), by_hand)
+    # deviations: variance (1/9 + 1/9 + 4/9) / 2 = 1/3 of both kinds
+    torch.testing.assert_close(kind_advantages(rewards, kinds), by_hand * 3**0.5, atol=1e-5, rtol=0)
+
+
+def test_a_helped_success_punishes_no_unhelped_try_by_kind() -> None:
+    rewards, helped = [1, 1, 1, 1, 0, 0, 0, 0], [True] * 4 + [False] * 4
+    assert (outcome_advantages(rewards)[4:] < -0.9).all()
+    assert kind_advantages(rewards, helped).tolist() == [0.0] * 8
+
+
+def test_one_kind_is_the_group() -> None:
+    assert torch.equal(kind_advantages([0.0, 1.0, 0.25], ["a"] * 3), outcome_advantages([0.0, 1.0, 0.25]))
+    with pytest.raises(ValueError, match="got 2, expected 3"):
+        kind_advantages([0.0, 1.0, 0.25], ["a"] * 2)
 
 
 @pytest.mark.parametrize("advantages", BOTH)

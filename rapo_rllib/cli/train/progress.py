@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from ray.tune import Callback
 
-from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
+from rapo_rllib.monitoring.warnings import WarningWatch
 
 _PERTURBED = "@perturbed["  # in the tag that Tune gives a trial after an exploit
 
@@ -20,9 +20,9 @@ class TrainingReporter(Callback):
         self._watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
         self._tags: dict[str, str] = {}  # of the trials, which an exploit of population based training changes
 
-    def warnings(self, trial: Any) -> list[TrainingWarning]:
-        """All of a trial so far, each once."""
-        return self._watches[trial.trial_id].begun
+    def watch(self, trial: Any) -> WarningWatch:
+        """Find what follows the warnings of a trial."""
+        return self._watches[trial.trial_id]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial started, or goes on: from where it was, or in another's place."""

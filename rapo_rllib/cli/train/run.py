@@ -23,7 +23,7 @@ from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
 if TYPE_CHECKING:
     from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
     from rapo_rllib.cli.train.progress import TrainingReporter
-    from rapo_rllib.monitoring.warnings import TrainingWarning
+    from rapo_rllib.monitoring.warnings import WarningWatch
 
 # Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
 _RAY_SETTINGS = {
@@ -72,13 +72,13 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
             if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
             trained: list[tuple[ExperimentSpec, list[Any]]] = []
-            warnings: dict[str, list[TrainingWarning]] = {}
+            watches: dict[str, WarningWatch] = {}
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
                     trials, reporter = _train(spec, interruption, options, log)
                     trained.append((spec, trials))
-                    warnings |= {trial.trial_id: reporter.warnings(trial) for trial in trials}
-            close_run(described, trained, warnings, interrupted=interruption.requested)
+                    watches |= {trial.trial_id: reporter.watch(trial) for trial in trials}
+            close_run(described, trained, watches, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130

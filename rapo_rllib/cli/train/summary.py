@@ -12,20 +12,29 @@ import typer
 
 from rapo_rllib.cli.train.comparison import comparison, goal_of
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.monitoring.warnings import TrainingWarning
+from rapo_rllib.monitoring.warning_rules import ALARMS
+from rapo_rllib.monitoring.warnings import WarningWatch
 
-SUMMARY_KEYS = ("accuracy_before", "accuracy_after", "evaluated_questions", "seconds", "tokens_per_s", "retrievals")
+SUMMARY_KEYS = (
+    "accuracy_before",
+    "accuracy_after",
+    "accuracy_best",
+    "evaluated_questions",
+    "seconds",
+    "tokens_per_s",
+    "retrievals",
+)
 
 
-def summary_of(
-    result: Mapping[str, Any], checkpoint: str | None, warnings: Sequence[TrainingWarning] = ()
-) -> dict[str, Any] | None:
+def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch) -> dict[str, Any] | None:
     """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
     found = result.get("rapo")
     if not found:
         return None
     numbers = {key: _number(found.get(key)) for key in SUMMARY_KEYS}
-    return {**numbers, "checkpoint": checkpoint, "warnings": [warning.as_dict() for warning in warnings]}
+    held = {warning.name for warning in watch.holding}
+    warnings = [{**warning.as_dict(), "holds": warning.name in held} for warning in watch.begun]
+    return {**numbers, "checkpoint": checkpoint, "warnings": warnings}
 
 
 def _number(value: Any) -> int | float | None:
@@ -41,7 +50,7 @@ def _number(value: Any) -> int | float | None:
 def close_run(
     described: str,
     trained: Sequence[tuple[ExperimentSpec, list[Any]]],
-    warnings: Mapping[str, Sequence[TrainingWarning]],
+    watches: Mapping[str, WarningWatch],
     *,
     interrupted: bool,
 ) -> None:
@@ -50,22 +59,20 @@ def close_run(
     Args:
         described: what follows ``rllib train`` on the command line.
         trained: every experiment with its trials, which have ended.
-        warnings: of each trial, by its id.
+        watches: of the warnings of each trial, by its id.
         interrupted: whether Ctrl-C ended them.
     """
     trials = [trial for _, of_one in trained for trial in of_one]
     for trial in trials:
-        _summarize(trial, warnings.get(trial.trial_id, ()))
+        _summarize(trial, watches[trial.trial_id])
     for spec, of_one in trained:
-        typer.echo("\n".join(["", *lines]) if (lines := comparison(of_one, *goal_of(spec.scheduler, spec.checkpoint_config))) else "")
-    failed = sum(trial.status == "ERROR" for trial in trials)
+        if lines := comparison(of_one, *goal_of(spec.scheduler, spec.checkpoint_config)):
+            typer.echo("\n".join(["", *lines]))
     if interrupted:
         hint = "The same command with --resume continues it." if described.startswith("file ") else ""
         typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
-    elif failed:
-        typer.echo("\nYour training failed." if failed == len(trials) else f"\n{failed} of {len(trials)} trials failed.")
     else:
-        typer.echo("\nYour training finished.")
+        _say_end(trials, watches)
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
     if not checkpoints:
         typer.echo("No trial has written a checkpoint.")
@@ -79,6 +86,23 @@ def close_run(
     typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
 
 
+def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
+    """Say that the training finished, unless trials failed or an alarm holds: then say that."""
+    failed = sum(trial.status == "ERROR" for trial in trials)
+    if failed:
+        typer.secho(
+            f"\n{failed} of {len(trials)} trials failed." if failed < len(trials) else "\nYour training failed.", fg="red"
+        )
+    alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
+    if not alarms and not failed:
+        typer.echo("\nYour training finished.")
+    if not alarms:
+        return
+    typer.secho("\nYour training ended with less than it had learned before:", fg="red")
+    for trial, warning in alarms:
+        typer.secho(f"  {trial}: {warning}", fg="red")
+
+
 def best_checkpoint(trial: Any) -> str | None:
     """Path of the best checkpoint by ``checkpoint_score_attribute``; without one, of the latest."""
     manager = trial.run_metadata.checkpoint_manager
@@ -87,8 +111,8 @@ def best_checkpoint(trial: Any) -> str | None:
     return str(result.checkpoint.path) if result else None
 
 
-def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
-    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), warnings)
+def _summarize(trial: Any, watch: WarningWatch) -> None:
+    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), watch)
     if summary is None:
         return
     file = Path(trial.path) / "summary.json"
@@ -100,5 +124,5 @@ def _summarize(trial: Any, warnings: Sequence[TrainingWarning]) -> None:
             continue
         shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
         typer.echo(f"  {key:<20} {shown}")
-    for warning in warnings:
+    for warning in watch.begun:
         typer.secho(f"  Warning, from iteration {warning.iteration} on: {warning}", fg="yellow")

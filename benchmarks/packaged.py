@@ -1,0 +1,153 @@
+"""Runs a packaged job with several seeds, one after the other; one raw result each. What was interrupted goes on.
+
+    python benchmarks/packaged.py --seeds 0-9 --folder runs
+    python benchmarks/packaged.py --report      # of the raw results: how many seeds end above --above
+
+The runs share ``--folder``: the first one builds the Step-Trace Buffer there. A seed that has its raw result is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.monitoring.metrics_flat import flattened
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+FIGURES = (
+    *("accuracy", "groups_without_signal", "members_without_signal", "retrieval_prob", "num_episodes"),
+    *("retrieval/count", "retrieval/shows_answer", "retrieval/retrieved_count", "retrieval/accuracy_retrieved"),
+    *("retrieval/others_count", "retrieval/accuracy_others", "ends/tool_limit", "ends/length"),
+)  # of the sampled trajectories of an iteration
+
+
+def main() -> None:
+    """Run the seeds that are missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", type=Path, default=REPOSITORY / "tuned_examples" / "rapo_math.yaml")
+    parser.add_argument("--seeds", default="0-9", help="first-last, or a list with commas")
+    parser.add_argument("--set", action="append", default=[], help="key=value over the job's own; part of the settings")
+    parser.add_argument("--folder", type=Path, default=Path("packaged_runs"), help="where the runs happen")
+    parser.add_argument("--json-dir", type=Path, default=RESULTS)
+    parser.add_argument("--above", type=float, default=0.35, help="the accuracy that a seed is to end above")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    job, settings = arguments.job.resolve(), ["time_budget_s=null", *arguments.set]
+    if not arguments.report:
+        for seed in seeds_of(arguments.seeds):
+            file = arguments.json_dir / f"packaged-{job.stem}-seed-{seed}.json"
+            if not is_done(file, settings_hash(job, settings)):
+                result = run(job, seed, settings, arguments.folder.resolve())
+                file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    files = sorted(arguments.json_dir.glob(f"packaged-{job.stem}-seed-*.json"))
+    print(report([json.loads(file.read_text(encoding="utf-8")) for file in files], arguments.above))
+
+
+def seeds_of(text: str) -> list[int]:
+    """Read ``0-3`` or ``0,2``."""
+    if "-" in text:
+        first, last = map(int, text.split("-"))
+        return list(range(first, last + 1))
+    return [int(seed) for seed in text.split(",")]
+
+
+def settings_hash(job: Path, settings: Sequence[str]) -> str:
+    """Stand for what a job is set to, its comments and the seed left out."""
+    import yaml
+
+    chosen = yaml.safe_load(job.read_text(encoding="utf-8"))
+    for experiment in chosen.values():
+        experiment["config"].pop("seed", None)
+    return hashlib.sha256(json.dumps([chosen, list(settings)], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_done(file: Path, settings: str) -> bool:
+    """Whether a seed has its raw result, with these very settings.
+
+    Raises:
+        ValueError: the raw result is of other settings.
+    """
+    if not file.exists():
+        return False
+    of = json.loads(file.read_text(encoding="utf-8"))["settings"]
+    if of != settings:
+        raise ValueError(f"{file} is of the settings {of}, not {settings}: give another --json-dir, or delete it")
+    return True
+
+
+def run(job: Path, seed: int, settings: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Train with one seed, to the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = folder / f"{job.stem}-seed-{seed}"
+    command = [
+        sys.executable,
+        "-m",
+        "rapo_rllib.cli.main",
+        "train",
+        "file",
+        str(job),
+        "--resume",
+        "--storage-path",
+        str(storage),
+    ]
+    for change in (*settings, f"seed={seed}"):
+        command += ["--set", change]
+    subprocess.run(command, cwd=folder, check=True, env={"RAY_worker_niceness": "0", **os.environ})
+    (trial,) = (file.parent for file in storage.glob("*/*/summary.json"))
+    lines = (trial / "result.json").read_text(encoding="utf-8").splitlines()
+    git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
+    about = {"job": job.name, "seed": seed, "set": list(settings), "settings": settings_hash(job, settings)}
+    about["commit"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    about["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, in shared use"
+    summary = json.loads((trial / "summary.json").read_text(encoding="utf-8"))
+    return {**about, **figures([json.loads(line) for line in lines]), "warnings": summary["warnings"]}
+
+
+def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The curve of held-out accuracy, and numbers of every iteration."""
+    totals = results[-1]["rapo"]
+    curve = [[0, totals["accuracy_before"]]]
+    iterations = []
+    for result in results:
+        number, evaluated = result["training_iteration"], result.get("evaluation", {}).get("env_runners", {})
+        if "accuracy" in evaluated:
+            curve.append([number, evaluated["accuracy"]])
+        sampled = {name: round(value, 6) for name in FIGURES if (value := _at(result["env_runners"], name)) is not None}
+        iterations.append({"iteration": number, "seconds": round(result["time_this_iter_s"], 1), **sampled})
+    return {
+        "held_out": curve,
+        "evaluated_questions": totals["evaluated_questions"],
+        "seconds": round(sum(row["seconds"] for row in iterations), 1),
+        "iterations": iterations,
+    }
+
+
+def _at(values: Mapping[str, Any], name: str) -> float | None:
+    """A number under a flat name; RLlib has NaN for what an iteration did not report."""
+    number = float(flattened(values).get(name, math.nan))
+    return number if math.isfinite(number) else None
+
+
+def report(results: Sequence[Mapping[str, Any]], above: float) -> str:
+    """One line a seed, and how many end above the bar."""
+    ends = [result["held_out"][-1][1] for result in results]
+    lines = [
+        f"seed {result['seed']}: {', '.join(f'{100 * accuracy:.1f}' for _, accuracy in result['held_out'])} % "
+        f"in {result['seconds']:.0f} s"
+        for result in results
+    ]
+    return "\n".join([*lines, f"{sum(end > above for end in ends)} of {len(ends)} seeds end above {above:.0%}"])
+
+
+if __name__ == "__main__":
+    main()

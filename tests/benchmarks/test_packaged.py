@@ -1,0 +1,89 @@
+"""The book-keeping of ``benchmarks/packaged.py``, and the raw results that it has left."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import packaged
+import pytest
+from places import REPOSITORY
+
+from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.monitoring.warning_rules import ALARMS
+from rapo_rllib.monitoring.warnings import warnings_of
+
+JOB = REPOSITORY / "tuned_examples" / "rapo_math.yaml"
+
+
+def iteration(number: int, held_out: float | None = None) -> dict[str, Any]:
+    evaluation = {} if held_out is None else {"evaluation": {"env_runners": {"accuracy": held_out}}}
+    sampled = {
+        "accuracy": 0.5,
+        "retrieval": {"count": 3.0, "shows_answer": 1 / 3},
+        "ends": {"answer": 8.0, "tool_limit": math.nan},
+    }
+    totals = {"accuracy_before": 0.125, "evaluated_questions": 128}
+    return {"training_iteration": number, "time_this_iter_s": 10.04, "env_runners": sampled, "rapo": totals, **evaluation}
+
+
+def test_figures_are_the_curve_and_what_each_iteration_sampled() -> None:
+    found = packaged.figures([iteration(1), iteration(2, 0.25)])
+    assert found["held_out"] == [[0, 0.125], [2, 0.25]] and found["seconds"] == 20.0
+    assert found["iterations"][1] == {
+        "iteration": 2,
+        "seconds": 10.0,
+        "accuracy": 0.5,
+        "retrieval/count": 3.0,
+        "retrieval/shows_answer": 0.333333,
+    }
+
+
+def test_seeds_and_the_report() -> None:
+    assert packaged.seeds_of("0-3") == [0, 1, 2, 3] and packaged.seeds_of("1,5") == [1, 5]
+    results = [{"seed": seed, "seconds": 9.6, "held_out": [[0, 0.023], [20, end]]} for seed, end in enumerate([0.36, 0.35])]
+    lines = packaged.report(results, above=0.35).splitlines()
+    assert lines == ["seed 0: 2.3, 36.0 % in 10 s", "seed 1: 2.3, 35.0 % in 10 s", "1 of 2 seeds end above 35%"]
+
+
+def test_a_raw_result_is_of_its_settings_and_of_no_others(tmp_path: Path) -> None:
+    text = JOB.read_text(encoding="utf-8")
+    same, other = tmp_path / "same.yaml", tmp_path / "other.yaml"
+    same.write_text(text.replace("seed: 0", "seed: 7") + "# a comment\n")
+    other.write_text(text.replace("lr: 1.0e-5", "lr: 2.0e-5"))
+    hashes = [packaged.settings_hash(file, []) for file in (JOB, same, other)]
+    assert hashes[0] == hashes[1] != hashes[2] and packaged.settings_hash(JOB, ["num_hybrid=2"]) not in hashes
+    file = tmp_path / "result.json"
+    assert not packaged.is_done(file, hashes[0])
+    file.write_text(json.dumps({"settings": hashes[0]}))
+    assert packaged.is_done(file, hashes[0])
+    with pytest.raises(ValueError, match="is of the settings"):
+        packaged.is_done(file, hashes[2])
+
+
+def test_a_seed_that_is_there_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    done = {"settings": packaged.settings_hash(JOB, ["time_budget_s=null"]), "seed": 3, "held_out": [[20, 0.5]], "seconds": 1.0}
+    (tmp_path / "packaged-rapo_math-seed-3.json").write_text(json.dumps(done))
+    monkeypatch.setattr(
+        "sys.argv", ["packaged.py", "--seeds", "3", "--json-dir", str(tmp_path), "--folder", str(tmp_path / "runs")]
+    )
+    packaged.main()
+    assert "1 of 1 seeds end above 35%" in capsys.readouterr().out and not (tmp_path / "runs").exists()
+
+
+RAW = sorted(packaged.RESULTS.glob("packaged-*-seed-*.json"))
+
+
+@pytest.mark.parametrize("file", RAW, ids=lambda file: file.stem)
+def test_the_alarms_are_quiet_on_every_seed_that_did_not_collapse(file: Path) -> None:
+    measured = json.loads(file.read_text(encoding="utf-8"))
+    curve, summary = dict(measured["held_out"]), RunSummary()
+    summary.take_evaluation({"accuracy": curve[0], "num_episodes": measured["evaluated_questions"]})
+    results = []
+    for sampled in measured["iterations"]:
+        if (number := sampled["iteration"]) in curve:
+            summary.take_evaluation({"accuracy": curve[number], "num_episodes": measured["evaluated_questions"]})
+        results.append({"training_iteration": number, "env_runners": sampled, "rapo": summary.as_dict(60.0)})
+    assert not {warning.name for warning in warnings_of(results, {"num_hybrid": 4})} & set(ALARMS)
