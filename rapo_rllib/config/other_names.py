@@ -1,4 +1,4 @@
-"""The names that other trainers have for our keys: what to write in their place. docs/from_verl_or_trl.md has them as a table."""
+"""Names that TRL and verl have for our keys, and what to write in their place: docs/from_verl_or_trl.md as data."""
 
 from __future__ import annotations
 
@@ -103,12 +103,8 @@ def refuse_other_names(given: Mapping[str, Any], known: Collection[str]) -> None
         if key in _VERL:
             inner = next(_leaves(value), "") if isinstance(value, Mapping) else ""
             ours = _VERL[key].get(inner)
-            hint = (
-                f"verl's {key}.{inner} is here {ours}"
-                if ours
-                else "it is verl's, whose keys docs/from_verl_or_trl.md translates"
-            )
-            raise ValueError(f"unknown key {key!r}: {hint}")
+            hint = f"{key}.{inner} is here {ours}" if ours else "docs/from_verl_or_trl.md translates its keys"
+            raise ValueError(f"unknown key {key!r}: verl's {hint}" if ours else f"unknown key {key!r} of verl: {hint}")
 
 
 def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
