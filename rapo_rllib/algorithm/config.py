@@ -21,6 +21,7 @@ from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
+from rapo_rllib.monitoring.quiet import quiet
 from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, Settings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.schedule import check_schedule
@@ -115,6 +116,7 @@ class RAPOConfig(AlgorithmConfig):
     @override(AlgorithmConfig)
     def validate(self) -> None:
         """Refuse what cannot work, naming key, value and fix."""
+        quiet()
         check_rllib_keys(self)
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:

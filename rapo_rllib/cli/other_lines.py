@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from rapo_rllib.monitoring.quiet import quiet
+
 MARK = "\x1e"  # "record separator": before each line of another library
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python3[^\\/]*)[\\/]|^<frozen ")
@@ -42,6 +44,12 @@ class _OfLibrary(logging.LogRecord):
     def getMessage(self) -> str:
         """Marked, every line."""
         return _marked(super().getMessage())
+
+
+def quiet_worker() -> None:
+    """Set up a worker; Ray calls it in every one that it starts."""
+    quiet()
+    mark_others()
 
 
 def mark_others() -> None:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,12 +141,13 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
         dropout = zero_randomness(config)
-        language_model = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            dtype=dtypes[settings.dtype],
-            trust_remote_code=settings.trust_remote_code,
-        )
+        with _without_bars():
+            language_model = AutoModelForCausalLM.from_pretrained(
+                path,
+                config=config,
+                dtype=dtypes[settings.dtype],
+                trust_remote_code=settings.trust_remote_code,
+            )
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
     silence(language_model, dropout)
@@ -154,18 +156,26 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
 
 def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
-    from transformers.utils import logging
-
     from rapo_rllib.models.dropout import configured_dropout
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     language_model.config.use_cache = True  # training switched it off
     try:
-        with configured_dropout(language_model):
+        with configured_dropout(language_model), _without_bars():
             language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     finally:
         language_model.config.use_cache = False
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Show none of transformers' progress bars meanwhile: they are of seconds, and of every process."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
         if shown:
             logging.enable_progress_bar()
 

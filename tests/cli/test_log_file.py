@@ -149,7 +149,7 @@ def test_a_worker_marks_what_is_not_ours(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_whose_code_it_is() -> None:
-    import rapo_rllib.cli.quiet as own
+    import rapo_rllib.monitoring.quiet as own
 
     assert is_of_library(logging.__file__) and is_of_library(pytest.__file__) and is_of_library("<frozen abc>")
     assert not is_of_library(own.__file__) and not is_of_library("/home/me/env.py")

@@ -197,10 +197,10 @@ def _evaluate(choices: list[AgentChoice], plan: EvaluationPlan, output: Path, so
     import json
 
     from rapo_rllib.cli.evaluate.report import results, show
-    from rapo_rllib.cli.quiet import quiet
     from rapo_rllib.evaluation.journal import TRANSCRIPTS, EvaluationJournal
     from rapo_rllib.evaluation.models import ModelRun, decided_by, labels
     from rapo_rllib.evaluation.settings import resolved_settings
+    from rapo_rllib.monitoring.quiet import quiet
 
     quiet()
     configs = source.configs(choices, plan)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.quiet import quiet
 from rapo_rllib.cli.train.checks import check_resources
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.log_file import NAME, LogFile, logged
 from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.monitoring.quiet import quiet
 
 if TYPE_CHECKING:
     from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
@@ -105,7 +105,7 @@ def _start_ray(options: RunOptions) -> None:
         _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
         given["address"] = options.ray_address
     else:
-        hook = {"worker_process_setup_hook": "rapo_rllib.cli.quiet.quiet_worker"}
+        hook = {"worker_process_setup_hook": "rapo_rllib.cli.other_lines.quiet_worker"}
         given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
     try:
         ray.init(logging_level=logging.WARNING, **given)

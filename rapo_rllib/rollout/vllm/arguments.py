@@ -48,6 +48,7 @@ def engine_arguments(
         "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
         "seed": seed,
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
     }
     if settings.tensor_parallel_size > 1:
         # Inside a placement group, where Tune puts every trial, vLLM would start its workers by Ray, which needs bundles of one

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,18 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# They warn at every call of what is meant here: the learner beside the engine sets the threads of PyTorch, weights are loaded
-# by name, modules without any receive none, and prompts are tokens already.
-_CHATTY_LOGGERS = (
-    "vllm.v1.worker.cpu_worker",
-    "vllm.model_executor.model_loader.reload.layerwise",
-    "vllm.v1.engine.input_processor",
-)
-
 
 def _set_environment(settings: EngineSettings) -> None:
     """vLLM reads these when it is imported; what the user has set stays."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of what is meant here
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
@@ -77,15 +70,15 @@ class VLLMEngine:
         )
         gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # vLLM's own use of torch
+                self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except Exception as error:
             gc.unfreeze()
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
         self._start_recording()
         if trained is not None and trained.lora is not None:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
-        for name in _CHATTY_LOGGERS:  # now: starting an engine sets all levels anew
-            logging.getLogger(name).setLevel(logging.ERROR)
         steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
         in_process = not steps_itself and settings.tensor_parallel_size == 1
         self.weights = EngineWeights(self._engine, in_process, steps_itself, None if keeps_running else self._abort_all)

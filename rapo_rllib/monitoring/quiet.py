@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from rapo_rllib.cli.other_lines import mark_others
-
 # logger -> what its needless lines contain
 _NEEDLESS = {
     "ray._common.deprecation": "RLModule(config=[RLModuleConfig object])",  # RLlib's own use
@@ -23,12 +21,6 @@ def quiet() -> None:
         logger = logging.getLogger(name)
         if not any(isinstance(known, _Without) for known in logger.filters):
             logger.addFilter(_Without(text))
-
-
-def quiet_worker() -> None:
-    """Set up a worker; Ray calls it in every one that it starts."""
-    quiet()
-    mark_others()
 
 
 class _Without(logging.Filter):
