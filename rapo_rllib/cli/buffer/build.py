@@ -151,7 +151,7 @@ def _lesson_plan(lessons: int, traces: int, near: int, max_tokens: int, prompt: 
     if not lessons:
         return None
     try:
-        text = PROMPT if prompt is None else prompt.expanduser().read_text(encoding="utf-8")
+        text = PROMPT if prompt is None else prompt.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--lesson-prompt: {prompt} cannot be read: {error}") from error
     return LessonPlan(lessons, traces, near, max_tokens, text)
