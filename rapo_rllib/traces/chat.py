@@ -44,7 +44,7 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
         ValueError: the file or a line is wrong, naming file, line and field.
     """
     for where, row in json_rows(path):
-        messages = _messages(row, where)
+        messages = _messages(row, where, dropped)
         question, rest = _question(messages)
         reason = _why_not(question, rest)
         steps = () if reason else rendered_steps(_segments(rest, where), dropped)
@@ -66,23 +66,26 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
         yield storable(expert, where)
 
 
-def _messages(row: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _messages(row: dict[str, Any], where: str, dropped: Counter[str]) -> list[dict[str, Any]]:
     messages = row.get("messages")
     if not isinstance(messages, list):
         raise ValueError(f"{where}: field 'messages' must be a list, got {type(messages).__name__}")
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise ValueError(f"{where}: field 'messages[{index}].role' must be one of {ROLES}, got {str(message)[:80]}")
-        message["content"] = _content(message.get("content"), f"{where}: field 'messages[{index}].content'")
+        message["content"] = _content(message.get("content"), f"{where}: field 'messages[{index}].content'", dropped)
     return messages
 
 
-def _content(content: Any, where: str) -> str:
-    """Text of a message: a text, nothing, or a list of parts of which the texts count."""
+def _content(content: Any, where: str, dropped: Counter[str]) -> str:
+    """Return the text of a message: a text, nothing, or a list of parts of which the texts are taken."""
     if content is None:
         return ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+        texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+        if len(texts) < len(content):
+            dropped["a part of a message that is no text"] += len(content) - len(texts)
+        return "".join(texts)
     if not isinstance(content, str):
         raise ValueError(f"{where} must be a text or a list of parts, got {str(content)[:80]!r}")
     return content

@@ -73,12 +73,16 @@ def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = N
     """
     steps: list[str] = []
     parts: list[str] = []
-    for segment in paired(segments, Counter() if dropped is None else dropped):
+    counts = Counter[str]() if dropped is None else dropped
+    for segment in paired(segments, counts):
         parts.append(_rendered(segment["type"], segment["text"], segment.get("tool")))
         if segment["type"] in ("result", "said"):
-            if len(parts) > 1 or not steps:
-                steps.append("")
-            steps[-1] += "".join(parts)  # to the step before, where nothing was done since
+            if len(parts) > 1:
+                steps.append("".join(parts))
+            elif steps:
+                steps[-1] += parts[0]  # nothing was done since: it belongs to what was
+            else:
+                counts["what was said before any step"] += 1
             parts = []
     return (*steps, "".join(parts)) if parts else tuple(steps)
 

@@ -90,6 +90,15 @@ def test_a_user_between_call_and_result_answers_no_call(tmp_path, ids) -> None:
     assert found == ([step("a", "A") + hurry, "wait" + hurry], {NO_RESULT: 1})
 
 
+def test_what_is_no_step_is_counted(tmp_path) -> None:
+    image = {"role": "tool", "tool_call_id": "x", "content": [{"type": "image_url"}, {"type": "text", "text": "A"}]}
+    steps, dropped = read(tmp_path, {"role": "assistant"}, USER, call(("a", "x")), image)
+    assert (steps, dropped) == (
+        [step("a", "A")],
+        {"what was said before any step": 1, "a part of a message that is no text": 1},
+    )
+
+
 def test_thoughts_before_a_call_that_got_no_result_stay_if_something_follows(tmp_path) -> None:
     thought = {**call(("a", "x")), "content": "Try."}
     assert read(tmp_path, thought, call(("b", "y")), said("B", "y"))[0] == ["<think>Try.</think>" + step("b", "B")]
