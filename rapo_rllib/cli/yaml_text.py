@@ -93,7 +93,7 @@ def yaml_file(path: Path) -> Any:
         ValueError: unreadable, or not YAML.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot be read: {error}") from error
     return yaml_value(text)

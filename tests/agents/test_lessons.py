@@ -18,10 +18,11 @@ from rapo_rllib.agents.journal import Journal
 from rapo_rllib.agents.lessons.distil import Distiller
 from rapo_rllib.agents.lessons.evidence import Tried, TriedQuestion, lesson_rows, nearest_others, shown_for, told_apart
 from rapo_rllib.agents.lessons.journal import LessonJournal
-from rapo_rllib.agents.lessons.prompt import LessonPlan, lesson_prompt, read_lesson, shortened
+from rapo_rllib.agents.lessons.prompt import PROMPT, LessonPlan, lesson_prompt, read_lesson, shortened
 from rapo_rllib.agents.vllm_agent import VLLMAgent
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.cli.buffer.build import _lesson_plan
 from rapo_rllib.errors import AgentError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
@@ -134,6 +135,12 @@ def test_what_is_taken_of_the_answer(written: str, lesson: str) -> None:
 def test_a_plan_that_is_wrong(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LessonPlan(**wrong)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_prompt(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text(PROMPT, encoding="utf-8-sig")
+    plan = _lesson_plan(1, 4, 0, 128, tmp_path / "prompt.txt")
+    assert plan is not None and plan.prompt == PROMPT
 
 
 class Writer:
