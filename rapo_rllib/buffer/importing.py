@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
 from rapo_rllib.buffer.build import build_lock, cut
-from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.keys import looks_made, trace_id
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
 from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
@@ -131,7 +131,11 @@ def _check_unchanged(plan: ImportPlan, report: ImportReport) -> None:
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """The step traces of the plan's files, in their order, with content-derived ids."""
+    """The step traces of the plan's files, in their order, with content-derived ids.
+
+    An id that a file gives is kept, unless it looks like one of ours and is of another content, or another step has it already.
+    """
+    given: dict[str, str] = {}  # ids of files -> the content-derived one of the step that came with it first
     for path in plan.files:
         for item in read(path, plan.format, dropped):
             if item.reward < plan.min_reward if plan.min_reward is not None else item.reward <= 0:
@@ -139,20 +143,20 @@ def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace
             elif plan.guard is not None and plan.guard.leaks(_question(item)):
                 dropped[REFUSED] += 1
             else:
-                yield from _traces(item, plan.source)
+                yield from _traces(item, plan.source, given)
 
 
 def _question(item: ExpertTrajectory | StepTrace) -> str:
     return item.question.text if isinstance(item, ExpertTrajectory) else item.question
 
 
-def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[StepTrace]:
-    if isinstance(item, ExpertTrajectory):
-        return cut(item if source is None else replace(item, source=source))
-    if item.id and source in (None, item.source):
-        return [item]
+def _traces(item: ExpertTrajectory | StepTrace, source: str | None, given: dict[str, str]) -> list[StepTrace]:
     source = item.source if source is None else source
-    return [replace(item, source=source, id=trace_id(item.question, item.history, item.text, source))]
+    if isinstance(item, ExpertTrajectory):
+        return cut(replace(item, source=source))
+    made = trace_id(item.question, item.history, item.text, source)
+    keeps = item.id and source == item.source and not looks_made(item.id) and given.setdefault(item.id, made) == made
+    return [item if keeps else replace(item, source=source, id=made)]
 
 
 def _weights(plan: ImportPlan) -> dict[str, float]:

@@ -42,6 +42,11 @@ def trace_id(question: str, history: str, text: str, source: str = "") -> str:
     return digest.hexdigest()[:32]
 
 
+def looks_made(id: str) -> bool:
+    """Whether an id looks as :func:`trace_id` makes them; others were given by somebody else."""
+    return len(id) == 32 and set(id) <= set("0123456789abcdef")
+
+
 def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
     """The last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
 

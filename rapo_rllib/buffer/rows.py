@@ -30,16 +30,23 @@ def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
     """The traces of a batch by their ids.
 
     Raises:
-        ValueError: a trace has no id or no text, a text that is no Unicode, or two different ones have the same id.
+        ValueError: a trace has no id or no text, a text that is no Unicode, or two of other contents have the same id.
     """
     unique: dict[str, StepTrace] = {}
     for trace in batch:
         if not trace.id or not trace.text:
             raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
         _check_unicode(trace)
-        if unique.setdefault(trace.id, trace).text != trace.text:
-            raise ValueError(f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id)")
+        if _content(unique.setdefault(trace.id, trace)) != _content(trace):
+            raise ValueError(
+                f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id), or leave the "
+                "field 'id' of a file out"
+            )
     return unique
+
+
+def _content(trace: StepTrace) -> tuple[str, str, str, str]:
+    return trace.question, trace.history, trace.text, trace.source
 
 
 def _check_unicode(trace: StepTrace) -> None:

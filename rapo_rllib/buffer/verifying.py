@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.keys import looks_made, trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.neighbours import KeySample
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -105,17 +105,12 @@ def _check_row(trace: StepTrace, guard: LeakGuard | None, findings: _Findings) -
         findings.add("empty text", trace.id)
     if not trace.question.strip():
         findings.add("empty question", trace.id)
-    if _is_content_id(trace.id) and trace.id != trace_id(trace.question, trace.history, trace.text, trace.source):
+    if looks_made(trace.id) and trace.id != trace_id(trace.question, trace.history, trace.text, trace.source):
         findings.add("an id that does not belong to the content", trace.id)
     if trace.reward != trace.reward or abs(trace.reward) == float("inf"):
         findings.add("a reward that is no number", trace.id)
     if guard is not None and guard.leaks(trace.question):
         findings.add("a question of the evaluation", trace.question[:120])
-
-
-def _is_content_id(text: str) -> bool:
-    """Whether an id looks as :func:`~rapo_rllib.buffer.keys.trace_id` makes them; others were given by somebody else."""
-    return len(text) == 32 and set(text) <= set("0123456789abcdef")
 
 
 def _first(seen: set[int], *parts: str) -> bool:

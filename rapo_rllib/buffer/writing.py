@@ -15,9 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.embedder import Embedder
+from rapo_rllib.buffer.keys import looks_made
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.parts import PartRows
-from rapo_rllib.buffer.rows import NAMES, by_id, row_of
+from rapo_rllib.buffer.rows import NAMES, by_id, row_of, trace_of
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
@@ -67,6 +68,7 @@ class TraceWriter:
             if update:
                 unique |= {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
             known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
+            self._refuse_others([unique[id] for id in known if not looks_made(id)])
             fresh = [trace for trace in unique.values() if trace.id not in known]
             done.seen += len(window) - len(fresh)
             if update:
@@ -79,6 +81,12 @@ class TraceWriter:
             self._snapshots.mark_changed(rewritten=done.updated > 0)
             self._ledger.add_up()
         return done
+
+    def _refuse_others(self, given: Sequence[StepTrace]) -> None:
+        """Raise ``ValueError`` if an id that is not made of the content is that of another step trace here."""
+        if given:
+            rows = self._milvus.get(self._collection, [trace.id for trace in given], NAMES)
+            by_id([*map(trace_of, self._parts.whole(rows)), *given])
 
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
         if not done.added:

@@ -6,7 +6,6 @@ Flow: ``env_config.dataset`` -> here -> rows as dictionaries -> ``dataset_rows.p
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import logging
 import re
@@ -15,7 +14,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from rapo_rllib.traces.rows import BYTE_ORDER_MARK, opened_text
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +74,14 @@ def _rows_of_file(path: Path, suffix: str, key: str, limit: int | None) -> list[
 
 
 def _jsonl(path: Path) -> Iterator[Any]:
-    with _opened(path) as file:
+    with opened_text(path) as file:
         for line in file:
-            if line.strip():
+            if (line := line.lstrip(BYTE_ORDER_MARK)).strip():
                 yield json.loads(line)
 
 
 def _json(path: Path) -> Iterable[Any]:
-    with _opened(path) as file:
+    with opened_text(path) as file:
         rows = json.load(file)
     if not isinstance(rows, list):
         raise ValueError(f"{path}: expected a list of objects, got {type(rows).__name__}")
@@ -89,7 +90,7 @@ def _json(path: Path) -> Iterable[Any]:
 
 def _csv(path: Path) -> Iterator[Any]:
     csv.field_size_limit(_MAX_CSV_FIELD)
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="") as file:
         yield from csv.DictReader(file)
 
 
@@ -103,10 +104,6 @@ def _parquet(path: Path) -> Iterator[Any]:
                 yield from batch.to_pylist()
     except pyarrow.ArrowInvalid as error:
         raise OSError(str(error)) from error
-
-
-def _opened(path: Path) -> IO[str]:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
 
 
 _READERS: dict[str, Callable[[Path], Iterable[Any]]] = {

@@ -9,7 +9,7 @@ from rapo_rllib.envs.chat_columns import CHAT_FIELDS, TOOLS_FIELD, Turns, read_t
 from rapo_rllib.types import Question
 
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
-_ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers")
+_ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers", "reward_model.ground_truth.target")
 _GSM8K_MARK = "####"
 
 
@@ -30,10 +30,11 @@ def question_from_row(
         ValueError: no question or no answer; names file, row and field.
     """
     text, turns = _asked(row, where, question_field)
-    answers = _texts(_first(row, (answer_field,) if answer_field else _ANSWER_FIELDS))
-    if not answers:
+    names = (answer_field,) if answer_field else _ANSWER_FIELDS
+    answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
+    if answers is None:
         raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
-    aliases = tuple(dict.fromkeys([*answers[1:], *_texts(row.get("aliases"))]))
+    aliases = tuple(dict.fromkeys([*answers[1:], *accepted(row.get("aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
     tools = read_tools(row.get(TOOLS_FIELD), where)
@@ -48,13 +49,19 @@ def question_text(row: Mapping[str, Any], where: str, question_field: str | None
 def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
     """The question of a row, and the turns that stand before it."""
     names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
-    name = next((name for name in names if field_value(row, name) is not None), "")
-    value = field_value(row, name)
-    if isinstance(value, list) and (question_field or name in CHAT_FIELDS):
+    there = [(name, value) for name in names if (value := field_value(row, name)) is not None]
+    may_be_turns = names if question_field else CHAT_FIELDS
+    holding = (each for each in there if _holds_question(each[1], each[0] in may_be_turns))
+    name, value = next(holding, there[0] if there else ("", None))
+    if isinstance(value, list) and name in may_be_turns:
         return read_turns(value, where, name)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
     return value.strip(), ()
+
+
+def _holds_question(value: Any, may_be_turns: bool) -> bool:
+    return bool(value.strip()) if isinstance(value, str) else may_be_turns and isinstance(value, list) and bool(value)
 
 
 def field_value(row: Any, dotted: str) -> Any:
@@ -67,12 +74,8 @@ def field_value(row: Any, dotted: str) -> Any:
     return None
 
 
-def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((value for name in names if (value := field_value(row, name)) is not None), None)
-
-
-def _texts(value: Any) -> list[str]:
-    """Accepted answers that are not empty; of a GSM8K solution what follows its mark."""
+def accepted(value: Any) -> list[str]:
+    """List accepted answers that are not empty; of a GSM8K solution what follows its mark."""
     values = value if isinstance(value, (list, tuple)) else [value]
     found = []
     for one in values:

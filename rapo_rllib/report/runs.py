@@ -152,7 +152,7 @@ class JsonLines:
 
 def _parsed(line: bytes) -> Any:
     try:
-        return json.loads(line.decode("utf-8", "replace"))
+        return json.loads(line.decode("utf-8-sig", "replace"))
     except ValueError:
         return None  # counted, or half-written
 

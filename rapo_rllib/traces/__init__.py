@@ -5,4 +5,6 @@ released     {key, value, reward} of the released code  released.py
 chat         transcripts with tool calls            chat.py
 traces-steps what ``rllib buffer export`` wrote     exported.py
 transcripts  of a training run                      transcripts.py
+
+``pairing.py`` says which call a result belongs to, for the first and the third.
 """

@@ -7,8 +7,8 @@ r"""Chat transcripts with tool calls (OpenAI messages), one JSON object a line, 
     assistant  content -> <think>…</think>; each of ``tool_calls`` -> <NAME>INPUT</NAME>. INPUT is the one text argument of the
                call, or its arguments as JSON where there are none or several.
                Without tool calls: content -> <answer>\boxed{…}</answer>, or <answer>…</answer> if it has a \boxed{} already
-    user       later: what the environment answered, as a result. In such a dialogue content without calls stays as it is.
-    tool       -> \n<result>\n…\n</result>\n, after the call with its ``tool_call_id``
+    user       later: what the environment said, as a result. In such a dialogue content without calls stays as it is.
+    tool       -> \n<result>\n…\n</result>\n, behind its call (pairing.py). So are ``function_call`` and the role function.
 
 Content that has tags of the protocol already stays as it is. Of several calls in one message each becomes a step of its own, if
 it got a result. The reward is ``reward``, else 1 or 0 by ``correct``, else 1; the source ``source``, else ``model``.
@@ -23,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rapo_rllib.traces.pairing import Segment
 from rapo_rllib.traces.recorded import TOOL_NAME, rendered_steps
-from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, truth_field
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SOURCE = "chat"
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TAGGED = re.compile(r"<(think|answer)>")
-Segment = dict[str, Any]
 
 
 def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
@@ -38,16 +38,16 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
-        dropped: counts left-out lines by reason.
+        dropped: counts left-out lines, calls and results by reason.
 
     Raises:
         ValueError: the file or a line is wrong, naming file, line and field.
     """
     for where, row in json_rows(path):
-        messages = _messages(row, where)
+        messages = _messages(row, where, dropped)
         question, rest = _question(messages)
         reason = _why_not(question, rest)
-        steps = () if reason else rendered_steps(_segments(rest, where))
+        steps = () if reason else rendered_steps(_segments(rest, where), dropped)
         if reason or not steps:
             dropped[reason or "no step"] += 1
             continue
@@ -60,29 +60,32 @@ def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
                 source=text_field({"source": source}, "source", where),
             ),
             steps,
-            reward_field(row, where, 0.0 if row.get("correct") is False else 1.0),
+            reward_field(row, where, 0.0 if truth_field(row, "correct", where) is False else 1.0),
             source,
         )
         yield storable(expert, where)
 
 
-def _messages(row: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _messages(row: dict[str, Any], where: str, dropped: Counter[str]) -> list[dict[str, Any]]:
     messages = row.get("messages")
     if not isinstance(messages, list):
         raise ValueError(f"{where}: field 'messages' must be a list, got {type(messages).__name__}")
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise ValueError(f"{where}: field 'messages[{index}].role' must be one of {ROLES}, got {str(message)[:80]}")
-        message["content"] = _content(message.get("content"), f"{where}: field 'messages[{index}].content'")
+        message["content"] = _content(message.get("content"), f"{where}: field 'messages[{index}].content'", dropped)
     return messages
 
 
-def _content(content: Any, where: str) -> str:
-    """Text of a message: a text, nothing, or a list of parts of which the texts count."""
+def _content(content: Any, where: str, dropped: Counter[str]) -> str:
+    """Return the text of a message: a text, nothing, or a list of parts of which the texts are taken."""
     if content is None:
         return ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+        texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+        if len(texts) < len(content):
+            dropped["a part of a message that is no text"] += len(content) - len(texts)
+        return "".join(texts)
     if not isinstance(content, str):
         raise ValueError(f"{where} must be a text or a list of parts, got {str(content)[:80]!r}")
     return content
@@ -102,27 +105,22 @@ def _why_not(question: str, rest: Sequence[dict[str, Any]]) -> str:
 
 
 def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
-    """As in a trace file: thoughts, calls each with its result, an answer."""
-    results = {
-        message.get("tool_call_id"): message["content"]
-        for message in messages
-        if message["role"] == "tool" and message.get("tool_call_id") is not None
-    }
+    """As in a trace file: thoughts, calls, results, an answer; and what the environment said."""
     dialogue = any(message["role"] == "user" for message in messages)
     segments: list[Segment] = []
-    pending: list[Segment] = []  # calls whose results have no id and come in their order
-    for message in messages:
+    for number, message in enumerate(messages):
+        content = message["content"]
         if message["role"] == "assistant":
-            calls = [_call(call, where) for call in message.get("tool_calls") or []]
-            segments += _said(message, "move" if dialogue and not calls else "thought" if calls else "answer")
-            pending = [call for call in calls if call["id"] not in results]
-            for call in calls:
-                segments += [call, {"type": "result", "text": results[call["id"]]}] if call["id"] in results else []
-        elif message["role"] == "tool" and message.get("tool_call_id") is None and pending:
-            segments += [pending.pop(0), {"type": "result", "text": message["content"]}]
+            alone = message.get("function_call")  # as in OpenAI's first API, without an id
+            called = message.get("tool_calls") or ([{"function": alone}] if alone else [])
+            calls = [_call(call, where) | {"message": number} for call in called]
+            segments += _said(message, "move" if dialogue and not calls else "thought" if calls else "answer") + calls
         elif message["role"] == "user":
-            segments.append({"type": "result", "text": message["content"]})
-    return segments + pending[:1]  # a call at the end that never got a result makes what was thought before it no step
+            segments.append({"type": "said", "text": content})
+        elif message["role"] in ("tool", "function"):
+            answers = {"id": message.get("tool_call_id"), "name": message.get("name")}
+            segments.append({"type": "result", "text": content, **answers})
+    return segments
 
 
 def _said(message: dict[str, Any], content_is: str) -> list[Segment]:

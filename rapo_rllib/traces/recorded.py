@@ -11,14 +11,18 @@ are in the text protocol already (``rllib buffer build`` writes them); ``gold`` 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field
+from rapo_rllib.traces.pairing import Segment, paired
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, truth, truth_field
 from rapo_rllib.types import ExpertTrajectory, Question
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_TYPES = ("think", "call", "result", "answer")
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,56 +32,59 @@ def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> It
     """Yield the usable trajectories of a ``.jsonl`` or ``.jsonl.gz`` file, in its order.
 
     Left out: rows with ``correct`` false, with ``calc_ok`` false, of an evaluation set (``in_arpo_eval``), and without any
-    step. The reward is the row's ``reward``, else 1.0.
+    step; calls without a result, and results without a call. The reward is the row's ``reward``, else 1.0.
 
     Args:
         path: of the file.
-        dropped: counts the rows that are left out, by reason.
+        dropped: counts what is left out, by reason; None: a warning says it at the end.
 
     Raises:
         ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
     """
+    counts: Counter[str] = Counter() if dropped is None else dropped
     for where, row in json_rows(Path(path)):
-        reason = _why_not(row)
-        expert = None if reason else _trajectory(row, where)
+        reason = _why_not(row, where)
+        expert = None if reason else _trajectory(row, where, counts)
         if expert and expert.steps:
             yield storable(expert, where)
-        elif dropped is not None:
-            dropped[reason or "no step"] += 1
+        else:
+            counts[reason or "no step"] += 1
+    if dropped is None and counts:
+        logger.warning("%s: left out: %s", path, ", ".join(f"{count:,} ({reason})" for reason, count in counts.items()))
 
 
-def _why_not(row: dict[str, Any]) -> str:
+def _why_not(row: dict[str, Any], where: str) -> str:
     """Why a row is left out; "" if it is not."""
-    if row.get("correct") is False:
+    if truth_field(row, "correct", where) is False:
         return "correct is false"
-    if row.get("calc_ok") is False:
+    if truth_field(row, "calc_ok", where) is False:
         return "calc_ok is false: a recorded calculation is wrong"
-    return "question of an evaluation set (in_arpo_eval)" if row.get("in_arpo_eval") else ""
+    named = row.get("in_arpo_eval")  # a set's name; none is null, or what stands for it in other files: NaN, "", false
+    return "question of an evaluation set (in_arpo_eval)" if named and named == named and truth(named) is not False else ""
 
 
-def rendered_steps(segments: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = None) -> tuple[str, ...]:
     r"""Text of every step: all up to and including a result; the last step ends with the answer.
 
-    A call at the end that never got a result is no step, and neither is what was thought before it.
+    Calls without a result and results without a call (:mod:`pairing`) are no step, and counted in ``dropped``.
 
     Example: think "3 + 5", call python "print(3 + 5)", result "8", answer "8" are two steps,
     ``<think>3 + 5</think><python>print(3 + 5)</python>\n<result>\n8\n</result>\n`` and ``<answer>\boxed{8}</answer>``.
     """
     steps: list[str] = []
     parts: list[str] = []
-    called = False
-    for segment in segments:
-        kind, text = segment["type"], segment["text"]
-        if kind == "think" and not text.strip():
-            continue
-        parts.append(_rendered(kind, text, segment.get("tool")))
-        called = called or kind == "call"
-        if kind == "result":
-            steps.append("".join(parts))
-            parts, called = [], False
-    if parts and not called:
-        steps.append("".join(parts))
-    return tuple(steps)
+    counts = Counter[str]() if dropped is None else dropped
+    for segment in paired(segments, counts):
+        parts.append(_rendered(segment["type"], segment["text"], segment.get("tool")))
+        if segment["type"] in ("result", "said"):
+            if len(parts) > 1:
+                steps.append("".join(parts))
+            elif steps:
+                steps[-1] += parts[0]  # nothing was done since: it belongs to what was
+            else:
+                counts["what was said before any step"] += 1
+            parts = []
+    return (*steps, "".join(parts)) if parts else tuple(steps)
 
 
 def _rendered(kind: str, text: str, tool: str | None) -> str:
@@ -85,18 +92,20 @@ def _rendered(kind: str, text: str, tool: str | None) -> str:
         return f"<think>{text}</think>"
     if kind == "call":
         return f"<{tool}>{text}</{tool}>"
-    if kind == "result":
+    if kind in ("result", "said"):
         return f"\n<result>\n{text}\n</result>\n"
     if kind == "raw":  # has its tags already; no trace file may say so
         return text
     return f"<answer>\\boxed{{{text.strip()}}}</answer>"
 
 
-def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
+def _trajectory(row: dict[str, Any], where: str, dropped: Counter[str]) -> ExpertTrajectory:
     text = text_field(row, "question", where)
     if not text.strip():
         raise ValueError(f"{where}: field 'question' is empty")
-    accepted = _golds(row, where) if "gold" in row or "steps" not in row else [""]  # a game has no answer
+    written = row.get("steps")
+    steps = _rendered_segments(row, where, dropped) if written is None else _written_steps(written, where)
+    accepted = [""] if written is not None and row.get("gold") is None else _golds(row, where)  # a game has no answer
     question = Question(
         id=text_field(row, "id", where),
         text=text,
@@ -104,7 +113,6 @@ def _trajectory(row: dict[str, Any], where: str) -> ExpertTrajectory:
         aliases=tuple(accepted[1:]),
         source=text_field(row, "source", where, ""),
     )
-    steps = _written_steps(row["steps"], where) if "steps" in row else _rendered_segments(row, where)
     return ExpertTrajectory(question, steps, reward_field(row, where, 1.0), question.source)
 
 
@@ -114,14 +122,17 @@ def _written_steps(steps: Any, where: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _rendered_segments(row: dict[str, Any], where: str) -> tuple[str, ...]:
+def _rendered_segments(row: dict[str, Any], where: str, dropped: Counter[str]) -> tuple[str, ...]:
     _check_segments(row.get("segments"), where)
-    return rendered_steps(row["segments"])
+    return rendered_steps(row["segments"], dropped)
 
 
 def _check_segments(segments: Any, where: str) -> None:
     if not isinstance(segments, list):
-        raise ValueError(f"{where}: field 'segments' must be a list, got {type(segments).__name__}")
+        got = type(segments).__name__
+        raise ValueError(
+            f"{where}: field 'segments' must be a list, got {got}; or 'steps' a list of texts in the text protocol"
+        )
     for index, segment in enumerate(segments):
         place = f"{where}: field 'segments[{index}]"
         if not isinstance(segment, dict) or segment.get("type") not in SEGMENT_TYPES:

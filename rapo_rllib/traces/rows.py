@@ -9,12 +9,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
 MAX_INT64 = 2**63 - 1
+BYTE_ORDER_MARK = "\ufeff"  # which some editors and spreadsheets write before a text, to say that it is UTF-8
+_YES, _NO = frozenset({"true", "t", "yes", "y", "1", "1.0"}), frozenset({"false", "f", "no", "n", "0", "0.0", "-0.0"})
 Item = TypeVar("Item", ExpertTrajectory, StepTrace)
 
 
@@ -50,6 +52,25 @@ def text_field(row: dict[str, Any], field: str, where: str, default: str | None 
     if not isinstance(value, str):
         raise ValueError(f"{where}: field {field!r} must be a text, got {repr(value)[:80]}")
     return value
+
+
+def truth(value: Any) -> bool | None:
+    """Whether a value says yes, as files of other programs write it; None: it says neither.
+
+    >>> truth("False"), truth(0.0), truth("yes"), truth("maybe")
+    (False, False, True, None)
+    """
+    text = str(value).strip().lower()
+    return True if text in _YES else False if text in _NO else None
+
+
+def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
+    """A yes or no; None where the field is missing or null. Raises ``ValueError`` for anything else."""
+    value = row.get(field)
+    said = truth(value)
+    if value is not None and said is None:
+        raise ValueError(f"{where}: field {field!r} must be true or false, got {repr(value)[:80]}; mend it, or leave it out")
+    return said
 
 
 def reward_field(row: dict[str, Any], where: str, default: float, field: str = "reward") -> float:
@@ -103,6 +124,11 @@ def _num_bytes(text: str, field: str, where: str) -> int:
         ) from error
 
 
+def opened_text(path: Path) -> IO[str]:
+    """Open a text in UTF-8, gzipped where the name ends in ``.gz``; a byte order mark at its beginning is no part of it."""
+    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else open(path, encoding="utf-8-sig")
+
+
 def numbered_lines(path: Path, what: str = "file") -> Iterator[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1.
 
@@ -111,9 +137,9 @@ def numbered_lines(path: Path, what: str = "file") -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+        with opened_text(path) as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
+                if (line := line.lstrip(BYTE_ORDER_MARK)).strip():  # files that were joined have marks within
                     yield number, line
     except FileNotFoundError as error:
         raise ValueError(f"there is no {what} {path}; correct the path (now in {Path.cwd()})") from error

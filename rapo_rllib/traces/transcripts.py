@@ -14,7 +14,7 @@ from typing import Any
 
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, truth_field
 from rapo_rllib.types import StepTrace
 
 SOURCE = "transcripts"
@@ -31,7 +31,7 @@ def read_transcripts(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
         ValueError: the file or a line is wrong, naming file, line and field.
     """
     for where, row in json_rows(path):
-        reason = _why_not(row)
+        reason = _why_not(row, where)
         if reason:
             dropped[reason] += 1
             continue
@@ -53,10 +53,10 @@ def read_transcripts(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
             yield storable(trace, where)
 
 
-def _why_not(row: dict[str, Any]) -> str:
+def _why_not(row: dict[str, Any], where: str) -> str:
     if row.get("end") in ("error", "length"):
         return "a trajectory that failed, or that a budget ended"
-    if row.get("correct") is False:
+    if truth_field(row, "correct", where) is False:
         return "correct is false"
     return "" if str(row.get("question", "")).strip() else "no question, in a transcript of an earlier version"
 

@@ -151,6 +151,47 @@ def test_another_name_for_the_source_is_another_id(tmp_path) -> None:
         assert (trace.source, trace.id) == ("b", trace_id(trace.question, trace.history, trace.text, "b"))
 
 
+def ids_file(path: Path, *named: tuple[str, str], **more) -> Path:
+    """Steps of one source, of each its id and its text; each has another history."""
+    traces = [StepTrace(id, "Who?", f"h{number}", text, 1.0, source="s") for number, (id, text) in enumerate(named)]
+    path.write_text("".join(json.dumps(row_of_trace(trace) | more) + "\n" for trace in traces), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("more", [{}, {"history": "the same"}])
+def test_two_steps_with_one_id_are_both_stored(make_buffer, tmp_path, more) -> None:
+    named = [("1", "I think."), ("1", "I know."), ("2", "I see."), ("1", "I think.")]
+    plan = ImportPlan((ids_file(tmp_path / "a.jsonl", *named, **more), ids_file(tmp_path / "b.jsonl", ("2", "So."), **more)))
+    report = survey(plan)
+    shared = len(more)  # the last is the first step once more
+    assert (report.given, report.dropped) == ({"s": 5 - shared}, {"the same step in another trajectory": 1} if shared else {})
+    buffer = make_buffer()
+    assert [import_all(buffer, plan), import_all(buffer, plan)] == [5 - shared, 0]
+    stored = contents(buffer)
+    assert sorted(trace.text for trace in stored.values()) == sorted(["I know.", "I see.", "So.", *["I think."] * (2 - shared)])
+    assert (stored["1"].text, stored["2"].text) == ("I think.", "I see.")
+
+
+def test_an_export_that_was_edited_is_of_other_steps(make_buffer, tmp_path) -> None:
+    buffer, path = make_buffer(), tmp_path / "a.jsonl"
+    assert import_all(buffer, ImportPlan((ids_file(tmp_path / "b.jsonl", ("", "I think.")),))) == 1
+    export_traces(buffer, path)
+    path.write_text(path.read_text().replace("I think.", "I know."))
+    assert import_all(buffer, ImportPlan((path,))) == 1
+    assert {trace.text for trace in buffer.all_traces()} == {"I think.", "I know."}
+    assert all(id == trace_id(t.question, t.history, t.text, t.source) for id, t in contents(buffer).items())
+
+
+def test_another_step_under_the_id_of_a_stored_one_is_refused(make_buffer, tmp_path) -> None:
+    buffer, path = make_buffer(), tmp_path / "a.jsonl"
+    import_all(buffer, ImportPlan((ids_file(path, ("1", "I think.")),)))
+    with pytest.raises(ValueError, match="two different step traces have the id '1'; derive ids from the content"):
+        import_all(buffer, ImportPlan((ids_file(path, ("1", "I know.")),)))
+    with pytest.raises(ValueError, match="two different step traces have the id '1'"):
+        buffer.insert([StepTrace("1", "Who?", "h1", "I think.", source="s")])
+    assert [trace.text for trace in buffer.all_traces()] == ["I think."]
+
+
 def written_again(path: Path, **changed) -> Path:
     rows = [json.loads(line) | changed for line in path.read_text(encoding="utf-8").splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

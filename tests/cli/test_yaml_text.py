@@ -92,3 +92,8 @@ def test_an_unreadable_file(tmp_path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\xff")
     with pytest.raises(ValueError, match="cannot be read: 'utf-8' codec"):
         yaml_file(tmp_path / "latin.yaml")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbfa: 1\nb: \xc3\xa9\n")
+    assert yaml_file(tmp_path / "job.yaml") == {"a": 1, "b": "é"}

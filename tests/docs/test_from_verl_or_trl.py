@@ -17,6 +17,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.config.reference import config_sections
 from rapo_rllib.config.checks import known_keys
 from rapo_rllib.config.other_names import refuse_other_names
+from rapo_rllib.envs.dataset_rows import question_from_row
 
 PAGE = REPOSITORY / "docs" / "from_verl_or_trl.md"
 ROWS = [line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
@@ -128,3 +129,17 @@ def test_the_translation_says_the_same(job: dict[str, Any]) -> None:
     assert config.settings.engine.gpu_memory_utilization == trl["vllm_gpu_memory_utilization"]
     assert job["stop"]["training_iteration"] == trl["max_steps"]
     assert job["checkpoint_config"]["checkpoint_frequency"] == trl["save_steps"]
+
+
+def test_the_rows_of_the_script_and_of_search_r1() -> None:
+    """The columns that the page names: TRL's need ``answer_field``, Search-R1's are known."""
+    asked = [{"role": "user", "content": "3 + 5?"}]
+    script = {"prompt": asked, "solution": "8"}
+    named = re.search(r"`answer_field: (\w+)`", PAGE.read_text(encoding="utf-8"))
+    assert named is not None and f'"{named[1]}"' in blocks(PAGE, "python")[0]
+    assert question_from_row(script, "f", "f-1", answer_field=named[1]).answer == "8"
+    with pytest.raises(ValueError, match=r"fields of this row: prompt, solution\. Name one in env_config\.answer_field"):
+        question_from_row(script, "f", "f-1")
+    target = {"ground_truth": {"target": ["8"]}, "style": "rule"}
+    row = {"question": "3 + 5?", "golden_answers": ["8", "eight"], "prompt": asked, "reward_model": target}
+    assert question_from_row(row, "f", "f-1").aliases == ("eight",)

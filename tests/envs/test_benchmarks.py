@@ -51,6 +51,8 @@ def test_all_are_there() -> None:
         ("gaia", {"task_id": "c6", "Question": "Q", "Level": 1, "Final answer": "A", "file_name": ""}, "A", ()),
         ("browsecomp", {"problem": cipher("Q", "seed"), "answer": cipher("Ä" * 40, "seed"), "canary": "seed"}, "Ä" * 40, ()),
         ("simpleqa", {"question": "Q", "answer": ["A", "B"]}, "A", ("B",)),  # other field names in a local copy
+        ("simpleqa", {"problem": " ", "question": "Q", "answer": "", "golden_answers": ["A"]}, "A", ()),  # which hold nothing
+        ("musique", {"question": "Q", "answer": "A", "answer_aliases": [], "aliases": ["B"]}, "A", ("B",)),
         ("gaia", {"question": "Q", "answer": "A"}, "A", ()),
         ("browsecomp", {"question": "Q", "answer": "A"}, "A", ()),  # in plain text already
     ],

@@ -47,6 +47,18 @@ def test_every_kind_of_file(tmp_path: Path, name: str) -> None:
     assert [(q.id, q.text, q.answer) for q in found] == [("a-1", "1 + 1?", "2"), ("a-2", "2 + 2?", "4")]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv"])
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path, name: str) -> None:
+    path = Path(write(tmp_path / name, ROWS))
+    content = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
+    marked = b"\xef\xbb\xbf" + content
+    path.write_bytes(gzip.compress(marked) if name.endswith(".gz") else marked)
+    assert [(q.text, q.answer) for q in Questions.questions({"dataset": str(path)}, "train")] == [
+        ("1 + 1?", "2"),
+        ("2 + 2?", "4"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("row", "text", "answer", "aliases"),
     [
@@ -55,6 +67,19 @@ def test_every_kind_of_file(tmp_path: Path, name: str) -> None:
         ({"question": "Q", "answer": 8}, "Q", "8", ()),
         ({"question": "Q", "answer": ["A", "B", "A"], "aliases": ["C"]}, "Q", "A", ("B", "A", "C")),
         ({"question": "Q", "golden_answers": ["A"]}, "Q", "A", ()),
+        # Search-R1's
+        (
+            {"question": "Q", "golden_answers": ["A", "B"], "reward_model": {"ground_truth": {"target": ["A"]}}},
+            "Q",
+            "A",
+            ("B",),
+        ),
+        ({"question": "Q", "golden_answers": None, "reward_model": {"ground_truth": {"target": ["A", "B"]}}}, "Q", "A", ("B",)),
+        # of several fields the first that holds something
+        ({"question": "Q", "answer": {"value": "x"}, "answers": [None, " "], "golden_answers": ["A"]}, "Q", "A", ()),
+        ({"question": "Q", "reward_model": {"ground_truth": ""}, "answer": float("nan"), "answers": ["A"]}, "Q", "A", ()),
+        ({"extra_info": {"question": " "}, "problem": ["P"], "question": "Q", "answer": "A"}, "Q", "A", ()),
+        ({"question": "", "messages": [], "prompt": [{"role": "user", "content": "P"}], "answer": "A"}, "P", "A", ()),
         (
             {
                 "prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "P"}],

@@ -21,6 +21,7 @@ from rapo_rllib.report.runs import JsonLines, Trial, find_trials, read_trial
         (b'{"a": 1}\n{"a": 2}', [{"a": 1}, {"a": 2}], 0),  # whole, but for its line break
         (b'{"a": 1}\n{"a": \n\n[3]\n{"a": 4}\n', [{"a": 1}, {"a": 4}], 2),
         (b'{"a": "\xff"}\n', [{"a": "\ufffd"}], 0),
+        (b'\xef\xbb\xbf{"a": 1}\n', [{"a": 1}], 0),  # with a byte order mark
         ('{"a": "ä'.encode()[:-1], [], 0),  # cut within a character
     ],
 )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -66,11 +67,7 @@ def test_a_chat_becomes_the_text_protocol(tmp_path) -> None:
     [
         ([("assistant", "The sum is \\boxed{8}.")], ("<answer>The sum is \\boxed{8}.</answer>",)),
         ([("assistant", "<think>a</think><answer>8</answer>")], ("<think>a</think><answer>8</answer>",)),
-        ([("assistant", "Add.", {"tool_calls": [CALL]})], ()),  # a call without result is no step
-        (
-            [("assistant", "", {"tool_calls": [CALL, {**CALL, "id": "c2"}]}), ("tool", "8", {"tool_call_id": "c2"})],
-            ("<python>print(3 + 5)</python>\n<result>\n8\n</result>\n",),
-        ),
+        ([("assistant", "8", {"function_call": None})], ("<answer>\\boxed{8}</answer>",)),
         (  # results without ids come in the order of the calls
             [("assistant", "", {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 3, "b": 5}}}]}), ("tool", "8")],
             ('<add>{"a": 3, "b": 5}</add>\n<result>\n8\n</result>\n',),
@@ -82,8 +79,7 @@ def test_what_assistants_say(tmp_path, messages, steps) -> None:
     said = [{"role": role, "content": content, **(more[0] if more else {})} for role, content, *more in messages]
     row = {"messages": [{"role": "user", "content": "3 + 5?"}, *said]}
     found, dropped = all_of(write(tmp_path / "a.jsonl", row))
-    assert tuple(expert.steps for expert in found) == ((steps,) if steps else ())
-    assert dropped == ({} if steps else {"no step": 1})
+    assert ([expert.steps for expert in found], dropped) == ([steps], {})
 
 
 @pytest.mark.parametrize(
@@ -125,6 +121,39 @@ def test_what_was_exported_is_read_as_it_was(tmp_path) -> None:
         all_of(cut)
 
 
+ANSWERED = {"question": "A hall.", "steps": [{"text": "go", "observation": "You win."}], "kinds": [0], "end": "answer"}
+
+
+@pytest.mark.parametrize("value", [False, 0, 0.0, -0.0, "false", "False", " FALSE ", "no", "No", "n", "f", "0", "0.0"])
+@pytest.mark.parametrize(("row", "field"), [(TRACE, "correct"), (TRACE, "calc_ok"), (CHAT, "correct"), (ANSWERED, "correct")])
+def test_what_says_no_is_left_out(tmp_path, row, field, value) -> None:
+    found, dropped = all_of(write(tmp_path / "a.jsonl", row | {field: value}))
+    if row is CHAT:
+        assert [expert.reward for expert in found] == [0.0]
+    else:
+        assert (found, dropped.total()) == ([], 1) and next(iter(dropped)).startswith(f"{field} is false")
+
+
+@pytest.mark.parametrize("row", [TRACE, CHAT, ANSWERED])
+def test_what_says_yes_or_nothing_is_taken(tmp_path, row) -> None:
+    values = [True, 1, 1.0, "true", "True", "yes", "1", None]
+    found, dropped = all_of(write(tmp_path / "a.jsonl", *(row | {"correct": value} for value in values)))
+    assert ([one.reward for one in found], dropped) == ([1.0] * len(values), {})
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.5, 2, "", "maybe", "null", [], [False], {}])
+@pytest.mark.parametrize(("row", "field"), [(TRACE, "correct"), (TRACE, "calc_ok"), (CHAT, "correct"), (ANSWERED, "correct")])
+def test_what_says_neither_is_named(tmp_path, row, field, value) -> None:
+    with pytest.raises(ValueError, match=rf"line 2: field '{field}' must be true or false, got {re.escape(repr(value))}; "):
+        all_of(write(tmp_path / "a.jsonl", row, row | {field: value}))
+
+
+def test_a_set_that_is_not_named_leaves_nothing_out(tmp_path) -> None:
+    values = [None, False, 0, "", "false", "no", float("nan"), [], "hotpotqa", True, ["2wiki"]]
+    found, dropped = all_of(write(tmp_path / "a.jsonl", *(TRACE | {"in_arpo_eval": value} for value in values)))
+    assert (len(found), dropped.total()) == (8, 3)
+
+
 def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
     rows = [TRACE, {**TRACE, "correct": False}, {**TRACE, "calc_ok": False}, {**TRACE, "in_arpo_eval": "2wiki"}]
     found, dropped = all_of(write(tmp_path / "a.jsonl", *rows, {**TRACE, "segments": []}))
@@ -140,6 +169,10 @@ def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
         (
             [{"text": "a"}],
             r"a\.jsonl, line 1: fields \['text'\] belong to no known format \(transcripts: kinds and steps; traces: segments;",
+        ),
+        (
+            [{"question": "q", "steps": ["x"], "id": "1"}, {"question": "q", "id": "2"}],
+            r"line 2: field 'segments'.* or 'steps' a list",
         ),
         ([TRACE, {**TRACE, "question": 3}], r"a\.jsonl, line 2: field 'question' must be a text"),
         ([{"key": KEY, "value": STEP, "reward": "high"}], r"line 1: field 'reward' must be a finite number, got 'high'"),
@@ -164,6 +197,14 @@ def test_a_wrong_line_is_named(tmp_path, rows, message) -> None:
         all_of(write(tmp_path / "a.jsonl", *rows))
 
 
+@pytest.mark.parametrize("row", [TRACE, CHAT, ANSWERED, {"key": KEY, "value": STEP}, row_of_trace(STORED)])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_byte_order_mark_is_no_part_of_a_line(tmp_path, row, name) -> None:
+    plain = write(tmp_path / "b.jsonl", row, row)
+    text = "".join(f"\ufeff{line}" for line in plain.read_text(encoding="utf-8").splitlines(keepends=True))
+    assert all_of(write(tmp_path / name, "\ufeff", text.removesuffix("\n"))) == all_of(plain)
+
+
 def test_a_format_that_nobody_knows(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"format must be one of \('auto', 'traces', .*, got 'parquet'"):
         all_of(write(tmp_path / "a.jsonl", TRACE), "parquet")
@@ -184,9 +225,10 @@ def test_in_a_dialogue_the_user_is_the_environment(tmp_path) -> None:
     assert expert.steps == ("go north\n<result>\nA locked door.\n</result>\n", "open it")
 
 
-def test_steps_of_a_game_need_no_answer(tmp_path) -> None:
+@pytest.mark.parametrize("more", [{}, {"gold": None, "segments": None}])
+def test_steps_of_a_game_need_no_answer(tmp_path, more) -> None:
     row = {"id": "1", "question": "You are in the hall.", "steps": ["go north\n<result>\nYou win.\n</result>\n"]}
-    ((expert,), _) = all_of(write(tmp_path / "a.jsonl", row))
+    ((expert,), _) = all_of(write(tmp_path / "a.jsonl", row | more))
     assert (expert.question.answer, expert.steps) == ("", tuple(row["steps"]))
 
 

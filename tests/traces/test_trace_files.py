@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,15 @@ def test_steps_that_are_in_the_protocol_already_stay_as_they_are(tmp_path):
     (found,) = read_trace_file(write(tmp_path / "t.jsonl", [row]))
     assert found.steps == steps
     assert detect(tmp_path / "t.jsonl") == "traces"
+
+
+def test_a_job_says_what_of_its_file_is_left_out(tmp_path, caplog):
+    path = write(tmp_path / "t.jsonl", [ROW, ROW | {"correct": 0}, ROW | {"segments": SEGMENTS[:2]}])
+    assert len(list(read_trace_file(path))) == 1
+    assert "t.jsonl: left out: 1 (correct is false), 1 (a call without a result), 1 (no step)" in caplog.text
+    caplog.clear()
+    assert len(list(read_trace_file(write(path, [ROW])))) == 1
+    assert caplog.text == ""
 
 
 def test_a_call_without_result_is_no_step():
@@ -123,6 +134,18 @@ def test_real_files(shared_data, name, rows):
     for expert in found:
         assert all(step.endswith("\n</result>\n") for step in expert.steps[:-1])
     assert sum(expert.steps[-1].endswith("}</answer>") for expert in found) > 0.99 * rows
+
+
+def test_parallel_calls_of_real_traces_have_their_own_results(shared_data):
+    dropped = Counter()
+    found = list(read_trace_file(shared_data / "traces" / "verifiers_wiki_search.jsonl.gz", dropped))
+    steps = [step for expert in found for step in expert.steps]
+    calls = [step for step in steps if step.endswith("</result>\n")]
+    assert len(calls) > 2000 and all(
+        re.match(r"(<think>.*</think>)?<(\w+)>.*</\2>\n<result>", step, re.DOTALL) for step in calls
+    )
+    assert not any(re.search(r"</\w+><\w+_\w+>", step) for step in calls)  # two calls in one step
+    assert dropped["a result without a call"] == 0 < dropped["a call without a result"]
 
 
 def test_a_real_gsm8k_trace(shared_data):

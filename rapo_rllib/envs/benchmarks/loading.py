@@ -13,7 +13,7 @@ from typing import Any
 
 from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark
 from rapo_rllib.envs.dataset_files import read_rows
-from rapo_rllib.envs.dataset_rows import field_value, question_from_row
+from rapo_rllib.envs.dataset_rows import accepted, field_value, question_from_row
 from rapo_rllib.protocol.steps import last_box
 from rapo_rllib.types import Question
 
@@ -90,9 +90,8 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
     if benchmark.encrypted:
         row = decrypted_row(row, fields, where)
     # a local copy may have other field names, which are then found as in any file of questions
-    text_field, answer_field = (name if field_value(row, name) is not None else None for name in fields)
-    further = row.get(benchmark.aliases_field)
-    if further is not None:
+    text_field, answer_field = (name if accepted(field_value(row, name)) else None for name in fields)
+    if accepted(further := row.get(benchmark.aliases_field)):
         row = {**row, "aliases": further}
     question = question_from_row(row, where, id, text_field, answer_field)
     if benchmark.boxed and answer_field is not None:
