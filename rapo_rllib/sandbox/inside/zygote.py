@@ -103,7 +103,10 @@ class Zygote:
                 child.kill("scratch")
 
     def _open(self) -> None:
-        message, fds, *_ = socket.recv_fds(self.control, 4096, 3, socket.MSG_DONTWAIT)
+        try:
+            message, fds, *_ = socket.recv_fds(self.control, 4096, 3, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         if not message:
             self.forget(self.control.fileno())
             self.control.close()
@@ -118,7 +121,7 @@ class Zygote:
         folder = os.path.join(self.folder, str(self._num_children)) if self.folder else ""
         try:
             self._fork(Limits(*order["limits"]), order["seed"], lifeline, fds[1], fds[2], folder)
-        except OSError as error:  # no more processes, descriptors, disk
+        except Exception as error:  # no more processes, descriptors, memory, disk: this call's trouble, and no other's
             if self.orders is not None:
                 self.orders.give("remove", self._num_children)
             say(lifeline, {"failed": str(error)})
@@ -136,7 +139,7 @@ class Zygote:
         base_bytes, parent = address_space(self.statm), os.getpid()
         try:
             pid = os.fork()
-        except OSError:
+        except BaseException:
             os.close(status_in)
             raise
         else:
@@ -151,7 +154,7 @@ class Zygote:
             os.close(status_out)
         try:
             child = Child(self, pid, lifeline, status_in, limits, self._num_children)
-        except OSError:  # no descriptors are left to watch it by
+        except BaseException:  # no descriptors are left to watch it by
             self.forget(lifeline.fileno())
             self.forget(status_in)
             os.close(status_in)
