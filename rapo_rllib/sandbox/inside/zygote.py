@@ -26,6 +26,9 @@ from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, address_space, die_with_p
 from .warden import WATCH_S, Orders
 
 
+_LONGEST_S = 3600.0  # of waiting: what a limit says may be more than the kernel takes
+
+
 class Zygote:
     """The process that listens, forks and watches.
 
@@ -93,7 +96,7 @@ class Zygote:
         times = [due for child in self.children if (due := child.due()) is not None]
         if self.orders is not None and self.orders.waiting:
             times.append(time.monotonic() + WATCH_S)
-        return max(min(times) - time.monotonic(), 0.0) if times else None
+        return min(max(min(times) - time.monotonic(), 0.0), _LONGEST_S) if times else None
 
     def _on_over(self) -> None:
         """A child holds too much."""
