@@ -24,7 +24,7 @@ from rapo_rllib.errors import EnvError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
-from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, reset_env, step_env, truncate_env
+from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, overdue_s, reset_env, step_env, truncate_env
 from rapo_rllib.settings import RolloutSettings
 from rapo_rllib.types import Question
 
@@ -148,10 +148,9 @@ class EndpointAgent:
         found = []
         limit = self._settings.step_timeout_s
         for future, episode in list(self._running.items()):
-            started = episode.env_started
             if future.done():
                 found.append((self._running.pop(future), future.result()))
-            elif started is not None and time.monotonic() - started > limit:
+            elif overdue_s(episode, limit):
                 self._threads.abandon(future)
                 episode.env = None  # still in use by a thread that may never return
                 error = f"the environment has not returned in time (step_timeout_s = {limit})"

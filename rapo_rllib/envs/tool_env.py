@@ -7,6 +7,7 @@ An environment is used for many episodes, one at a time, and holds nothing betwe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
     env_steps: int | None = None  # that the training has sampled; the rollout says so. None: schedules of the reward have ended
+    extra_s = 0.0  # that the present step may take beyond one call: calls that have ended, and what a branch does again
     turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -96,7 +98,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.end_sessions()
         question = (options or {}).get("question") or self._random_question()
-        self._question, self._num_calls, self._steps, self._turn = question, 0, [], -1
+        self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
         return question.text, {}
 
     def _random_question(self) -> Question:
@@ -118,7 +120,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
         turn = self._read(action)
-        self._turn += 1
+        self._turn, self.extra_s = self._turn + 1, 0.0
         if not turn.calls:
             predicted = None if turn.answer is None else boxed_answer(turn.answer)
             reward, info = self._outcome(predicted, EpisodeStep(str(action), turn=self._turn), answer_text=turn.content)
@@ -157,7 +159,10 @@ class ToolEnv(gymnasium.Env[str, str]):
         else:
             text = input_of(tool.schema, call.arguments)
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session(self._shared))
-        return tool.tag, session.run(text)
+        self.extra_s, started = self.extra_s + session.extra_s, time.monotonic()
+        result = session.run(text)
+        self.extra_s += time.monotonic() - started
+        return tool.tag, result
 
     def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
         """The info of a step with calls: of several, their names, the first error and the time of all."""

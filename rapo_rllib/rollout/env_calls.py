@@ -89,8 +89,7 @@ class EnvPool:
         if env is not None and borrower.env_failed:
             # on a thread of its own: what is broken may hang, too
             threading.Thread(target=_let_go, args=(env, close_failed), daemon=True, name="rapo-env-close").start()
-        elif env is not None:
-            getattr(env.unwrapped, "end_sessions", lambda: None)()  # the episode may have been cut short
+        elif env is not None and _let_go(env, close=False):  # the episode may have been cut short
             with self._lock:
                 self._idle.append(env)
 
@@ -102,13 +101,16 @@ class EnvPool:
             self._idle.clear()
 
 
-def _let_go(env: Any, close: bool) -> None:
+def _let_go(env: Any, close: bool) -> bool:
+    """End its sessions; returns whether it let them end. What one environment raises here is not to end the others' run."""
     try:
         getattr(env.unwrapped, "end_sessions", lambda: None)()
         if close:
             env.close()
-    except Exception as error:
-        logger.warning("an environment that failed could not be closed: %r", error)
+    except (Exception, SystemExit) as error:
+        logger.warning("an environment could not be closed, and is used no more: %r", error)
+        return False
+    return True
 
 
 def check_copies(env: Any) -> None:
@@ -176,6 +178,18 @@ def _readable(observation: Any) -> str:
     return str(observation).encode("utf-8", "replace").decode()
 
 
+def overdue_s(borrower: Borrower, timeout_s: float) -> float:
+    """Seconds that a call has taken; 0: none runs, or it has time left.
+
+    An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not for all of a turn.
+    """
+    started, env = borrower.env_started, borrower.env
+    if started is None:
+        return 0.0
+    age = time.monotonic() - started
+    return age if age > timeout_s + getattr(getattr(env, "unwrapped", None), "extra_s", 0.0) else 0.0
+
+
 class EnvCalls:
     """The calls that coroutines await; one that does not return within ``timeout_s`` ends as ``EnvError``."""
 
@@ -196,9 +210,8 @@ class EnvCalls:
     def end_overdue(self) -> None:
         """Let go of calls that have not returned in time."""
         for future, (name, borrower) in self._under_way.items():
-            started, limit = borrower.env_started, self._timeout_s
-            if started is not None and (age := time.monotonic() - started) > limit:
-                message = f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {limit})"
+            if age := overdue_s(borrower, self._timeout_s):
+                message = f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {self._timeout_s})"
                 self._abandon(future, borrower, EnvError(message))
 
     def _abandon(self, future: Future[Any], borrower: Borrower, error: EnvError | None = None) -> None:

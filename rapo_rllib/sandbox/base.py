@@ -47,15 +47,17 @@ class SandboxResult:
 class SandboxProcess(Protocol):
     """A process that keeps its variables from call to call. Calls come one at a time."""
 
-    def run(self, code: str) -> SandboxResult:
-        """Run code after the earlier calls. After the outcomes :data:`ENDED` the process is gone.
+    def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
+        """Run code after the earlier calls, within ``timeout_s``, if given, instead of the process's own limit.
+
+        After the outcomes :data:`ENDED` the process is gone.
 
         Raises:
             LostProcess: it is gone for another reason; its variables are lost.
         """
 
     def close(self) -> None:
-        """End the process; may be called twice."""
+        """End the process, and the call that is under way; may be called twice."""
 
 
 class Sandbox(Protocol):

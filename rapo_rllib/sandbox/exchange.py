@@ -30,7 +30,12 @@ class Pipes:
 def make_pipes() -> tuple[Pipes, tuple[int, int]]:
     """This side's ends, and the other side's (request, output)."""
     request_in, request_out = os.pipe()
-    output_in, output_out = os.pipe()
+    try:
+        output_in, output_out = os.pipe()
+    except OSError:
+        os.close(request_in)
+        os.close(request_out)
+        raise
     os.set_blocking(request_out, False)
     os.set_blocking(output_in, False)
     return Pipes(request_out, output_in), (request_in, output_out)

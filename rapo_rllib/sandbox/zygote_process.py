@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from rapo_rllib.sandbox.programs import start
 START_S = 60.0  # of a zygote that reads its packages from a cold disk
 SEND_S = 15.0  # for a request to be taken
 _END_S = 5.0  # for the monitor to clear up
+_GONE_MS = 500  # between the ends of its sockets
 
 
 class ZygoteProcess:
@@ -70,6 +72,15 @@ class ZygoteProcess:
         if not ready:
             said = self.stop() or f"no answer within {START_S:g} s"
             raise ToolError(f"python tool: its sandbox did not start: {said}")
+
+    def is_gone(self) -> bool:
+        """Whether it has ended, or ends now; one that lives is given a moment, for it closes one socket after another."""
+        try:
+            ends = select.poll()
+            ends.register(self.control, 0)  # its end is reported always
+            return bool(ends.poll(_GONE_MS))
+        except ValueError:  # it was stopped
+            return True
 
     def stop(self) -> str:
         """End it and all its children; nothing in a process that was forked from the owner.

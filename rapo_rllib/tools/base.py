@@ -76,6 +76,15 @@ class ToolSession(Protocol):
 
 
 @runtime_checkable
+class RunsAgain(Protocol):
+    """A session that first does again, at its next call, what the trajectory did that it branched off."""
+
+    @property
+    def extra_s(self) -> float:
+        """Seconds that its next call may take for that, beyond the tool's limit."""
+
+
+@runtime_checkable
 class KeepsState(Protocol):
     """A tool that gives every trajectory a session, opened at its first call."""
 

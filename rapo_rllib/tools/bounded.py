@@ -12,12 +12,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.turns import Schema
-from rapo_rllib.tools.base import KeepsState, SharesState, Tool, ToolLimits, ToolResult, ToolSession
+from rapo_rllib.tools.base import KeepsState, RunsAgain, SharesState, Tool, ToolLimits, ToolResult, ToolSession
 from rapo_rllib.tools.make import make_function_tool, make_tool
 from rapo_rllib.tools.schema import tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
@@ -29,6 +29,7 @@ _KINDS = {
     "function": ("function", "limits"),
     "mcp": ("mcp", "limits"),
 }  # of entries, and their keys
+_Lock: TypeAlias = "threading.Lock | threading.BoundedSemaphore"
 MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
 
 
@@ -64,35 +65,49 @@ class BoundedTool:
             return BoundedSession(self, self.tool.session_in({} if shared is None else shared))
         return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
 
-    def call(self, run: Callable[[str], ToolResult], input: str) -> ToolResult:
-        """Call ``run`` in a thread of its own. What it raises is raised here."""
-        started = time.monotonic()
+    def call(self, run: Callable[[str], ToolResult], input: str, turn: _Lock | None = None, extra_s: float = 0.0) -> ToolResult:
+        """Call ``run`` in a thread of its own. What it raises is raised here.
+
+        Args:
+            run: makes the call.
+            input: of it.
+            turn: held until it has ended, even if it is given up before.
+            extra_s: that it may take beyond the tool's limit.
+        """
+        started, limit = time.monotonic(), self.limits.timeout_s + extra_s
         with self._lock:
             if self._hung >= MAX_HUNG_CALLS:
                 raise ToolError(
                     f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s"
                 )
-        if self._slots is not None and not self._slots.acquire(timeout=self.limits.timeout_s):
-            return self._timed_out(started, "waited for its turn")
-        call = _Call(run, input, self._ended)
-        if not call.wait(self.limits.timeout_s):
+        held: list[_Lock] = []
+        try:
+            for lock in filter(None, (turn, self._slots)):
+                if not lock.acquire(timeout=max(started + limit - time.monotonic(), 0.0)):
+                    _release(held)
+                    return self._timed_out(started, "waited for its turn", limit)
+                held.append(lock)
+            call = _Call(run, input, partial(self._ended, held))
+        except RuntimeError:  # no thread can be started
+            _release(held)
+            raise
+        if not call.wait(limit):
             with self._lock:
                 given_up = call.give_up()
                 self._hung += given_up
             if given_up:
-                logger.warning("tool %s: no result within %g s on %.80r", self.name, self.limits.timeout_s, input)
-                return self._timed_out(started, "ran")
+                logger.warning("tool %s: no result within %g s on %.80r", self.name, limit, input)
+                return self._timed_out(started, "ran", limit)
         return self._bounded(call.result(), time.monotonic() - started)
 
-    def _ended(self, call: _Call) -> None:
-        if self._slots is not None:
-            self._slots.release()
+    def _ended(self, held: list[_Lock], call: _Call) -> None:
+        _release(held)
         with self._lock:
             call.ended = True
             self._hung -= call.given_up
 
-    def _timed_out(self, started: float, what: str) -> ToolResult:
-        text = f"TimeoutError: {self.name} {what} longer than {self.limits.timeout_s:g} s"
+    def _timed_out(self, started: float, what: str, limit: float) -> ToolResult:
+        text = f"TimeoutError: {self.name} {what} longer than {limit:g} s"
         return ToolResult(text, "timeout", time.monotonic() - started)
 
     def _bounded(self, result: ToolResult, seconds: float) -> ToolResult:
@@ -103,6 +118,11 @@ class BoundedTool:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BoundedTool:
         return self  # a trajectory that branches copies its environment; tools are shared
+
+
+def _release(held: list[_Lock]) -> None:
+    while held:
+        held.pop().release()
 
 
 class _Call:
@@ -140,15 +160,22 @@ class _Call:
 
 
 class BoundedSession:
-    """A tool in one trajectory; without a session of the tool's own, the shared tool."""
+    """A tool in one trajectory; without a session of the tool's own, the shared tool. A session has one call at a time."""
 
     def __init__(self, tool: BoundedTool, session: ToolSession | None) -> None:
-        self._tool, self._session = tool, session
+        self._tool, self._session, self._turn = tool, session, threading.Lock()
         self._closer = weakref.finalize(self, session.close) if session is not None else None
 
     def run(self, input: str) -> ToolResult:
         """One call, after the earlier ones of this trajectory."""
-        return self._tool.run(input) if self._session is None else self._tool.call(self._session.run, input)
+        if self._session is None:
+            return self._tool.run(input)
+        return self._tool.call(self._session.run, input, self._turn, self.extra_s)
+
+    @property
+    def extra_s(self) -> float:
+        """Seconds that the next call may take beyond the tool's limit."""
+        return self._session.extra_s if isinstance(self._session, RunsAgain) else 0.0
 
     def close(self) -> None:
         """The trajectory ended."""

@@ -141,6 +141,11 @@ class PythonToolSession:
     def __init__(self, tool: PythonTool, session: PythonSession) -> None:
         self._tool, self._session = tool, session
 
+    @property
+    def extra_s(self) -> float:
+        """As ``RunsAgain``."""
+        return self._session.extra_s
+
     def run(self, input: str) -> ToolResult:
         """Run the code after the earlier calls of this trajectory."""
         return self._tool.observe(input, self._session.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox import ENDED, LostProcess, Sandbox, SandboxLimits, SandboxProcess, SandboxResult
 
 LOST = "(the variables of earlier calls are lost)\n"
+_AGAIN = 2.0  # an input that ended within a call's limit may take so many times as long when it runs again: others do, too
 
 
 class PythonSession:
@@ -17,7 +19,8 @@ class PythonSession:
 
     A branch starts without a process. At its first call it runs the earlier inputs again, with the same random numbers (of
     ``random``, and of numpy where it is preloaded), which gives the same variables if the code depends on nothing else, such
-    as the clock.
+    as the clock. (A copy of the process would need a sandbox that lets code fork.) Each has a limit of its own; whoever waits
+    for the call is told by ``extra_s``.
 
     Args:
         sandbox: where processes come from.
@@ -33,7 +36,14 @@ class PythonSession:
         self._sandbox, self._limits, self._inputs = sandbox, limits, list(inputs)
         self._seed = secrets.randbits(32) if seed is None else seed
         self._process: SandboxProcess | None = None
+        self._behind = bool(self._inputs)  # no process has run them
         self._lost = lost
+        self._lock, self._closed = threading.Lock(), False
+
+    @property
+    def extra_s(self) -> float:
+        """Seconds that the next call may take beyond its own limit, for inputs that are run again."""
+        return _AGAIN * self._limits.timeout_s * len(self._inputs) if self._behind else 0.0
 
     def run(self, code: str) -> SandboxResult:
         """Run code after the earlier inputs; the first result after their variables were lost says so.
@@ -60,25 +70,47 @@ class PythonSession:
 
     def _live(self) -> SandboxProcess:
         """The process, in the state after all inputs."""
-        if self._process is None:
-            self._process = self._sandbox.open(self._limits, self._seed)
-            for code in list(self._inputs):
-                if self._process.run(code).outcome in ENDED:
-                    self._forget()
-                    return self._live()
-        return self._process
+        if self._behind and not self._caught_up(self._process or self._opened()):
+            self._forget()
+        return self._process or self._opened()
+
+    def _caught_up(self, process: SandboxProcess) -> bool:
+        limit = _AGAIN * self._limits.timeout_s
+        try:
+            if any(process.run(code, limit).outcome in ENDED for code in self._inputs):
+                return False
+        except BaseException:  # half of them have run
+            self._end()
+            raise
+        self._behind = False
+        return True
+
+    def _opened(self) -> SandboxProcess:
+        process = self._sandbox.open(self._limits, self._seed)
+        with self._lock:
+            if not self._closed:
+                self._process = process
+                return process
+        process.close()
+        raise ToolError("python tool: the trajectory has ended")
 
     def _forget(self) -> None:
-        self.close()
+        self._end()
         self._lost = self._lost or bool(self._inputs)
         self._inputs.clear()
+        self._behind = False
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     def fork(self) -> PythonSession:
         """A session that will have the same variables."""
         return PythonSession(self._sandbox, self._limits, self._inputs, self._seed, self._lost)
 
     def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        """End the process, for good; a call that was given up, and still runs, ends with it."""
+        self._closed = True
+        self._end()

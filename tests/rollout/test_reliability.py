@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.env_calls import Borrower, EnvPool
+from rapo_rllib.rollout.env_calls import Borrower, EnvPool, overdue_s
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
@@ -259,6 +261,42 @@ def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptur
         found = [re.match(pattern, message) for message in caplog.messages]
         assert sorted(match[1] for match in found if match) == ["0", "1", "2", "3"]
         assert loop.envs._idle and not any(env.hung for env in loop.envs._idle)  # nobody is lent what a thread still uses
+
+
+class Lent:
+    """One trajectory's environment, in a call that began so many seconds ago."""
+
+    question, stop, env_failed, tries, env_steps = TWO, (), False, 0, None
+
+    def __init__(self, env: ToolEnv, seconds: float) -> None:
+        self.env: Any = env
+        self.env_started: float | None = time.monotonic() - seconds
+
+
+def test_a_deadline_is_for_one_call_of_a_turn() -> None:
+    env = ToolEnv({"tools": ["python"], "protocol": {"format": "native"}})
+    env.reset(options={"question": TWO})
+    call = Call("python", {"code": "import time\ntime.sleep(0.2)"})
+    env.step(Turn.of("", calls=(call,) * 3, native=True))
+    assert env.extra_s >= 0.6
+    env.extra_s = 200.0
+    assert overdue_s(Lent(env, 250), 100) == 0.0
+    assert overdue_s(Lent(env, 350), 100) >= 350
+    env.step(Turn.of("", calls=(), native=True))
+    assert env.extra_s == 0.0
+
+
+def test_an_environment_that_cannot_let_go_is_lent_to_nobody_and_ends_no_run() -> None:
+    pool = EnvPool(ToolEnv, "answer")
+    for error in (OSError("no more threads"), SystemExit("no more")):
+        lent = Lent(ToolEnv(), 0)
+
+        def refuse(error: BaseException = error) -> None:
+            raise error
+
+        lent.env.end_sessions = refuse
+        pool.release(lent)
+    assert pool._idle == []
 
 
 def test_an_environment_that_never_starts(make_loop: MakeLoop) -> None:

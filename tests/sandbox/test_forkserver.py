@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox import SandboxLimits, forkserver
+from rapo_rllib.sandbox import LostProcess, SandboxLimits, forkserver
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force, probe
 from rapo_rllib.tools.python import PythonTool
@@ -84,6 +85,84 @@ def test_a_zygote_that_hangs_is_replaced(sandbox: ForkserverSandbox, monkeypatch
     parts(sandbox)[1].suspend()
     assert sandbox.run("1", SHORT).outcome == "timeout"
     monkeypatch.undo()
+    assert ask(sandbox, "2") == "2"
+
+
+@pytest.mark.timeout(600)
+def test_floods_end_nothing_of_their_neighbours(sandbox: ForkserverSandbox) -> None:
+    """Each is given up while it is about to end, or has ended, or goes on."""
+    few, floods = SandboxLimits(timeout_s=60, max_output_bytes=8000), [1, 2, 100, 10**9]
+    sessions = [sandbox.open(LIMITS, 1) for _ in range(3)]
+    for number, session in enumerate(sessions):
+        session.run(f"x = {number}")
+    zygote = sandbox._running[0]
+
+    def flood(number: int) -> str:
+        code = f"for _ in range({floods[number % len(floods)]}): print('x' * 9000)"
+        session = sandbox.open(few, 1)
+        outcome = (session if number % 2 else sandbox).run(code, *([] if number % 2 else [few])).outcome
+        session.close()
+        return outcome
+
+    with ThreadPoolExecutor(8) as pool:
+        flooded = [pool.submit(flood, number) for number in range(80)]
+        answers = pool.map(lambda number: ask(sandbox, f"{number} + 1"), range(80))
+        assert list(answers) == [str(number + 1) for number in range(80)]
+        assert {future.result() for future in flooded} == {"output"}
+    assert [session.run("x").output for session in sessions] == [b"0\n", b"1\n", b"2\n"]
+    assert sandbox._running == [zygote]
+    for session in sessions:
+        session.close()
+
+
+def test_a_process_that_is_lost_alone_leaves_the_others(sandbox: ForkserverSandbox) -> None:
+    session = sandbox.open(LIMITS, 1)
+    session.run("x = 5")
+    zygote, process = sandbox._running[0], parts(sandbox)[1]
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds(), most))  # no descriptor for another one
+    with pytest.raises(ToolError, match="python tool: its sandbox "):
+        sandbox.run("1", LIMITS)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+    assert ask(sandbox, "2") == "2"
+    assert session.run("x").output == b"5\n"
+    assert sandbox._running == [zygote]
+    session.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_call_ends_when_its_process_is_closed(sandbox: ForkserverSandbox) -> None:
+    """Its descriptors are closed when nobody reads from them: their numbers may be another trajectory's at once."""
+    files = len(os.listdir("/proc/self/fd"))
+    session, neighbour = (sandbox.open(SandboxLimits(timeout_s=3000), 1) for _ in range(2))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(session.run, "print(1, flush=True)\nwhile True: pass")
+        soon(lambda: session._busy.locked())
+        session.close()
+        with pytest.raises(LostProcess):
+            running.result()
+    assert neighbour.run("2").output == b"2\n"
+    with pytest.raises(LostProcess):
+        session.run("3")
+    neighbour.close()
+    sandbox.close()
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_a_supervisor_without_descriptors_says_so_and_leaks_none(sandbox: ForkserverSandbox) -> None:
+    ask(sandbox, "1")
+    files, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    for room in range(6):  # a process has six descriptors here at first
+        free = [os.dup(0) for _ in range(room + 1)]
+        for number in free:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1], limits[1]))
+        try:
+            with pytest.raises(ToolError, match="no way to its sandbox: .*Too many open files"):
+                sandbox.open(LIMITS, 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert len(os.listdir("/proc/self/fd")) == files
     assert ask(sandbox, "2") == "2"
 
 

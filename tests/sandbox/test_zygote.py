@@ -171,19 +171,66 @@ def test_no_handler_waits(world: World) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_hangs_up_before_all_is_read_ends_that_child_alone(world: World) -> None:
+    neighbour, flood = world.start(one_call=False), world.start(one_call=False)
+    neighbour.ask(b"x = 6")
+    world.rounds(neighbour)
+    flood.ask(b"print('x' * 9000)")
+    while not select.select([flood.lifeline], [], [], 0)[0]:
+        world.round()
+    flood.close()  # to the zygote this is no end but an error: its word was not read
+    while len(world.zygote.children) > 1:
+        world.round()
+    neighbour.ask(b"x * 7")
+    assert [json.loads(said) for said in world.rounds(neighbour)] == [{"status": 0}]
+    assert os.read(neighbour.pipes.output, 99) == b"42\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("message", [b"{", b"\xff\xfe", b"[]", b'{"timeout_s": null}', b'{"timeout_s": ' + bytes(9000)])
+def test_a_message_that_makes_no_sense_ends_its_child_alone(world: World, message: bytes) -> None:
+    neighbour, other = world.start(one_call=False), world.start(one_call=False)
+    neighbour.ask(b"x = 6")
+    world.rounds(neighbour)
+    other.lifeline.send(message)
+    (told,) = [json.loads(said) for said in world.rounds(other)]
+    assert told["ended"] == -9 and told["cause"].startswith("failed: ")
+    neighbour.ask(b"x * 7")
+    assert [json.loads(said) for said in world.rounds(neighbour)] == [{"status": 0}]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seconds", [b"Infinity", b"1e300"])
+def test_a_limit_that_no_clock_has_ends_nothing(world: World, seconds: bytes) -> None:
+    caller, neighbour = world.start(), world.start()
+    caller.lifeline.send(b'{"timeout_s": ' + seconds + b"}")
+    neighbour.ask(b"6 * 7")
+    assert [json.loads(said) for said in world.rounds(neighbour)] == [{"status": 0}]
+
+
+def test_a_folder_that_cannot_be_opened_costs_no_descriptor() -> None:
+    jail, before = Jail(("landlock",), ()), len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(FileNotFoundError):
+            jail.expect("/no/such/folder")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), MemoryError("no memory")])
+def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
 
     def refuse() -> int:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise error
 
     monkeypatch.setattr(os, "fork", refuse)
     told, gone = world.call(b"1"), world.call(b"1")
     gone.lifeline.close()  # nobody hears why
     for _ in range(2):
         world.handle([(world.zygote.control.fileno(), IN)])
-    assert "temporarily unavailable" in json.loads(told.lifeline.recv(4096))["failed"]
+    assert str(error) in json.loads(told.lifeline.recv(4096))["failed"]
     for caller in (told, gone):
         caller.close()
     assert len(os.listdir("/proc/self/fd")) <= before

@@ -29,6 +29,10 @@ CALLS = [
     ("open('f', 'w').write('x')", LIMITS, {"ok"}),
     ("import os\nos.close(4)\nos._exit(0)", LIMITS, {"exit"}),
     ("print('x' * 9999)\nwhile True: pass", LIMITS, {"output"}),
+    ("for _ in range(100): print('x' * 9000)", LIMITS, {"output"}),  # it may end just when it is given up
+    ("import os\nos.write(4, bytes(60000))\nprint('x' * 9000)", LIMITS, {"ok", "output"}),
+    ("print('\\ud800' * 3)", LIMITS, {"exception"}),
+    ("x = bytearray(2**40)", LIMITS, {"memory"}),
     ("while True: pass", SHORT, {"timeout"}),
 ]
 

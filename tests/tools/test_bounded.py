@@ -11,7 +11,7 @@ import pytest
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools import ToolLimits, ToolResult, shared_tools
-from rapo_rllib.tools.bounded import MAX_HUNG_CALLS, BoundedTool
+from rapo_rllib.tools.bounded import MAX_HUNG_CALLS, BoundedSession, BoundedTool
 
 
 class Counts:
@@ -122,6 +122,58 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
     deadline = time.monotonic() + 60
     while tool.run("x").text != "through":  # the hung call came back, and its slot with it
         assert time.monotonic() < deadline
+
+
+class Slow:
+    """One trajectory's calls, each of which waits until the gate is opened; a branch says that it will take longer."""
+
+    def __init__(self, gate: Gate, extra_s: float = 0.0) -> None:
+        self.gate, self.extra_s = gate, extra_s
+
+    def run(self, input: str) -> ToolResult:
+        return self.gate.run(input)
+
+    def close(self) -> None:
+        self.gate.open.set()
+
+    def fork(self) -> "Slow":
+        return Slow(self.gate, extra_s=60.0)
+
+
+def test_a_session_has_one_call_at_a_time_also_if_the_last_was_given_up() -> None:
+    gate = Gate()
+    session = BoundedSession(BoundedTool(gate, ToolLimits(timeout_s=0.2)), Slow(gate))
+    assert session.run("x").text == "TimeoutError: gate ran longer than 0.2 s"
+    assert session.run("y").text == "TimeoutError: gate waited for its turn longer than 0.2 s"
+    gate.open.set()
+    deadline = time.monotonic() + 60
+    while session.run("y").text != "through":
+        assert time.monotonic() < deadline
+    assert gate.most == 1
+
+
+def test_a_branch_that_does_things_again_has_the_time_for_it() -> None:
+    gate = Gate()
+    branch = copy.deepcopy(BoundedSession(BoundedTool(gate), Slow(gate)))
+    threading.Timer(1.0, gate.open.set).start()  # the tool's limit is 0.1 s
+    assert branch.run("x").text == "through"
+
+
+def test_a_call_whose_thread_cannot_start_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    gate.open.set()
+    tool = BoundedTool(gate, ToolLimits(timeout_s=60, max_concurrent=1))
+    session = BoundedSession(tool, Slow(gate))
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for run in (tool.run, session.run):
+            with pytest.raises(RuntimeError):
+                run("x")
+    assert tool.run("x").text == session.run("x").text == "through"
 
 
 def test_calls_at_a_time() -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.errors import ToolError
+from rapo_rllib.sandbox import SandboxResult
+from rapo_rllib.sandbox.forkserver import ForkedProcess
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tools
 from rapo_rllib.tools.python import PythonTool
 from rapo_rllib.types import Question
@@ -65,6 +71,53 @@ def test_a_branch_has_the_variables_and_goes_its_own_way(session: BoundedSession
     branch.close()
 
 
+def test_a_branch_has_time_to_run_the_earlier_inputs_again() -> None:
+    """They take longer than one call may, together; each had been within its limit."""
+    tool = shared_tools({"name": "python", "options": {"keep_state": True, "timeout_s": 60}, "limits": {"timeout_s": 4}})[0]
+    session = tool.session()
+    codes = ["import time", *[f"time.sleep(1)\nx = {number}" for number in range(5)]]
+    assert texts(session, *codes) == ["(no output)"] * 6
+    branch = copy.deepcopy(session)
+    assert (session.extra_s, branch.extra_s) == (0.0, 2 * 60 * 6)
+    assert branch.run("x").text == "4"
+    assert branch.extra_s == 0.0
+    session.close(), branch.close()
+
+
+def test_a_branch_that_failed_half_way_runs_all_again(session: BoundedSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts(session, "x = [1]", "x.append(2)")
+    branch, run, calls = copy.deepcopy(session), ForkedProcess.run, itertools.count(1)
+
+    def refused_once(process: ForkedProcess, *arguments: Any) -> SandboxResult:
+        if next(calls) == 2:
+            raise ToolError("python tool: no more processes")
+        return run(process, *arguments)
+
+    monkeypatch.setattr(ForkedProcess, "run", refused_once)
+    with pytest.raises(ToolError, match="no more processes"):
+        branch.run("x")
+    assert branch.run("x").text == "[1, 2]"
+    branch.close()
+
+
+def test_a_call_that_was_given_up_is_not_met_by_the_next_and_ends_with_its_trajectory() -> None:
+    tool = shared_tools({"name": "python", "options": {"keep_state": True, "timeout_s": 600}, "limits": {"timeout_s": 1}})[0]
+    session = tool.session()
+    deadline = time.monotonic() + 60
+    while session.run("import time\ny = 7").error:  # a sandbox that starts
+        assert time.monotonic() < deadline
+    assert session.run("time.sleep(2)\nx = 5").error == "timeout"
+    while (result := session.run("x")).error == "timeout":
+        assert time.monotonic() < deadline
+    assert result.text == "5"
+    assert session.run("time.sleep(500)").error == "timeout"
+    assert tool._hung == 1
+    session.close()
+    while tool._hung:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_branch_of_a_lost_session(session: BoundedSession) -> None:
     texts(session, "x = 4", "while True: pass")
     assert texts(copy.deepcopy(session), "3", "3") == [f"{LOST}\n3", "3"]
@@ -95,5 +148,6 @@ def test_in_an_environment() -> None:
         env.step("<python>x = 4</python>")
         branch = copy.deepcopy(env)
         assert env.step("<python>x</python>")[0] == branch.step("<python>x</python>")[0] == "4"
+        assert env.extra_s < 2 * 5 * 2 <= branch.extra_s  # whoever waits for the step is told
         branch.close()
     env.close()

@@ -9,10 +9,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from .jail import Jail, Limits
-from .warden import WATCH_S, Orders
+from .warden import WATCH_S, Orders, heard
 
 LOCKED = 0xFE  # a child's first byte, before it reads any code
 _CPU_CLOCK = 2  # of clock ids made from process ids: the scheduler's own count
@@ -45,15 +46,24 @@ class Child:
         self._timeout_s = 0.0  # of the present call
         self._num_calls = 0
         self._watch_at: float | None = None  # when the warden is told of the present call
-        zygote.watch(lifeline.fileno(), self._on_message)
-        zygote.watch(status, self._on_status)
-        zygote.watch(self._pidfd, self._on_end)
+        try:
+            for fd, handler in (lifeline.fileno(), self._on_message), (status, self._on_status), (self._pidfd, self._on_end):
+                zygote.watch(fd, partial(self._alone, handler))
+        except OSError:
+            os.close(self._pidfd)
+            raise
+
+    def _alone(self, handler: Callable[[], None]) -> None:
+        """Whatever goes wrong with a child ends that child, and its supervisor is told; never the zygote, and so the others."""
+        try:
+            handler()
+        except Exception as error:
+            self.kill(f"failed: {error!r}")
 
     def _on_message(self) -> None:
         """The supervisor begins a call, or is done with the child."""
-        try:
-            message = self._lifeline.recv(4096, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        message = heard(self._lifeline)
+        if message is None:
             return
         if not message:
             self._zygote.forget(self._lifeline.fileno())

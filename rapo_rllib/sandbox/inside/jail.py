@@ -74,11 +74,12 @@ class Jail:
         if self._ruleset is not None:
             os.close(self._ruleset.fd)
             self._ruleset = None
-        ruleset = landlock.Ruleset()
         folder = os.open(scratch, os.O_PATH)
-        ruleset.allow([*self._rules, ruleset.rule(folder, landlock.SCRATCH)])
-        os.close(folder)
-        self._ruleset = ruleset
+        try:
+            self._ruleset = landlock.Ruleset()
+            self._ruleset.allow([*self._rules, self._ruleset.rule(folder, landlock.SCRATCH)])
+        finally:
+            os.close(folder)
 
     def lock(self, limits: Limits, scratch: str, base_bytes: int) -> None:
         """Lock the present process in, for good.

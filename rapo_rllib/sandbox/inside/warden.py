@@ -55,13 +55,7 @@ class Warden:
             self._remove()
 
     def _hear(self) -> None:
-        while True:
-            try:
-                message = self.link.recv(4096, socket.MSG_DONTWAIT)
-            except (BlockingIOError, ConnectionResetError):
-                return
-            if not message:
-                return
+        while message := heard(self.link):
             order = json.loads(message)
             self._watched.pop(order["number"], None)
             if order["do"] == "watch":
@@ -116,15 +110,25 @@ class Orders:
         while self.waiting:
             try:
                 self.link.send(self.waiting[0], socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            except OSError:  # there is no room, or no memory, now
                 return
             self.waiting.popleft()
 
     def over(self) -> int | None:
         """The number of a child that holds too much, if that was said."""
-        try:
-            message = self.link.recv(4096, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
+        message = heard(self.link)
         found: dict[str, int] = json.loads(message) if message else {}
         return found.get("over")
+
+
+def heard(link: socket.socket) -> bytes | None:
+    """The next message, without waiting: None if there is none, empty at the end.
+
+    The end is an error to a socket if the other side closed its own with something unread in it.
+    """
+    try:
+        return link.recv(4096, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        return b""

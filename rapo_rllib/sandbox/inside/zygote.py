@@ -26,6 +26,9 @@ from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, address_space, die_with_p
 from .warden import WATCH_S, Orders
 
 
+_LONGEST_S = 3600.0  # of waiting: what a limit says may be more than the kernel takes
+
+
 class Zygote:
     """The process that listens, forks and watches.
 
@@ -93,7 +96,7 @@ class Zygote:
         times = [due for child in self.children if (due := child.due()) is not None]
         if self.orders is not None and self.orders.waiting:
             times.append(time.monotonic() + WATCH_S)
-        return max(min(times) - time.monotonic(), 0.0) if times else None
+        return min(max(min(times) - time.monotonic(), 0.0), _LONGEST_S) if times else None
 
     def _on_over(self) -> None:
         """A child holds too much."""
@@ -103,7 +106,10 @@ class Zygote:
                 child.kill("scratch")
 
     def _open(self) -> None:
-        message, fds, *_ = socket.recv_fds(self.control, 4096, 3, socket.MSG_DONTWAIT)
+        try:
+            message, fds, *_ = socket.recv_fds(self.control, 4096, 3, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         if not message:
             self.forget(self.control.fileno())
             self.control.close()
@@ -118,7 +124,7 @@ class Zygote:
         folder = os.path.join(self.folder, str(self._num_children)) if self.folder else ""
         try:
             self._fork(Limits(*order["limits"]), order["seed"], lifeline, fds[1], fds[2], folder)
-        except OSError as error:  # no more processes, descriptors, disk
+        except Exception as error:  # no more processes, descriptors, memory, disk: this call's trouble, and no other's
             if self.orders is not None:
                 self.orders.give("remove", self._num_children)
             say(lifeline, {"failed": str(error)})
@@ -136,7 +142,7 @@ class Zygote:
         base_bytes, parent = address_space(self.statm), os.getpid()
         try:
             pid = os.fork()
-        except OSError:
+        except BaseException:
             os.close(status_in)
             raise
         else:
@@ -151,7 +157,7 @@ class Zygote:
             os.close(status_out)
         try:
             child = Child(self, pid, lifeline, status_in, limits, self._num_children)
-        except OSError:  # no descriptors are left to watch it by
+        except BaseException:  # no descriptors are left to watch it by
             self.forget(lifeline.fileno())
             self.forget(status_in)
             os.close(status_in)
