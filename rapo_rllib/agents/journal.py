@@ -23,12 +23,17 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.agents.lessons.evidence import TriedQuestion, told_apart
+from rapo_rllib.agents.lessons.evidence import TRIED, TriedQuestion, told_apart
+from rapo_rllib.services.json_files import parsed
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory
 
 _FORMAT = 1
 _END, _ATTEMPTS_END = "traces_bytes", "attempts_bytes"
+_LINE = {
+    **{"id": str, "rewards": [float], "ends": {str: int}, "errors": {str: int}},
+    **{"tokens": int, "kept": int, "steps": int, _END: int, f"{_ATTEMPTS_END}?": int},
+}
 
 
 @dataclass
@@ -157,14 +162,12 @@ class Journal:
             append_row(file, self._made_of)
             to_disk(file)
             return ends
-        try:
-            first, *questions = [json.loads(raw) for raw in lines]
-            self._check_made_of(first)
-            for line in questions:
-                self._count(line)
-            return {name: int(questions[-1].get(name, 0)) for name in ends} if questions else ends
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.progress_path} is damaged ({error!r}): move it away, and what it belongs to") from error
+        self._check_made_of(journal_line(lines[0], dict, self.progress_path))
+        for raw in lines[1:]:
+            line = journal_line(raw, _LINE, self.progress_path)
+            self._count(line)
+            ends = {name: line.get(name, 0) for name in ends}
+        return ends
 
     def _check_made_of(self, before: Mapping[str, Any]) -> None:
         different = [name for name in sorted({*before, *self._made_of}) if before.get(name) != self._made_of.get(name)]
@@ -224,10 +227,16 @@ class TriedQuestions:
         self._file.close()
 
     def _parsed(self, raw: bytes) -> TriedQuestion:
-        try:
-            return TriedQuestion.of(json.loads(raw))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{self._path} is damaged ({error!r}): move it away, and what it belongs to") from error
+        return TriedQuestion.of(journal_line(raw, TRIED, self._path))
+
+
+def journal_line(raw: bytes, shape: Any, path: Path) -> dict[str, Any]:
+    """Parse a line of a journal. Raises ``ValueError`` where it is damaged."""
+    try:
+        line: dict[str, Any] = parsed(raw, shape, str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}: move it away, and what it belongs to") from error
+    return line
 
 
 def _trace_row(expert: ExpertTrajectory) -> dict[str, Any]:

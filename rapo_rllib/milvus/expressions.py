@@ -16,7 +16,7 @@ def escaped(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Quote a text. Example: ``say "no"`` becomes ``"say \\"no\\""``."""
+    r"""Quote a text. Example: ``say "no"`` becomes ``"say \"no\""``."""
     return f'"{escaped(text)}"'
 
 

@@ -1,4 +1,4 @@
-"""Names are data: no id, source or question means anything in Milvus' language of expressions, on a Lite path and on a server."""
+"""Names are data: no id, source or question means anything in Milvus' expressions, on a Lite path and on a server."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ ODD = (
 )
 TRACES = [
     StepTrace("victim", "Who?", "", "the victim", 1.0, question_id="victim", source="victim"),
-    *(
-        StepTrace(odd, f"Who is {odd}?", odd, f"this is {odd}", 1.0, question_id=odd, step_index=3, source=odd)
-        for odd in ODD
-    ),
+    *(StepTrace(odd, f"Who is {odd}?", odd, f"this is {odd}", 1.0, question_id=odd, step_index=3, source=odd) for odd in ODD),
 ]
 LONG = [replace(trace, id=trace.id[:200] + "+", text=trace.text + "é" * 40_000) for trace in TRACES[:6]]
 

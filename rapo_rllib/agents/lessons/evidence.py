@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1024  # questions that are compared with all others at a time
 
+TRIED = {"id": str, "question": str, "attempts": [{"steps": [str], "reward": float, "right": bool}]}  # a line of a file
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -46,9 +48,9 @@ class TriedQuestion:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> TriedQuestion:
-        """From a line of a file. Raises ``KeyError`` or ``TypeError`` where it is none."""
+        """From a line of a file, of the shape ``TRIED``."""
         text = row["question"]
-        attempts = [Tried(text, tuple(one["steps"]), float(one["reward"]), bool(one["right"])) for one in row["attempts"]]
+        attempts = [Tried(text, tuple(one["steps"]), float(one["reward"]), one["right"]) for one in row["attempts"]]
         return cls(row["id"], text, tuple(attempts))
 
 

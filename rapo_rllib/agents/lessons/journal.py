@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rapo_rllib.agents.journal import append_row, to_disk, whole_lines
+from rapo_rllib.agents.journal import append_row, journal_line, to_disk, whole_lines
 from rapo_rllib.traces.exported import row_of_trace, trace_of_row
 from rapo_rllib.types import StepTrace
+
+_LINE = {"question_id": str, "number": int, "tokens": int, "rows": [dict]}
 
 
 class LessonJournal:
@@ -61,15 +62,9 @@ class LessonJournal:
     def _count(self, line: dict[str, Any]) -> None:
         if line["question_id"] not in self._finished:
             raise ValueError(f"{self.path} is of another build: move it away, and what it belongs to")
-        self.done.add((line["question_id"], int(line["number"])))
+        self.done.add((line["question_id"], line["number"]))
         self.tokens += line["tokens"]
         self.written += bool(line["rows"])
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
-        try:
-            line: dict[str, Any] = json.loads(raw)
-            if not {"question_id", "number", "tokens", "rows"} <= line.keys():
-                raise KeyError("question_id, number, tokens, rows")
-        except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError) as error:
-            raise ValueError(f"{self.path} is damaged ({error!r}): move it away, and what it belongs to") from error
-        return line
+        return journal_line(raw, _LINE, self.path)
