@@ -6,7 +6,24 @@ cost a single trajectory; it ends that trajectory with ``error`` and counts it. 
 these: it is an observation.
 """
 
+from __future__ import annotations
+
+import errno
+import os
 import re
+
+_REMEDIES = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk, or have its quota raised",
+    errno.EMFILE: "raise the number of file descriptors that a process may have (ulimit -n)",
+    errno.ENFILE: "raise the number of file descriptors of the machine (fs.file-max)",
+}
+
+
+def shortage(error: BaseException | str) -> str:
+    """Tell what to do where an error, by its number or its words, says that disk or descriptors ran out; empty: it does not."""
+    number = getattr(error, "errno", None)
+    return next((remedy for at, remedy in _REMEDIES.items() if at == number or os.strerror(at) in str(error)), "")
 
 
 def error_kind(message: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OffPolicyAgent
 from rapo_rllib.agents.journal import Journal, Totals
-from rapo_rllib.buffer.build import NOTE, build_lock, cut
+from rapo_rllib.buffer.build import NOTE, SHAPE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.embedding.local import BATCH_SIZE
 from rapo_rllib.errors import AgentError
@@ -133,7 +133,7 @@ def _traces(buffer: StepTraceBuffer, experts: Iterable[ExpertTrajectory]) -> Ite
 def _declare_complete(buffer: StepTraceBuffer, source: str) -> None:
     """Say that the buffer may be trained with; what it was first built from stays its origin."""
     buffer.fit_index()
-    before = buffer.note(NOTE) or {"traces": f"agent:{source}", "max_traces": None}
+    before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{source}", "max_traces": None}
     buffer.set_note(NOTE, {**before, "count": buffer.count()})
 
 

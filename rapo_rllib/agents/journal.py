@@ -22,11 +22,16 @@ from typing import IO, Any, Self
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.errors import error_kind
+from rapo_rllib.services.json_files import parsed
 from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory
 
 _FORMAT = 1
 _END = "traces_bytes"
+_LINE = {
+    **{"id": str, "rewards": [float], "ends": {str: int}, "errors": {str: int}},
+    **{"tokens": int, "kept": int, "steps": int, _END: int},
+}
 
 
 @dataclass
@@ -141,14 +146,13 @@ class Journal:
             _append(file, self._made_of)
             _to_disk(file)
             return 0
-        try:
-            first, *questions = [json.loads(raw) for raw in lines]
-            self._check_made_of(first)
-            for line in questions:
-                self._count(line)
-            return int(questions[-1][_END]) if questions else 0
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.progress_path} is damaged ({error!r}): move it away, and what it belongs to") from error
+        self._check_made_of(journal_line(lines[0], dict, self.progress_path))
+        end = 0
+        for raw in lines[1:]:
+            line = journal_line(raw, _LINE, self.progress_path)
+            self._count(line)
+            end = line[_END]
+        return end
 
     def _check_made_of(self, before: Mapping[str, Any]) -> None:
         different = [name for name in sorted({*before, *self._made_of}) if before.get(name) != self._made_of.get(name)]
@@ -175,6 +179,15 @@ class Journal:
             if file is not None:
                 file.close()
         self._traces = self._progress = None
+
+
+def journal_line(raw: bytes, shape: Any, path: Path) -> dict[str, Any]:
+    """Parse a line of a journal. Raises ``ValueError`` where it is damaged."""
+    try:
+        line: dict[str, Any] = parsed(raw, shape, str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}: move it away, and what it belongs to") from error
+    return line
 
 
 def _trace_row(expert: ExpertTrajectory) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_mode
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
+from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.types import ExpertTrajectory, Trajectory
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
 
 FACTS = "warm_start.json"
+_FACTS_SHAPE = {"num_trajectories": int, "loss_first": float, "loss_last": float}
 WARM_UP = 0.05  # share of the optimiser steps in which the learning rate rises
 SAY_S = 10.0  # between two lines of progress
 
@@ -59,7 +61,7 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
         progress: told what is done.
 
     Raises:
-        ValueError: there is nothing to imitate.
+        ValueError: there is nothing to imitate, or what was kept is damaged.
         NotFiniteError: a loss was not finite.
     """
     from filelock import FileLock
@@ -81,7 +83,10 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
             facts = _imitate(config, settings, worked, partial, progress)
             (partial / FACTS).write_text(json.dumps(facts, indent=1))
             partial.rename(folder)
-    facts = json.loads((folder / FACTS).read_text())
+    try:
+        facts = read_json(folder / FACTS, _FACTS_SHAPE)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"warm_start: {error}. Delete {folder}, and it is made again.") from error
     learned = (
         f"{facts['num_trajectories']} trajectories, from {facts['loss_first']:.3f} to {facts['loss_last']:.3f} nats a token"
     )

@@ -23,6 +23,7 @@ from rapo_rllib.milvus.lite.server import beside
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"
+SHAPE = {"traces": str | None, "max_traces": int | None, "count": int}  # of that note
 BUILD_TIMEOUT_S = 24 * 3600.0  # how long a second process waits for the one that builds
 
 
@@ -105,7 +106,7 @@ def _built(
     guard: LeakGuard | None,
 ) -> int:
     wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
-    built = buffer.note(NOTE) if buffer.exists() else None
+    built = buffer.note(NOTE, SHAPE) if buffer.exists() else None
     damaged = built is not None and traces is not None and buffer.missing() > 0
     if built is not None and _serves(buffer, built, wanted, traces is None) and not damaged:
         buffer.create()  # checks that embedder and level are the same

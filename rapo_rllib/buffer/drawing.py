@@ -22,7 +22,7 @@ from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.notes import Notes
-from rapo_rllib.milvus.snapshot.cache import CHECK_S, VERSION_NOTE
+from rapo_rllib.milvus.snapshot.cache import CHECK_S, VERSION, VERSION_NOTE
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
@@ -120,7 +120,7 @@ class Drawable:
         known, now = before if isinstance(before, ListedRows) else None, time.monotonic()
         if known is not None and now < self._next_check:
             return known
-        version = (self._notes.get(VERSION_NOTE) or {}).get("version", "")
+        version = (self._notes.get(VERSION_NOTE, VERSION) or {}).get("version", "")
         self._next_check = now + CHECK_S
         if known is not None and known.version == version:
             return known

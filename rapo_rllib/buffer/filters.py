@@ -11,11 +11,11 @@ Both say the same; a test holds them against each other. Questions are compared 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Protocol
 
 from rapo_rllib.buffer.parts import pieces
+from rapo_rllib.milvus.expressions import literal, one_of
 from rapo_rllib.settings import TraceFilter
 from rapo_rllib.types import HistoryQuery
 
@@ -33,25 +33,16 @@ def milvus_expression(chosen: TraceFilter, query: HistoryQuery, without: Set[str
     """
     parts = []
     if chosen.sources is not None:
-        parts.append(f"source in {_literals(chosen.sources)}")
+        parts.append(one_of("source", chosen.sources))
     if without:
-        parts.append(f"source not in {_literals(sorted(without))}")
+        parts.append(one_of("source", sorted(without), negated=True))
     if chosen.min_reward is not None:
         parts.append(f"reward >= {float(chosen.min_reward)!r}")
     if chosen.max_age is not None:
         parts.append(f"(weight_version < 0 or weight_version >= {query.weight_version - chosen.max_age})")
     if chosen.question != "any":
-        parts.append(f"question {'!=' if chosen.question == 'other' else '=='} {_literal(pieces(query.question)[0])}")
+        parts.append(f"question {'!=' if chosen.question == 'other' else '=='} {literal(pieces(query.question)[0])}")
     return " and ".join(parts)
-
-
-def _literals(texts: Iterable[str]) -> str:
-    return f"[{', '.join(map(_literal, texts))}]"
-
-
-def _literal(text: str) -> str:
-    """A string of Milvus' expression language, which escapes as JSON does."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 class Columns(Protocol):

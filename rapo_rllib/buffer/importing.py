@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.build import build_lock, cut
+from rapo_rllib.buffer.build import SHAPE, build_lock, cut
 from rapo_rllib.buffer.keys import looks_made, trace_id
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
 from rapo_rllib.buffer.shared_steps import SharedSteps
@@ -113,7 +113,8 @@ def import_traces(
         _check_unchanged(plan, report)
         buffer.fit_index()
         count = buffer.count()
-        buffer.set_note(BUILT, {"traces": BUILT_FROM, "max_traces": None, **(buffer.note(BUILT) or {}), "count": count})
+        before = buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None}
+        buffer.set_note(BUILT, {**before, "count": count})
         finish(buffer, plan.files)
         return written
 

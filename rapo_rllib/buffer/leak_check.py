@@ -6,7 +6,7 @@ from collections import Counter
 
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.snapshot.cache import VERSION_NOTE
+from rapo_rllib.milvus.snapshot.cache import VERSION, VERSION_NOTE
 
 NOTE = "leak_check"
 
@@ -25,7 +25,7 @@ def refuse_leaks(buffer: StepTraceBuffer, guard: LeakGuard) -> None:
     """
     if not len(guard):
         return
-    version = (buffer.note(VERSION_NOTE) or {}).get("version", "")
+    version = (buffer.note(VERSION_NOTE, VERSION) or {}).get("version", "")
     checked = {"questions": guard.fingerprint, "version": version}
     if buffer.note(NOTE) == checked:
         return

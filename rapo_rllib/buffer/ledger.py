@@ -55,4 +55,4 @@ class Ledger:
             )
 
     def _noted(self) -> int:
-        return int((self._notes.get(NOTE) or {}).get("count", 0))
+        return int((self._notes.get(NOTE, {"count": int}) or {}).get("count", 0))

@@ -14,9 +14,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.embedding.local import MIN_PROBE_COSINE, probe_cosine, stored_probe
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.services.json_files import parsed
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
+
+MADE_BY = "embedder"  # the note's name
+MAKER = {"name": str, "fingerprint": str, "pooling?": str, "tokenizer?": str | None, "level?": str, "probe?": [float]}
 
 
 def maker_of(embedder: Embedder) -> dict[str, Any]:
@@ -61,12 +66,20 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
         )
 
 
+def fingerprint_of(stored: dict[str, Any]) -> dict[str, Any]:
+    """Parse the fingerprint of a collection's maker. Raises ``RetrievalError`` where it is none."""
+    try:
+        return dict(parsed(stored["fingerprint"], dict, f"the fingerprint in the note {MADE_BY!r}"))
+    except ValueError as error:
+        raise RetrievalError(f"step_trace_buffer: {error}. Restore a copy, or drop the buffer and build it anew.") from error
+
+
 def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
     """List what tells ``embedder`` from the one that made a collection, a sentence each; empty: their vectors are comparable.
 
     Example: ``["pooling: 'mean' there, 'last_token' here"]``
     """
-    there, here = json.loads(stored["fingerprint"]), json.loads(embedder.fingerprint)
+    there, here = fingerprint_of(stored), json.loads(embedder.fingerprint)
     there.setdefault("pooling", "mean")
     here.setdefault("pooling", "mean")
     found = [

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from rapo_rllib.buffer.leak_guard import digest_of
+from rapo_rllib.buffer.maker import MADE_BY, MAKER
 from rapo_rllib.buffer.neighbours import KeySample, nearest_others
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.types import StepTrace
@@ -104,7 +105,7 @@ def statistics(
     if questions:
         buffer.check_embedder()
     total, done = buffer.count(), 0
-    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note("embedder") or {})
+    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note(MADE_BY, MAKER) or {})
     count, sample = _Count(), KeySample[str]()
 
     def tell(rows: int) -> None:

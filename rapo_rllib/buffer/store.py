@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.ledger import Ledger
-from rapo_rllib.buffer.maker import check_maker, maker_of
+from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
 from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import COUNT, PartRows
 from rapo_rllib.buffer.reading import BufferReader
@@ -81,7 +81,7 @@ class StepTraceBuffer:
         if not self.exists():
             self._ledger.check()
             self._drop_beside()  # of a collection that was dropped halfway
-            self.set_note("embedder", self._made_by)
+            self.set_note(MADE_BY, self._made_by)
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
 
@@ -145,7 +145,7 @@ class StepTraceBuffer:
 
     def source_weights(self) -> dict[str, float]:
         """Weights of the sources, as they were given when traces were imported; a source that is missing has 1."""
-        return dict(self.note(SOURCE_WEIGHTS) or {})
+        return dict(self.note(SOURCE_WEIGHTS, {str: float}) or {})
 
     def prepare(self) -> None:
         """Do what the first retrieval would wait for: connect, load the embedder, and have keys and rows in memory (Lite only).
@@ -265,9 +265,9 @@ class StepTraceBuffer:
         self._nearest.snapshots.forget()
         self.milvus.close()
 
-    def note(self, name: str) -> dict | None:
-        """Return what :meth:`set_note` stored under ``name``."""
-        return self._notes.get(name)
+    def note(self, name: str, shape: Any = dict) -> dict | None:
+        """Return what :meth:`set_note` stored under ``name``; ``RetrievalError`` where that is of another shape."""
+        return self._notes.get(name, shape)
 
     def set_note(self, name: str, value: dict) -> None:
         """Store a small JSON object beside the step traces."""
@@ -290,7 +290,7 @@ class StepTraceBuffer:
         return made_by | {key: lasting_name(made_by[key]) for key in ("name", "tokenizer") if made_by.get(key)}
 
     def _check_maker(self) -> None:
-        check_maker(self.note("embedder"), self.embedder, self.settings.level, self._where)
+        check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self._where)
         self._check_columns()
         self._checked = True
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
+from rapo_rllib.buffer.maker import MADE_BY, MAKER, fingerprint_of
 from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.notes import Notes
@@ -24,12 +24,12 @@ def adopted(settings: BufferSettings) -> BufferSettings:
     """
     milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
     try:
-        made_by = Notes(milvus, settings.collection).get("embedder") if milvus.exists(settings.collection) else None
+        made_by = Notes(milvus, settings.collection).get(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
     finally:
         milvus.close()
     if made_by is None:
         return settings
-    facts = json.loads(made_by["fingerprint"])
+    facts = fingerprint_of(made_by)
     recipes: dict[str, Any] = {text: name for name, text in RECIPES.items()}
     return replace(
         settings,

@@ -39,7 +39,7 @@ def unfinished_imports(buffer: StepTraceBuffer) -> list[str]:
 
 
 def _noted(buffer: StepTraceBuffer) -> dict[str, list[str]]:
-    return dict((buffer.note(NOTE) or {}).get("unfinished", {}))
+    return dict((buffer.note(NOTE, {"unfinished?": {str: [str]}}) or {}).get("unfinished", {}))
 
 
 def _names(files: Sequence[Path]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.build import NOTE as BUILT
+from rapo_rllib.buffer.build import SHAPE
 from rapo_rllib.buffer.keys import looks_made, trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.neighbours import KeySample
@@ -141,7 +142,7 @@ def _check_notes(buffer: StepTraceBuffer, rows: int, findings: _Findings) -> Non
     """Compare what is noted about the buffer with what is there."""
     for files in unfinished_imports(buffer):
         findings.add("an import that was not finished; run it again", files)
-    built = buffer.note(BUILT)
+    built = buffer.note(BUILT, SHAPE)
     if built is None and buffer.note(IMPORT) is None:
         findings.add("a build that was not finished; run it again", buffer.collection)
     if built is not None and rows < built["count"]:

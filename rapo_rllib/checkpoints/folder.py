@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -19,12 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.errors import CheckpointError
+from rapo_rllib.errors import CheckpointError, shortage
+from rapo_rllib.services.json_files import read_json
 
 MANIFEST = "manifest.json"
 RESULT = "result.json"  # of the iteration after which it was written
 _TUNES_OWN = ".metadata.json"
 _FORMAT = 1
+_LISTING = {"format": int, "files": {str: [int]}, "iteration?": int}
 _BLOCK = 1 << 22
 
 
@@ -37,29 +38,28 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
         **facts: written into the list of files, for whoever reads it without loading the checkpoint.
 
     Raises:
-        CheckpointError: ``path`` holds something that belongs to no checkpoint, and would be lost; or the disk is full.
+        CheckpointError: ``path`` holds something that belongs to no checkpoint, and would be lost; or the disk is full, or no
+            file descriptors are left.
     """
     finish_replacement(path)
     if path.is_dir() and (strange := strangers(path, [path])):
         raise CheckpointError(f"{path} holds {strange[0]!r}, which is no checkpoint's and would be lost: name another folder")
     partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-    partial.mkdir(parents=True)
     try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir(parents=True)
         yield partial
-        (partial / MANIFEST).write_text(json.dumps({"format": _FORMAT, **facts, "files": _sums(partial)}, indent=1))
+        (partial / MANIFEST).write_text(json.dumps({"format": _FORMAT, **facts, "files": sums(partial)}, indent=1))
+        if path.exists():
+            path.rename(_replaced(path))
+        partial.rename(path)
     except BaseException as error:
-        full = isinstance(error, Exception) and _is_full(path.parent, error)
+        told = _told(path, error) if isinstance(error, Exception) else ""
         shutil.rmtree(partial, ignore_errors=True)
-        if full:
-            raise CheckpointError(
-                f"there is no room on the disk of {path.parent} for the checkpoint {path.name} ({error}). Checkpoints that "
-                "were there are as they were: free some space, lower checkpoint_config.num_to_keep, and go on with --resume"
-            ) from error
+        finish_replacement(path)
+        if told:
+            raise CheckpointError(told) from error
         raise
-    if path.exists():
-        path.rename(_replaced(path))
-    partial.rename(path)
     shutil.rmtree(_replaced(path), ignore_errors=True)
 
 
@@ -80,31 +80,24 @@ def check_whole(folder: Path) -> dict[str, Any]:
     """Read the list of files and compare; returns the facts that were written with it.
 
     Raises:
-        CheckpointError: a file is missing, cut short or altered, or there is no list at all.
+        CheckpointError: a file is missing, cut short or altered, or there is no list, or none of files.
     """
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        files = manifest["files"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{folder} is no complete checkpoint of this package: {MANIFEST} is missing or cut short"
-        ) from error
-    for name, (size, _) in files.items():
-        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-            raise CheckpointError(f"{folder} is not complete: {name} is missing or cut short. Take an older checkpoint.")
-    for name, found in _sums(folder, list(files)).items():
+    manifest = _listing(folder)
+    files = manifest["files"]
+    if missing := _cut_short(folder, files):
+        raise CheckpointError(f"{folder} is not complete: {missing} is missing or cut short. Take an older checkpoint.")
+    for name, found in sums(folder, list(files)).items():
         if found != files[name]:
             raise CheckpointError(f"{folder} is damaged: {name} is not what was written. Take an older checkpoint.")
     return manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The list of files and facts of a checkpoint; empty where there is none, or it was cut short."""
+    """The list of files and facts of a checkpoint; empty where there is none that can be read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
+        return _listing(folder)
+    except CheckpointError:
         return {}
-    return manifest if isinstance(manifest, dict) else {}
 
 
 def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
@@ -117,28 +110,56 @@ def whole_checkpoints(parent: Path) -> list[Path]:
     """The complete checkpoints in a folder (a trial's, say), the furthest trained last; files are compared by size alone."""
     found = []
     for manifest in parent.glob(f"*/{MANIFEST}"):
-        try:
-            facts = json.loads(manifest.read_text())
-            sizes = {name: (manifest.parent / name).stat().st_size for name in facts["files"]}
-            if all(sizes[name] == size for name, (size, _) in facts["files"].items()):
-                found.append((facts.get("iteration", 0), manifest.parent))
-        except (OSError, ValueError, KeyError):
-            continue  # cut short: not complete
+        facts = read_manifest(manifest.parent)
+        if facts and not _cut_short(manifest.parent, facts["files"]):
+            found.append((facts.get("iteration", 0), manifest.parent))
     return [folder for _, folder in sorted(found)]
 
 
-def _is_full(folder: Path, error: Exception) -> bool:
-    """Whether ``error`` is of a full disk, by its number, its words, or by what is left: PyTorch's writer says neither."""
-    numbers = (errno.ENOSPC, errno.EDQUOT)
-    said = getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
-    return said or shutil.disk_usage(folder).free < _BLOCK // 4
+def _listing(folder: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = read_json(folder / MANIFEST, _LISTING)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder} is no complete checkpoint of this package: {MANIFEST} is missing or cut short, or damaged ({error}). "
+            "Take an older checkpoint."
+        ) from error
+    if manifest["format"] != _FORMAT or not all(len(sums) == 2 for sums in manifest["files"].values()) or not manifest["files"]:
+        raise CheckpointError(
+            f"{folder} is no complete checkpoint of this package: {MANIFEST} lists no files of format {_FORMAT}. Take an older "
+            "checkpoint, or the version of this package that wrote it."
+        )
+    return manifest
+
+
+def _cut_short(folder: Path, files: dict[str, list[int]]) -> str:
+    """The first file that is not there in its length; empty: all are."""
+    for name, (size, _) in files.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            return name
+    return ""
+
+
+def _told(path: Path, error: Exception) -> str:
+    """Say what lacked, by the error, or by what is left: PyTorch's writer tells nothing. Empty: nothing did."""
+    remedy = shortage(error)
+    there = path.parent if path.parent.is_dir() else Path("/")
+    if not remedy and shutil.disk_usage(there).free < _BLOCK // 4:
+        remedy = shortage(OSError(errno.ENOSPC, ""))
+    if not remedy:
+        return ""
+    lack = "there is no room on the disk of" if "disk" in remedy else "there are no file descriptors left to write in"
+    return (
+        f"{lack} {path.parent} for the checkpoint {path.name} ({error}). Checkpoints that were there are as they were: "
+        f"{remedy}, lower checkpoint_config.num_to_keep, and go on with --resume"
+    )
 
 
 def _replaced(path: Path) -> Path:
     return path.with_name(f".{path.name}.replaced")
 
 
-def _sums(folder: Path, names: list[str] | None = None) -> dict[str, list[int]]:
+def sums(folder: Path, names: list[str] | None = None) -> dict[str, list[int]]:
     """``{name: [size, crc32]}`` of the files in a folder, at any depth."""
     if names is None:
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 NOTE = "corpus"
+FACTS = {"embedder": str, "fingerprint": str, "bm25": bool, "files": [str], "complete": bool, "probe?": [float]}  # its shape
 WORDS = "passage"  # title, newline, text: one column, because BM25 reads one
 FIELDS = (Field("id", max_bytes=64), Field("source_id", max_bytes=MAX_SOURCE_ID_BYTES), Field("title"), Field(WORDS))
 NAMES = tuple(field.name for field in FIELDS)
@@ -98,7 +99,7 @@ class PassageCollection:
                 f"{self.place.prefix}uri, {self.place.prefix}collection: there is no {self.where}. Make it: "
                 f"rllib corpus build FILE --uri {self.place.uri} --collection {self.place.collection}"
             )
-        found = self._notes.get(NOTE)
+        found = self._notes.get(NOTE, FACTS)
         if found is None:
             raise ValueError(f"{self.place.prefix}collection: {self.where} is no corpus of this package; name another")
         return found

@@ -17,9 +17,16 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rapo_rllib.checkpoints.folder import replace_file
+from rapo_rllib.services.json_files import parsed, read_json
 
 MADE_OF, TRANSCRIPTS = "evaluation.json", "transcripts.jsonl"
 Key = tuple[str, str, str]  # model, benchmark, question id
+_ROW = {
+    **dict.fromkeys(("model", "benchmark", "question_id", "end?", "error?", "score_failure?"), str),
+    **dict.fromkeys(("agent_failed", "correct?", "format_ok?", "exact_match?"), bool),
+    **dict.fromkeys(("sample?", "tool_calls?", "retrievals?", "failed_retrievals?", "tokens?"), int),
+    **dict.fromkeys(("seconds?", "f1?"), float),
+}
 
 
 class EvaluationJournal:
@@ -31,7 +38,7 @@ class EvaluationJournal:
         samples: attempts at each question.
 
     Raises:
-        ValueError: on entering: the folder is of another evaluation, or another process writes into it.
+        ValueError: on entering: the folder is of another evaluation or damaged, or another process writes into it.
     """
 
     def __init__(self, folder: Path, made_of: Mapping[str, Any], samples: int) -> None:
@@ -90,7 +97,7 @@ class EvaluationJournal:
                 raise ValueError(f"--output {self._folder}: holds transcripts of another evaluation: name another folder")
             replace_file(file, json.dumps(self._made_of, indent=1).encode() + b"\n")
             return
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_json(file)
         different = sorted(name for name in {*before, *self._made_of} if before.get(name) != self._made_of.get(name))
         if different:
             raise ValueError(
@@ -102,7 +109,7 @@ class EvaluationJournal:
         found: dict[Key, list[dict[str, Any]]] = {}
         for line in content.splitlines(keepends=True):
             if line.endswith(b"\n"):  # else it was being written when the process was killed
-                row = json.loads(line)
+                row = parsed(line, _ROW, f"--output {self._folder}: a line of {TRANSCRIPTS}")
                 found.setdefault((row["model"], row["benchmark"], row["question_id"]), []).append(row)
         for key, rows in found.items():
             if len(rows) == self._samples and not any(row["agent_failed"] for row in rows):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import load_tokenizer, untied
+from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import ModelSettings
 from rapo_rllib.weights.digest import base_digests, fingerprint
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDENTITY = "model.json"  # in the folder of the training state
+
+_SHAPE = {"name_or_path": str, "base": str | None, "reference": str | None, "vocabulary": str | None, "config": dict}
 
 # What may differ where the same weights mean the same: precision, versions, how the model is run, and how its text is sampled.
 _IRRELEVANT = (
@@ -103,7 +106,10 @@ def check_identity(folder: str, here: Mapping[str, Any]) -> None:
             here["name_or_path"],
         )
         return
-    there = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        there = read_json(file, _SHAPE)
+    except ValueError as error:
+        raise CheckpointError(f"{error}. Take an older checkpoint.") from error
     if problem := _difference(there, here):
         raise CheckpointError(
             f"{folder} was made with model.name_or_path {there['name_or_path']!r}, here it is {here['name_or_path']!r}. They "

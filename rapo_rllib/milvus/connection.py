@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.errors import RetrievalError
+from rapo_rllib.errors import RetrievalError, shortage
 from rapo_rllib.milvus.faults import Fault, Kind, fault_of
 from rapo_rllib.milvus.library import pymilvus_module
 from rapo_rllib.milvus.lite.lease import LiteLease
@@ -192,8 +192,8 @@ class MilvusConnection:
 
 
 def _lite_advice(reason: str) -> str:
-    if "No space left on device" in reason:
-        return "What was stored before is still there: make room on the disk, then do the same again."
+    if remedy := shortage(reason):
+        return f"What was stored before is still there: {remedy}, then do the same again."
     return "If files in its folder are damaged: restore a copy of the folder, or delete it and fill it anew."
 
 

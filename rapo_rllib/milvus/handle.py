@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
+from rapo_rllib.milvus.expressions import escaped, one_of
 from rapo_rllib.milvus.schema import SCALARS, TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class MilvusHandle(MilvusConnection):
         """Delete the rows with these keys; those that are not there are none the less gone."""
         if ids:
             self._written.add(collection)
-            self.call("delete", collection, ids=list(ids))
+            self.call("delete", collection, filter=one_of(self.shape(collection).key, ids))
 
     def flush(self, collection: str) -> None:
         """Have everything written in its final form; Lite would index unflushed rows anew for every search by words."""
@@ -165,7 +166,8 @@ class MilvusHandle(MilvusConnection):
         if not ids:
             return []
         level = "Strong" if latest else self._freshness(collection)
-        return list(self.call("get", collection, ids=list(ids), output_fields=list(fields), consistency_level=level))
+        only = one_of(self.shape(collection).key, ids)
+        return list(self.call("query", collection, filter=only, output_fields=list(fields), consistency_level=level))
 
     def fields(self, collection: str) -> list[Field]:
         """The scalar columns, the primary key first."""
@@ -185,9 +187,13 @@ class MilvusHandle(MilvusConnection):
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
         """Every row after the latest write, in no particular order, up to ``rows`` at a time."""
         arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
+        key = self.shape(collection).key
+        if not self.is_lite:
+            self.count(collection)  # waits for the latest write, which pymilvus' iterator does not, whatever it is told
         iterator = self.call("query_iterator", collection, timeout_s=max(SCAN_S, self._timeout_s), **arguments)
         try:
             while page := iterator.next():
+                iterator._next_id = escaped(page[-1][key])  # pymilvus pastes it into the next page's expression
                 yield list(page)
             iterator.close()
         except Exception as error:

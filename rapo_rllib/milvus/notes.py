@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.schema import Field
+from rapo_rllib.services.json_files import parsed
 
 
 class SideRows:
@@ -41,12 +43,21 @@ class Notes(SideRows):
 
     kind, fields = "notes", (Field("id", max_bytes=256), Field("value"))
 
-    def get(self, name: str) -> dict | None:
-        """Return what :meth:`set` stored under ``name``."""
+    def get(self, name: str, shape: Any = dict) -> dict | None:
+        """Return what :meth:`set` stored under ``name``.
+
+        Raises:
+            RetrievalError: that is of another shape (see ``json_files.py``), or Milvus does not answer.
+        """
         if not self._milvus.exists(self._collection):
             return None
         rows = self._milvus.get(self._collection, [name], ["value"])
-        return json.loads(rows[0]["value"]) if rows else None
+        try:
+            return parsed(rows[0]["value"], shape, f"the note {name!r} of {self._collection!r}") if rows else None
+        except ValueError as error:
+            raise RetrievalError(
+                f"Milvus at {self._milvus.uri}: {error}. Restore a copy, or drop the collection and fill it anew."
+            ) from error
 
     def set(self, name: str, value: dict) -> None:
         """Store a small JSON object."""

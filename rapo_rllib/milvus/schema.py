@@ -65,10 +65,11 @@ def index_params(kind: str, with_terms: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Shape:
-    """The scalar columns of a collection, with the bytes they hold (None: no text), and the width of its vectors."""
+    """The scalar columns of a collection, with the bytes they hold (None: no text), the width of its vectors, its key."""
 
     columns: dict[str, int | None]
     dim: int
+    key: str
 
     @classmethod
     def described(cls, description: dict[str, Any]) -> Shape:
@@ -76,7 +77,9 @@ class Shape:
         params = {field["name"]: field.get("params", {}) for field in description["fields"]}
         dim = int(params.pop(VECTOR, {}).get("dim", 0))
         params.pop(TERMS, None)
-        return cls({name: int(given["max_length"]) if "max_length" in given else None for name, given in params.items()}, dim)
+        key = next(field["name"] for field in description["fields"] if field.get("is_primary"))
+        sizes = {name: int(given["max_length"]) if "max_length" in given else None for name, given in params.items()}
+        return cls(sizes, dim, key)
 
 
 def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape) -> None:

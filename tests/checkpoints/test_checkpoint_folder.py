@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -121,3 +124,23 @@ def test_kill_at_any_moment_leaves_one_that_is_whole(tmp_path: Path) -> None:
         last = check_whole(path)["iteration"]
         assert last >= 1
         assert len({(path / str(i)).read_bytes() for i in range(20)}) == 1
+
+
+def test_without_descriptors_it_says_so_and_leaves_the_old_one(tmp_path: Path) -> None:
+    path, limit = write(tmp_path / "c"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[IO[bytes]] = []
+    try:
+        with pytest.raises(CheckpointError) as told, atomic_directory(path, iteration=2) as folder:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, limit[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(open("/dev/null", "rb"))  # noqa: SIM115
+            (folder / "w").write_text("new")
+    finally:
+        for file in taken:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert f"no file descriptors left to write in {tmp_path} for the checkpoint c" in str(told.value)
+    assert "ulimit -n" in str(told.value) and "Too many open files" in str(told.value)
+    assert check_whole(path)["iteration"] == 1
+    assert check_whole(write(path, "new", iteration=3))["iteration"] == 3

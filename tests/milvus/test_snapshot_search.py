@@ -158,7 +158,7 @@ def test_damaged_files_are_not_trusted(tmp_path: Path, damage: str) -> None:
     whole = files[name].read_bytes()
     files[name].unlink()  # who maps it goes on with it
     if damage.startswith("other"):
-        files[name].write_bytes(whole.replace(b'"format": 1', b'"format": 0'))
+        files[name].write_bytes(whole.replace(b'"format": 2', b'"format": 0'))
     elif not damage.startswith("no "):
         files[name].write_bytes(whole[: len(whole) // 2])
     assert read_snapshot(place, "1") is None

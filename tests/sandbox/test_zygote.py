@@ -218,7 +218,9 @@ def test_a_folder_that_cannot_be_opened_costs_no_descriptor() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("error", [BlockingIOError(11, "Resource temporarily unavailable"), MemoryError("no memory")])
-def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
 

@@ -13,9 +13,11 @@ from ray.tune import Callback
 from ray.tune.utils.util import SafeFallbackEncoder
 
 from rapo_rllib.checkpoints.folder import replace_file
+from rapo_rllib.services.json_files import parsed
 
 JOURNAL = "result_journal.jsonl"
 _RESULTS = "result.json"  # Tune's
+RESULT_SHAPE = {"training_iteration": int, "timestamp?": float}
 
 
 class ResultJournal(Callback):
@@ -33,10 +35,11 @@ class ResultJournal(Callback):
 def complete_results(folder: Path) -> None:
     """Add to the results of a killed run what only its journal has, in the order of time; what was cut short is dropped."""
     results, journal = (_whole_lines(folder / name) for name in (_RESULTS, JOURNAL))
-    noted = {_moment(line) for line in results}
-    lines = results + [line for line in journal if _moment(line) not in noted]
+    moments = {line: _moment(line, folder) for line in (*results, *journal)}
+    noted = {moments[line] for line in results}
+    lines = results + [line for line in journal if moments[line] not in noted]
     if len(lines) > len(results):
-        lines.sort(key=_moment)
+        lines.sort(key=moments.__getitem__)
     if (folder / _RESULTS).exists() or lines:
         replace_file(folder / _RESULTS, b"".join(lines))
 
@@ -48,7 +51,7 @@ def _whole_lines(file: Path) -> list[bytes]:
     return [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def _moment(line: bytes) -> tuple[float, int]:
+def _moment(line: bytes, folder: Path) -> tuple[float, int]:
     """When a result came: its time in seconds since 1970, and its iteration."""
-    result = json.loads(line)
+    result = parsed(line, RESULT_SHAPE, f"a line of {_RESULTS} or {JOURNAL} in {folder}")
     return result.get("timestamp", 0), result["training_iteration"]

@@ -24,12 +24,14 @@ from ray.tune.experiment import Trial
 
 from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, replace_file, strangers, whole_checkpoints
 from rapo_rllib.cli.train.interrupt import reaches
-from rapo_rllib.cli.train.result_journal import complete_results
+from rapo_rllib.cli.train.result_journal import RESULT_SHAPE, complete_results
+from rapo_rllib.services.json_files import parsed, read_json
 
 # of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
 # about results that are not in a checkpoint
 _OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
 
+_NOTE = {"trial_data": [[str]], "runner_data": dict}
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 
 
@@ -39,10 +41,13 @@ def resume_config(experiment_folder: Path, ends: Sequence[Mapping[str, float]]) 
     Args:
         experiment_folder: of the run.
         ends: numbers of a result; a trial has ended where any is reached, or where it said itself that it is done.
+
+    Raises:
+        ValueError: the note or a file of results is damaged; names it.
     """
     notes = sorted(experiment_folder.glob("experiment_state-*.json"))
-    note = json.loads(notes[-1].read_text()) if notes else {}
-    if not note.get("trial_data"):
+    note = read_json(notes[-1], _NOTE) if notes else {}
+    if not notes or not note["trial_data"]:
         typer.echo(f"There is no run to resume in {experiment_folder}: starting a new one.")
         return None
     interrupted = _interrupted(note)
@@ -120,10 +125,10 @@ def _register(trial: Any, kept: list[Path]) -> list[Path]:
 
     file = Path(str(trial.path)) / "result.json"
     lines = file.read_text().splitlines() if file.exists() else []
-    noted = {json.loads(line)["training_iteration"] for line in lines}
+    noted = {parsed(line, RESULT_SHAPE, str(file))["training_iteration"] for line in lines}
     manager = _CheckpointManager(trial.run_metadata.checkpoint_manager.checkpoint_config)
     for path in kept:
-        result = json.loads((path / RESULT).read_text())
+        result = read_json(path / RESULT, RESULT_SHAPE)
         if result["training_iteration"] not in noted:
             with file.open("a") as results:
                 results.write(json.dumps(result) + "\n")

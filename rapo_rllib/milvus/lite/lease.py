@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rapo_rllib.errors import RetrievalError
+from rapo_rllib.errors import RetrievalError, shortage
 from rapo_rllib.milvus.lite.server import HOST, Endpoint, beside, folder_id, read_endpoint, try_lock
 
 logger = logging.getLogger(__name__)
@@ -72,12 +72,22 @@ class LiteLease:
             RetrievalError: the server did not start, or runs on another machine that shares the disk.
         """
         check_lite_path(self.path, self._uri_key)
-        if self._users is None:
-            users = beside(self.path, "users").open("a")
-            _wait_for_lock(users, fcntl.LOCK_SH, START_TIMEOUT_S)  # taken at once, unless a server is just leaving
-            self._users = users
-        endpoint = self._running() or self._started()
+        try:
+            if self._users is None:
+                users = beside(self.path, "users").open("a")
+                _wait_for_lock(users, fcntl.LOCK_SH, START_TIMEOUT_S)  # taken at once, unless a server is just leaving
+                self._users = users
+            endpoint = self._running() or self._started()
+        except OSError as error:
+            raise RetrievalError(self._refusal(str(error))) from error
         return f"http://{HOST}:{endpoint.port}"
+
+    def _refusal(self, reason: str) -> str:
+        advice = shortage(reason) or "if another program has the folder open, end it"
+        return (
+            f"{self._uri_key}: the Milvus Lite server of {self.path} did not start ({reason}). What was stored before is still "
+            f"there. See {beside(self.path, 'log')}; {advice}."
+        )
 
     def release(self) -> None:
         """Give the lease back. Closing, not unlocking: a forked child may hold the same lease."""
@@ -96,16 +106,18 @@ class LiteLease:
                     break
             endpoint = self._running()
         if endpoint is None:
-            raise RetrievalError(
-                f"{self._uri_key}: the Milvus Lite server of {self.path} did not start ({refusal or 'it was killed'}). "
-                f"See {beside(self.path, 'log')}; if another program has the folder open, end it."
-            )
+            raise RetrievalError(self._refusal(refusal or "it was killed"))
         return endpoint
 
     def _running(self) -> Endpoint | None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            endpoint = read_endpoint(self.path)
+            try:
+                endpoint = read_endpoint(self.path)
+            except ValueError as error:
+                raise RetrievalError(
+                    f"{self._uri_key}: {error}. Delete it: its server then ends, and another is started."
+                ) from error
             if endpoint is None:
                 return None
             if endpoint.machine != socket.gethostname():

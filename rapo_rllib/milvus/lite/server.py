@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,10 +28,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from rapo_rllib.services.json_files import parsed
+
 if TYPE_CHECKING:
     import grpc
 
 HOST = "127.0.0.1"
+ENDPOINT = {"pid": int, "port": int, "machine": str, "folder": int}
 POLL_S = 2.0
 WORKERS = 10  # requests at a time, as Lite has them
 MAX_MESSAGE_BYTES = 256 << 20  # likewise
@@ -64,12 +68,16 @@ def folder_id(path: str) -> int | None:
 
 
 def read_endpoint(path: str) -> Endpoint | None:
-    """The running server of ``path``, or None. Whether it runs is told by its flock, not by its process id or port."""
+    """The running server of ``path``, or None. Whether it runs is told by its flock, not by its process id or port.
+
+    Raises:
+        ValueError: its file is damaged.
+    """
     try:
         with beside(path, "endpoint").open(encoding="utf-8") as file:
             if try_lock(file, fcntl.LOCK_SH):
                 return None
-            return Endpoint(**json.load(file))
+            return Endpoint(**parsed(file.read(), ENDPOINT, str(file.name)))
     except FileNotFoundError:
         return None
 
@@ -141,7 +149,9 @@ def serve(path: str, port: int, poll_s: float) -> int:
         endpoint = publish_endpoint(path, bound_port, folder)
     except Exception as error:  # the starter reads it and raises it there
         _announce({"error": f"{type(error).__name__}: {error}".replace(place, path)})
-        raise
+        with suppress(OSError):  # the log's disk may be full
+            traceback.print_exc()
+        os._exit(1)  # gRPC's threads would live on, and keep the folder from the next server
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     _announce({"port": bound_port})
     users = wait_until_unused(path, folder, endpoint, stop, poll_s)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VERSION_NOTE = "version"  # changes whenever rows are added
+VERSION = {"version": str, "epoch?": str}  # its shape
 CHECK_S = 5.0  # how old a snapshot's version may be
 PATIENCE = 10  # after an attempt that gave no snapshot, wait so many times as long as it took
 WRITE_TIMEOUT_S = 3600.0  # how long to wait for the process that writes the files
@@ -96,7 +97,7 @@ class SnapshotCache:
         Args:
             rewritten: rows were given other values under the same key; everything is read again.
         """
-        epoch = (self._notes.get(VERSION_NOTE) or {}).get("epoch")
+        epoch = (self._notes.get(VERSION_NOTE, VERSION) or {}).get("epoch")
         fresh = uuid.uuid4().hex
         self._notes.set(VERSION_NOTE, {"version": fresh, "epoch": fresh if rewritten or epoch is None else epoch})
         self.refresh()
@@ -113,9 +114,11 @@ class SnapshotCache:
         if not self._milvus.is_lite:
             return None
         with self._lock:
+            if self._snapshot is not None and self._snapshot.is_touched():
+                self.forget()
             if time.monotonic() >= self._next_check:
                 started = time.monotonic()
-                note = self._notes.get(VERSION_NOTE)
+                note = self._notes.get(VERSION_NOTE, VERSION)
                 if note is None:  # nobody says when its rows change
                     self._snapshot = None
                 elif self._snapshot is None or self._snapshot.version != note["version"]:
@@ -149,7 +152,7 @@ class SnapshotCache:
         from rapo_rllib.milvus.snapshot import files
 
         try:
-            if files.write_snapshot(place, self._content(place, note, dim)) and self._notes.get(VERSION_NOTE) == note:
+            if files.write_snapshot(place, self._content(place, note, dim)) and self._notes.get(VERSION_NOTE, VERSION) == note:
                 files.publish(place)
                 return True
         finally:
@@ -186,12 +189,12 @@ class SnapshotCache:
         if snapshot.graph is not None or len(snapshot) <= self._exact_limit:
             return
         from rapo_rllib.milvus.snapshot import files
-        from rapo_rllib.milvus.snapshot.graph import LOG_FILE, is_being_built, open_graph, start_build
+        from rapo_rllib.milvus.snapshot.graph import LOG_FILE, add_graph, is_being_built, start_build
 
         place = files.version_folder(self._folder, self._collection, snapshot.version)
         ended = None if self._builder is None else self._builder.poll()
         try:
-            snapshot.graph = open_graph(place, snapshot.keys)
+            add_graph(place, snapshot)
             if snapshot.graph is None and place.exists() and not is_being_built(place):
                 if ended and self._building == snapshot.version:
                     logger.warning("no index of %s could be built (see %s); every search is exact", place, place / LOG_FILE)

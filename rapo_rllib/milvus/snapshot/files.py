@@ -1,9 +1,10 @@
 """The files of a snapshot, in one folder per version: written whole or not at all, mapped by every process of the machine.
 
-    keys.faiss   the keys, a flat faiss index      facts.json    sizes of the files and what they are of
+    keys.faiss   the keys, a flat faiss index      facts.json    sizes and sums of the files and what they are of
     rows.arrow   the stored columns                graph.faiss   added later, if the collection is large (``graph.py``)
 
-Flow: ``cache.py`` opens a version, and writes it if nobody has.
+Flow: ``cache.py`` opens a version, and writes it if nobody has. A file is compared with its sum when it is mapped, and again
+when the kernel says that somebody wrote to it; a version that is damaged is made again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from rapo_rllib.checkpoints.folder import sums
 from rapo_rllib.milvus.schema import VECTOR, Field
-from rapo_rllib.milvus.snapshot.graph import KEYS_FILE, open_graph
-from rapo_rllib.milvus.snapshot.snapshot import Snapshot
+from rapo_rllib.milvus.snapshot.graph import KEYS_FILE, add_graph
+from rapo_rllib.milvus.snapshot.snapshot import Snapshot, stamps_of
+from rapo_rllib.services.json_files import read_json
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of the files; others are written anew
+FORMAT = 2  # of the files; others are written anew
 ROWS_FILE, FACTS_FILE = "rows.arrow", "facts.json"
+FACTS = {"format": int, "shape": [int], "epoch": str, "files": {str: [int]}}
 ONE_BATCH_ROWS = 20_000  # a small snapshot is written in one piece, however many additions it grew by
 ARROW_TYPES = {"VARCHAR": pa.string(), "INT64": pa.int64(), "DOUBLE": pa.float64()}
 
@@ -60,8 +64,9 @@ def version_folder(folder: Path, collection: str, version: str) -> Path:
 
 def read_snapshot(place: Path, version: str) -> Snapshot | None:
     """Map a version; None if it is not there, or its files are not what ``facts.json`` says."""
+    stamps = stamps_of(place, (KEYS_FILE, ROWS_FILE))
     facts = _facts(place)
-    if facts is None:
+    if facts is None or _is_damaged(place, facts):
         return None
     try:
         keys = faiss.read_index(str(place / KEYS_FILE), faiss.IO_FLAG_MMAP_IFC)
@@ -70,7 +75,9 @@ def read_snapshot(place: Path, version: str) -> Snapshot | None:
         return None
     if [keys.ntotal, keys.d] != facts["shape"] or table.num_rows != keys.ntotal:
         return None
-    return Snapshot(version, table, keys, open_graph(place, keys))
+    snapshot = Snapshot(version, table, keys, stamps=stamps)
+    add_graph(place, snapshot)
+    return snapshot
 
 
 def write_snapshot(place: Path, content: Content) -> bool:
@@ -100,8 +107,8 @@ def write_snapshot(place: Path, content: Content) -> bool:
         faiss.write_index(keys, str(partial / KEYS_FILE))
     except RuntimeError as error:  # faiss says so when the disk is full
         raise OSError(str(error).splitlines()[0]) from error
-    sizes = {name: (partial / name).stat().st_size for name in (KEYS_FILE, ROWS_FILE)}
-    facts = {"format": FORMAT, "shape": list(content.shape), "epoch": content.epoch, "sizes": sizes}
+    written = sums(partial, [KEYS_FILE, ROWS_FILE])
+    facts = {"format": FORMAT, "shape": list(content.shape), "epoch": content.epoch, "files": written}
     (partial / FACTS_FILE).write_text(json.dumps(facts), encoding="utf-8")
     return True
 
@@ -138,8 +145,7 @@ def partial_folder(place: Path) -> Path:
 def older_snapshot(place: Path, epoch: str) -> Snapshot | None:
     """A snapshot of another version of the same collection, whose rows were not changed since."""
     for other in _versions(place):
-        facts = None if other == place else _facts(other)
-        if facts is not None and epoch and facts["epoch"] == epoch:
+        if other != place and epoch and (_facts(other) or {}).get("epoch") == epoch:
             return read_snapshot(other, "")
     return None
 
@@ -164,19 +170,27 @@ def _collection_of(place: Path) -> str:
 
 
 def _facts(place: Path) -> dict[str, Any] | None:
-    """Read ``facts.json``, if the files have the sizes it names.
-
-    Nothing is synced: after a power cut ext4 and xfs show a file longer only by what had reached the disk.
-    """
+    """Read ``facts.json``."""
     try:
-        facts = json.loads((place / FACTS_FILE).read_text(encoding="utf-8"))
-        sizes = {name: (place / name).stat().st_size for name in (KEYS_FILE, ROWS_FILE)}
-        return facts if facts["format"] == FORMAT and facts["sizes"] == sizes else None
+        facts: dict[str, Any] = read_json(place / FACTS_FILE, FACTS)
+        return facts if facts["format"] == FORMAT else None
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         logger.warning("the snapshot in %s is damaged (%s): it is made again", place, error)
         return None
+
+
+def _is_damaged(place: Path, facts: dict[str, Any]) -> bool:
+    """Whether the files are not what ``facts.json`` says."""
+    try:
+        found = sums(place, [KEYS_FILE, ROWS_FILE])
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    wrong = [name for name in found if found[name] != facts["files"].get(name)]
+    if wrong:
+        logger.warning("%s is not what was written: the snapshot is made again", place / wrong[0])
+    return bool(wrong)
 
 
 def _batches(content: Content, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:

@@ -10,8 +10,11 @@ Small collections are searched exactly; large ones by the HNSW graph of ``graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import faiss
@@ -26,6 +29,23 @@ EF_SEARCH = 512
 MIN_ALLOWED = 0.2  # a mask that leaves a smaller share of the rows is searched exactly: the walk meets too few of them
 
 
+Stamp = tuple[int, int, int, int]
+
+
+def stamps_of(folder: Path, names: Sequence[str]) -> dict[Path, Stamp]:
+    """Tell by what the kernel shows that a file was written to; files that are missing are left out."""
+    found = {folder / name: _stamp(folder / name) for name in names}
+    return {file: stamp for file, stamp in found.items() if stamp is not None}
+
+
+def _stamp(file: Path) -> Stamp | None:
+    try:
+        stat = os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 class Snapshot:
     """Rows and normalised keys of one version of a collection. Safe to search from several threads.
 
@@ -34,15 +54,27 @@ class Snapshot:
         table: the stored columns, ``N`` rows.
         keys: the keys ``[N, D]`` in the same order.
         graph: HNSW over them; None: every search is exact.
+        stamps: of the files that all that is mapped from, as they were when they were compared with their sums.
     """
 
-    def __init__(self, version: str, table: pa.Table, keys: faiss.IndexFlat, graph: faiss.IndexHNSW | None = None) -> None:
-        self.version, self.table, self.keys, self.graph = version, table, keys, graph
+    def __init__(
+        self,
+        version: str,
+        table: pa.Table,
+        keys: faiss.IndexFlat,
+        graph: faiss.IndexHNSW | None = None,
+        stamps: Mapping[Path, Stamp] = MappingProxyType({}),
+    ) -> None:
+        self.version, self.table, self.keys, self.graph, self.stamps = version, table, keys, graph, dict(stamps)
         self._batches = table.to_batches()
         self._starts = np.cumsum([0, *(len(batch) for batch in self._batches)])
         self._numbers: dict[str, np.ndarray] = {}
         self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
         self._ranks: np.ndarray | None = None
+
+    def is_touched(self) -> bool:
+        """Whether somebody wrote to a mapped file since. One that was deleted stays mapped as it was."""
+        return any((now := _stamp(file)) is not None and now != before for file, before in self.stamps.items())
 
     def __len__(self) -> int:
         return self.table.num_rows

@@ -1,0 +1,106 @@
+"""A byte of a buffer's files that is not what was written: what is retrieved is right, or refused by name."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from buffer_helpers import experts, wait_until
+
+from rapo_rllib.buffer import nearest
+from rapo_rllib.buffer.build import step_traces
+from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.settings import BufferSettings
+from rapo_rllib.types import HistoryQuery
+
+TRACES = [trace for expert in experts(20) for trace in step_traces(expert)]
+QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
+MakeBuffer = Callable[..., StepTraceBuffer]
+FLIPS = 6  # per file
+
+
+@cache
+def vectors() -> np.ndarray:
+    return StepTraceBuffer(BufferSettings(uri="unused.db")).embed(QUERIES)
+
+
+def answers(buffer: StepTraceBuffer) -> list[list[tuple[str, float]]]:
+    found = buffer.nearest(vectors(), QUERIES, 3)
+    return [[(repr(hit.trace), round(hit.similarity, 5)) for hit in hits] for hits in found]
+
+
+def flip(file: Path, rng: random.Random, at: int | None = None) -> None:
+    """Change one bit where the file lies: who has it mapped has it changed."""
+    place = rng.randrange(file.stat().st_size) if at is None else at
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        (byte,) = opened.read(1)
+        opened.seek(place)
+        opened.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+@pytest.fixture
+def indexed(make_buffer: MakeBuffer, monkeypatch: pytest.MonkeyPatch) -> Iterator[StepTraceBuffer]:
+    """A buffer large enough for an index, which is there."""
+    monkeypatch.setattr(nearest, "EXACT_LIMIT", 20)
+    buffer = make_buffer()
+    buffer.create()
+    buffer.insert(TRACES)
+    assert wait_until(lambda: has_index(buffer), 60)
+    yield buffer
+
+
+def has_index(buffer: StepTraceBuffer) -> bool:
+    buffer.refresh()
+    buffer.prepare()
+    return any(Path(f"{buffer.uri}.keys").glob("*/graph.faiss"))
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["while it is mapped", "between two processes"])
+def test_what_is_retrieved_is_what_was_stored(
+    indexed: StepTraceBuffer, make_buffer: MakeBuffer, mapped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected, rng, tried = answers(indexed), random.Random(1), set()
+    with caplog.at_level(logging.WARNING):
+        for name in ("rows.arrow", "keys.faiss", "facts.json", "graph.faiss", "graph.json"):
+            size = next(Path(f"{indexed.uri}.keys").glob(f"*/{name}")).stat().st_size
+            for at in (0, size - 1, *(rng.randrange(size) for _ in range(FLIPS))):
+                if name.startswith("graph"):
+                    assert wait_until(lambda: has_index(indexed), 60)
+                (file,) = Path(f"{indexed.uri}.keys").glob(f"*/{name}")
+                tried.add(name)
+                if mapped:
+                    assert answers(indexed) == expected
+                flip(file, rng, at)
+                reader = indexed if mapped else make_buffer()
+                assert answers(reader) == expected, (name, at)
+                if not mapped:
+                    reader.close()
+    assert len(tried) == 5 and "is not what was written" in caplog.text
+
+
+def test_a_file_cut_short_while_it_is_mapped(indexed: StepTraceBuffer) -> None:
+    expected = answers(indexed)
+    for name in ("rows.arrow", "keys.faiss", "graph.faiss"):
+        (file,) = Path(f"{indexed.uri}.keys").glob(f"*/{name}")
+        os.truncate(file, file.stat().st_size // 2)
+        assert answers(indexed) == expected
+        assert wait_until(lambda: has_index(indexed), 60)
+
+
+def drawn(buffer: StepTraceBuffer) -> list[str]:
+    return [repr(trace) for trace in buffer.random_traces(QUERIES, [random.Random(n) for n in range(len(QUERIES))])]
+
+
+def test_what_is_drawn_is_what_was_stored(indexed: StepTraceBuffer) -> None:
+    expected, rng = drawn(indexed), random.Random(2)
+    for _ in range(FLIPS):
+        (file,) = Path(f"{indexed.uri}.keys").glob("*/rows.arrow")
+        flip(file, rng)
+        assert drawn(indexed) == expected
