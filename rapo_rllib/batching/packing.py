@@ -85,7 +85,7 @@ class PackedRow:
 
 
 def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
-    """Pack groups into rows of at most ``max_tokens`` tokens; samples without loss tokens are left out.
+    """Pack groups into rows of at most ``max_tokens`` tokens; samples without a loss token that counts are left out.
 
     What continues a common prefix stays together where it fits; otherwise it is split over several rows, each with the prefix.
     A single prompt + response longer than the budget gets a row of its own: it is never cut. Deterministic.
@@ -102,7 +102,7 @@ def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True
         raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
     paths, num_pairs = [], 0
     for group in groups:
-        paths += [_Path(group.prompt_ids, sample, num_pairs) for sample in group.samples if sample.loss_mask.any()]
+        paths += [_Path(group.prompt_ids, sample, num_pairs) for sample in group.samples if sample.counts]
         num_pairs += group.num_pairs
     inputs = [path.input_ids for path in paths]
     if share:
