@@ -223,8 +223,9 @@ def test_a_group_without_a_token_in_the_loss_has_no_minibatch() -> None:
     groups = [group([0, 3], [2, 4], name=name) for name in "abc"]
     for member in groups[1].trajectories:
         member.end = "length"
-    for settings in (replace(PLAIN, mask_truncated=True), replace(PLAIN, mask_truncated=True, kl_coeff=0.1)):
-        batch = TrainingBatch.from_groups(groups, settings, num_minibatches=3)
+    for kl_coeff in (0.0, 0.1):
+        masking = replace(PLAIN, mask_truncated=True, kl_coeff=kl_coeff)
+        batch = TrainingBatch.from_groups(groups, masking, num_minibatches=3)
         assert [[one.question_id for one in minibatch] for minibatch in batch.minibatches] == [["a"], ["c"]]
         assert [s.weight for s in batch.groups[0].samples] == pytest.approx([2 / (2 * 2 * 3), 2 / (4 * 2 * 3)])
         assert (batch.statistics.num_groups, batch.statistics.num_masked_trajectories) == (3, 2)

@@ -124,7 +124,7 @@ def test_an_engine_that_jitters_and_never_follows_is_caught_when_moves_have_adde
     one, before, checked = canary(None, exact=False), long_scores(), 0
     one.check("a", before, moved(before, 0.0, 0.01))
     with pytest.raises(WeightSyncError, match="stale or partial"):
-        for checked in range(1, 20):  # noqa: B007  # read below
+        for checked in range(1, 20):
             one.check("a", moved(before, 0.002 * checked), moved(before, 0.0, 0.01, seed=checked))
     assert checked <= 4  # 8 x 0.01 / sqrt(3 x 120) nats a token
 
