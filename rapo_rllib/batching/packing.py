@@ -84,7 +84,7 @@ class PackedRow:
 
 
 def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
-    """Pack groups into rows of at most ``max_tokens`` tokens; samples without loss tokens are left out.
+    """Pack groups into rows of at most ``max_tokens`` tokens; samples without a loss token that counts are left out.
 
     What continues a common prefix stays together where it fits; otherwise it is split over several rows, each with the prefix.
     A single prompt + response longer than the budget gets a row of its own: it is never cut. Deterministic.
@@ -99,7 +99,7 @@ def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
-    paths = [_Path(group.prompt_ids, sample) for group in groups for sample in group.samples if sample.loss_mask.any()]
+    paths = [_Path(group.prompt_ids, sample) for group in groups for sample in group.samples if sample.counts]
     inputs = [path.input_ids for path in paths]
     if share:
         pieces = [piece for root in prefix_forest(inputs) for piece in _pieces(root, (), max_tokens)]

@@ -48,6 +48,11 @@ class Sample:
         """Tokens the policy is trained on."""
         return int(self.loss_mask.sum())
 
+    @property
+    def counts(self) -> bool:
+        """Whether any of its tokens is in the loss."""
+        return self.weight != 0 and bool(self.loss_mask.any())
+
 
 @dataclass(frozen=True)
 class SampleGroup:
@@ -91,9 +96,9 @@ class BatchStatistics:
 def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> tuple[list[SampleGroup], BatchStatistics]:
     """Advantages and weights of a whole batch.
 
-    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient. They still
-    count in the mean over groups, so that a batch with few informative groups takes a smaller step, as in eq. 11. Signal is
-    what outcomes differ in: where all failed, a punishment of length alone would be normalised to full-size advantages.
+    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient; those without a token in the loss (all masked or empty) are left out always. Both still count in the mean over
+    groups, so that a batch with few informative groups takes a smaller step, as in eq. 11. Signal is what outcomes differ in:
+    where all failed, a punishment of length alone would be normalised to full-size advantages.
 
     Raises:
         ValueError: the trajectories of a group have different prompts.
@@ -106,6 +111,7 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
         without_signal += not signal
         if signal or objective.kl_coeff > 0:
             samples.append(_sample_group(group, objective, len(alive), trained_tokens))
+    samples = [group for group in samples if any(sample.counts for sample in group.samples)]
     statistics = replace(_statistics(groups, objective), num_groups_without_signal=without_signal + len(groups) - len(alive))
     return samples, statistics
 

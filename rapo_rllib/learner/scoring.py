@@ -40,7 +40,7 @@ class ScoredMinibatch:
     """This learner's rows of one optimiser step."""
 
     rows: list[ScoredRow]
-    num_passes: int  # forward and backward passes of the step: with sharded weights those of the learner with most rows
+    num_passes: int  # rows of the learner with most: with sharded weights all pass through the model so often
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,15 @@ class RowScorer:
         self._reference_fingerprint: str | None = None  # of its weights, where it is a model of its own
 
     def scored(self, minibatches: Sequence[Sequence[SampleGroup]]) -> list[ScoredMinibatch]:
-        """One for each optimiser step; on all learners together."""
+        """One for each optimiser step; on all learners together.
+
+        No step is taken on a minibatch without a row on any learner: moments and weight decay alone would move the weights.
+        """
         with self._ranks.raise_on_all_ranks("packing"):
             packed = [self.packed(groups) for groups in minibatches]
-        counts = [len(rows) for rows in packed]
-        if self._lockstep is not None and counts:
-            counts = [int(count) for count in self._ranks.max(counts)]
+        counts = [int(count) for count in self._ranks.max([len(rows) for rows in packed])] if packed else []
+        packed = [rows for rows, count in zip(packed, counts, strict=True) if count]
+        counts = [count for count in counts if count]
         self._make_reference()
         passes = [
             one

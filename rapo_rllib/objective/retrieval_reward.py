@@ -11,8 +11,8 @@ The paper's ablations replace quality or timing (``RETRIEVAL_QUALITIES``, ``RETR
 Departures from the paper, where it is silent:
 1. A step before the retrieval without any entropy (``H_before = 0``, or below it by rounding) has change 0. The paper's reward
    is continuous there, since ``|Z| ≤ H_before``.
-2. For "reward at low entropy" the paper gives no formula. Here the timing is ``exp(-H_before)``: in (0, 1], falling, so that no
-   single step of almost no entropy outweighs the others as it would with ``1 / H_before``.
+2. "Reward at low entropy" has ``1 / H_before`` in place of ``H_before`` in eq. 7 (section 5.6.2, appendix G), without a value at
+   0. Entropies below ``LEAST_ENTROPY`` are rounding of float32, and count as that much there.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rapo_rllib.types import Retrieval, Trajectory
 RETRIEVAL_QUALITIES = choices(ObjectiveSettings, "retrieval_quality")
 RETRIEVAL_TIMINGS = choices(ObjectiveSettings, "retrieval_timing")
 PAPER = ObjectiveSettings()
+LEAST_ENTROPY = 1e-6  # nats, that ``low_entropy`` divides by
 
 
 def entropy_change(before: float, after: float) -> float:
@@ -79,7 +80,7 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
     """Weight of a retrieval by how unsure the policy was when it came (second factor of eq. 7), or an ablation's.
 
         high_entropy (paper): H_before
-        low_entropy ("reward at low entropy"): exp(-H_before); see the top of this file
+        low_entropy ("reward at low entropy", section 5.6.2): 1 / max(H_before, 1e-6)
         none ("without RT"): 1
 
     Args:
@@ -87,7 +88,7 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
         kind: ``retrieval_timing`` of the configuration.
 
     Returns:
-        The weight, never negative: nats for ``high_entropy``, else without unit, at most 1.
+        The weight, never negative: nats, 1/nats for ``low_entropy``, without unit for ``none``. Example: 0.5 nats: 0.5, 2, 1.
 
     Raises:
         ValueError: ``kind`` is not known.
@@ -95,8 +96,7 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
     _check_kind("retrieval_timing", kind, RETRIEVAL_TIMINGS)
     if kind == "none":
         return 1.0
-    entropy = max(before, 0.0)
-    return entropy if kind == "high_entropy" else math.exp(-entropy)
+    return max(before, 0.0) if kind == "high_entropy" else 1 / max(before, LEAST_ENTROPY)
 
 
 def retrieval_reward(

@@ -89,7 +89,7 @@ class ObjectiveSettings(Knobs):
     )
     retrieval_timing: Literal["high_entropy", "low_entropy", "none"] = knob(
         "high_entropy",
-        "second factor of eq. 7: `high_entropy`, `H_before` (paper); `low_entropy`, `exp(-H_before)`; or `none`, 1",
+        "second factor of eq. 7: `high_entropy`, `H_before` (paper); `low_entropy`, `1 / H_before`; or `none`, 1",
     )
     step_entropy_tokens: int | None = knob(
         None, "tokens from a step's start that its entropy is made of (released code: 20); None: all", at_least=1

@@ -134,3 +134,23 @@ def test_a_replayed_trajectory_without_steps_is_one_step() -> None:
     for credit in ("step", "turn", "gigpo"):
         own, others = token_advantages(group, replace(PLAIN, credit=credit))
         assert len(set(others.tolist())) == 1 and others[0] > 0 > own[0], credit
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        # lengths 5 and 2 of 8, the last 4 punished: -2 x 1/4, so that steps earned 1, 1/2 and 0: returns 3/2, 1/2 and 0, 0
+        ({"credit": "step"}, [[0.75, 0.25], [-0.75]]),
+        # the outcome alone: 1/2 and 0
+        ({"credit": "turn", "turn_advantage_weight": 0.0}, [[0.25, 0.25], [-0.25]]),
+        # all that was earned: 3/2 and 0
+        ({"credit": "gigpo", "state_advantage_weight": 0.0}, [[0.75, 0.75], [-0.75]]),
+        ({"retrieval_credit": "step"}, [[0.75, 0.75], [-0.75]]),
+        ({}, [[0.75, 0.75], [-0.75]]),
+    ],
+)
+def test_a_long_response_is_punished_whatever_the_credit(keys: dict, expected: list[list[float]]) -> None:
+    group = group_of(paid([1.0, 1.0]), paid([0.0], 1))
+    settings = replace(PLAIN, max_response_tokens=8, overlong_buffer_share=0.5, overlong_penalty=2.0, **keys)
+    for found, member, wanted in zip(token_advantages(group, settings), group.members, expected, strict=True):
+        assert [found[step.start] for step in member.steps] == pytest.approx(wanted)

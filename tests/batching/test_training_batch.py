@@ -71,7 +71,7 @@ def test_hybrid_trajectory_has_share_mask_and_retrieval_advantage() -> None:
         # token entropies (2, 2) before, (1,) after; the on-policy trajectory has Z = 0
         ({"retrieval_quality": "rise"}, -1),  # Z = -2 tanh 1
         ({"retrieval_quality": "none"}, 1),  # Z = 2
-        ({"step_entropy_reduction": "sum", "retrieval_timing": "low_entropy"}, 1),  # Z = exp(-4) tanh(2 * 3 / 4)
+        ({"step_entropy_reduction": "sum", "retrieval_timing": "low_entropy"}, 1),  # Z = tanh(2 * 3 / 4) / 4
         ({"retrieval_advantage_weight": 0.0}, 0),
     ],
 )
@@ -216,3 +216,23 @@ def test_truncated_responses_can_be_left_out_of_the_loss(aggregation: str, weigh
     assert [one_advantage(s) for s in samples.samples] == pytest.approx([-1 / math.sqrt(3)] * 2)
     assert [s.weight for s in samples.samples] == pytest.approx(weights)
     assert (batch.statistics.num_truncated_trajectories, batch.statistics.num_masked_trajectories) == (1, 1)
+
+
+def test_a_group_without_a_token_in_the_loss_has_no_minibatch() -> None:
+    """Two of three groups train: so many minibatches, and weights of a share of three groups times two."""
+    groups = [group([0, 3], [2, 4], name=name) for name in "abc"]
+    for member in groups[1].trajectories:
+        member.end = "length"
+    for kl_coeff in (0.0, 0.1):
+        masking = replace(PLAIN, mask_truncated=True, kl_coeff=kl_coeff)
+        batch = TrainingBatch.from_groups(groups, masking, num_minibatches=3)
+        assert [[one.question_id for one in minibatch] for minibatch in batch.minibatches] == [["a"], ["c"]]
+        assert [s.weight for s in batch.groups[0].samples] == pytest.approx([2 / (2 * 2 * 3), 2 / (4 * 2 * 3)])
+        assert (batch.statistics.num_groups, batch.statistics.num_masked_trajectories) == (3, 2)
+    assert TrainingBatch.from_groups(groups[1:2], replace(PLAIN, mask_truncated=True)).minibatches == ()
+
+
+def test_a_group_of_empty_responses_has_no_minibatch() -> None:
+    groups = [group([0, 3], [2, 4], name="a"), TrajectoryGroup(Question("b", ""), [])]
+    groups[1].trajectories += [trajectory("b", [1, 2], [("observation", 3)], float(i), seed=i) for i in range(2)]
+    assert [one.question_id for one in TrainingBatch.from_groups(groups, PLAIN, 2).groups] == ["a"]

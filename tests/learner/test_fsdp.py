@@ -174,6 +174,50 @@ def test_the_update_equals_that_of_one_learner(
     assert moved and all(settings.get("test", {}).get("frozen", "nothing") not in name for name in moved)
 
 
+def without_tokens(kind: str, data: TrainingBatch) -> TrainingBatch:
+    """Three minibatches of which the second has no token in the loss, each in another way."""
+    first, second, third = data.minibatches
+    changes = {
+        "no samples": lambda group: replace(group, samples=()),
+        "masked": lambda group: replace(
+            group, samples=tuple(replace(s, loss_mask=np.zeros_like(s.loss_mask)) for s in group.samples)
+        ),
+        "no weight": lambda group: replace(group, samples=tuple(replace(s, weight=0.0) for s in group.samples)),
+    }
+    emptied = () if kind == "no group" else tuple(changes[kind](group) for group in second)
+    return replace(data, minibatches=(first, emptied, third))
+
+
+def train_around_nothing(rank: int, world_size: int, folder: Path, kind: str, settings: dict[str, Any]) -> Any:
+    """A job: the first update fills the moments of Adam, the second has a minibatch without a token."""
+    made = learner(folder, rank, world_size, **settings)
+    data = batch(6, 3, settings)
+    metrics = [updated(made, one, rank, world_size) for one in (data, without_tokens(kind, data))]
+    return gathered_weights(made), metrics
+
+
+WITH_KL = {"kl_coeff": 0.3, "old_logprobs": "learner"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("no samples", {}), ("masked", WITH_KL), ("no weight", WITH_KL), ("no group", {"max_tokens_per_micro_batch": 20})],
+)
+def test_a_minibatch_without_a_token_is_no_step_for_any_number_of_learners(
+    processes: LearnerProcesses, folders: dict[str, Path], kind: str, settings: dict[str, Any]
+) -> None:
+    """Moments and weight decay alone would move the weights; and a learner without rows has the others' gradients."""
+    expected, wanted = train_around_nothing(0, 1, folders["llama"], kind, settings)
+    assert [one["num_steps"] for one in wanted] == [6, 4]
+    for world_size, parallelism in ((2, "ddp"), (3, "ddp"), (2, "fsdp")):
+        keys = {**settings, "learner_parallelism": parallelism}
+        answers = processes.run(world_size, train_around_nothing, folders["llama"], kind, keys)
+        for weights, metrics in results_of(answers):
+            assert metrics == [pytest.approx(one, rel=1e-9, abs=1e-12) for one in wanted], parallelism
+            for name, tensor in expected.items():
+                torch.testing.assert_close(weights[name], tensor, rtol=1e-8, atol=1e-10, msg=f"{parallelism}: {name}")
+
+
 def masters(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[torch.Tensor], Any]:
     """A job: float32 weights that the optimiser steps on, and the bfloat16 ones that engines get."""
     made = learner(folder, rank, world_size, **settings)

@@ -18,6 +18,7 @@ from tiny_models import save_tiny_model
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
+from rapo_rllib.learner import scoring
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.rl_module import LOGPROBS, ROW
 from rapo_rllib.settings import ObjectiveSettings
@@ -217,6 +218,16 @@ def test_kl_term_pulls_towards_the_initial_model_and_keeps_groups_without_signal
         last = learner.update(training_data=flat)
     assert metric(first, "kl") > 0 and metric(last, "kl") < metric(second, "kl")
     assert "_reference" not in "".join(learner.get_state()["rl_module"][DEFAULT_MODULE_ID])
+
+
+def test_the_reference_model_is_loaded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What training started from: the folder's weights may be others later."""
+    learner, loaded = build(folder, kl_coeff=0.1), []
+    load = scoring.load_causal_lm
+    monkeypatch.setattr(scoring, "load_causal_lm", lambda settings: loaded.append(settings) or load(settings))
+    for _ in range(3):
+        learner.update(training_data=batch(kl_coeff=0.1))
+    assert len(loaded) == 1 and learner.rows.reference_fingerprint() is not None and len(loaded) == 1
 
 
 def test_learning_rate_schedule(folder: Path) -> None:

@@ -292,3 +292,21 @@ def test_both_orders_are_one_where_nothing_is_clipped_or_retrieved() -> None:
     nothing = replace(four_tokens(), retrieved_share=numbers(0, 0, 0, 0))
     losses = [policy_loss(nothing, replace(SETTINGS, shaping_order=order)).loss for order in ("before_clip", "after_clip")]
     assert torch.equal(*losses)
+
+
+def test_at_token_level_the_engines_weight_is_each_tokens_own() -> None:
+    """However tokens belong to trajectories: test_loss_by_hand has none, and the same numbers."""
+    for ids in ([0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]):
+        tokens = replace(four_tokens(), trajectory_ids=torch.tensor(ids))
+        outputs = policy_loss(tokens, replace(SETTINGS, kl_coeff=0.5, importance_level="token"))
+        assert float(outputs.loss.detach()) == pytest.approx(-0.7808566, abs=1e-6)
+        averages = outputs.metrics.averages()
+        assert averages["truncation"] == pytest.approx((1.25 + 1 + 0.5 + 2) / 4) and averages["truncated"] == 1 / 4
+
+
+def test_at_sequence_level_it_is_that_of_the_whole_response() -> None:
+    # log ratios to the engine: log 1.25, log 1 -> sqrt 1.25; log 0.5, log 4 -> sqrt 2, cut to 1.2
+    tokens = replace(four_tokens(), trajectory_ids=torch.tensor([0, 0, 1, 1]))
+    outputs = policy_loss(tokens, replace(SETTINGS, importance_level="sequence", importance_cap=1.2))
+    averages = outputs.metrics.averages()
+    assert averages["truncation"] == pytest.approx((2 * math.sqrt(1.25) + 2 * 1.2) / 4) and averages["truncated"] == 2 / 4

@@ -132,14 +132,14 @@ def test_trajectory_reward_is_finite_and_bounded(steps: list[list[float]]) -> No
 @pytest.mark.parametrize(
     ("quality", "timing", "fell", "rose"),
     [
-        # from 2 to 1: tanh 1 = 0.761594; from 2 to 3: tanh -1; exp(-2) = 0.135335
+        # from 2 to 1: tanh 1 = 0.761594; from 2 to 3: tanh -1; 1 / 2 at low entropy
         ("fall", "high_entropy", 1.523188, -1.523188),
         ("rise", "high_entropy", -1.523188, 1.523188),
         ("none", "high_entropy", 2.0, 2.0),
-        ("fall", "low_entropy", 0.103071, -0.103071),
+        ("fall", "low_entropy", 0.380797, -0.380797),
         ("fall", "none", 0.761594, -0.761594),
         ("none", "none", 1.0, 1.0),
-        ("rise", "low_entropy", -0.103071, 0.103071),
+        ("rise", "low_entropy", -0.380797, 0.380797),
     ],
 )
 def test_rewards_of_the_ablations(quality: str, timing: str, fell: float, rose: float) -> None:
@@ -150,13 +150,30 @@ def test_rewards_of_the_ablations(quality: str, timing: str, fell: float, rose: 
 
 
 @given(ENTROPY, ENTROPY)
-def test_low_entropy_weighs_early_certainty_more_and_is_bounded(one: float, other: float) -> None:
+def test_low_entropy_weighs_certainty_more_and_is_bounded(one: float, other: float) -> None:
     low, high = sorted((one, other))
-    assert 0 < retrieval_timing(high, "low_entropy") <= retrieval_timing(low, "low_entropy") <= 1
+    assert 0 < retrieval_timing(high, "low_entropy") <= retrieval_timing(low, "low_entropy") <= 1e6
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "timing", "reward"),
+    [
+        # 1 / H in place of H in eq. 7, while eq. 5 and 6 keep H: tanh(2 * 0.5) * 2; tanh(-2 * 0.25) / 4
+        (0.5, 0.25, 2.0, 1.523188),
+        (4.0, 5.0, 0.25, -0.115529),
+        (1e-5, 0.0, 1e5, 96402.8),  # tanh 2 = 0.964028
+        (0.0, 3.0, 1e6, 0.0),  # without entropy before there is no change, whatever came
+    ],
+)
+def test_reward_at_low_entropy_is_the_papers(before: float, after: float, timing: float, reward: float) -> None:
+    assert retrieval_timing(before, "low_entropy") == pytest.approx(timing)
+    assert retrieval_reward(before, after, timing="low_entropy") == pytest.approx(reward, rel=1e-5)
+    assert retrieval_reward(before, after, "none", "low_entropy") == pytest.approx(timing)
 
 
 def test_entropy_below_zero_by_rounding_is_timed_as_zero() -> None:
-    assert [retrieval_timing(-1e-7, kind) for kind in ("high_entropy", "low_entropy", "none")] == [0.0, 1.0, 1.0]
+    for kind in ("high_entropy", "low_entropy", "none"):
+        assert retrieval_timing(-1e-7, kind) == retrieval_timing(0.0, kind)
 
 
 @pytest.mark.parametrize("key", ["retrieval_quality", "retrieval_timing"])

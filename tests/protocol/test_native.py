@@ -224,3 +224,23 @@ def test_what_no_text_can_hold_is_a_problem_of_the_call(tokenizers: dict[str, An
     assert (problem in call.problem if problem else call.problem == "") and turn.record is not None
     for text in (call.name, call.problem, turn.record):
         text.encode()  # histories are embedded and stored
+
+
+CALLED = '{"name": "calculator", "arguments": {"expression": "3 + 5"}}'
+
+
+@pytest.mark.parametrize(
+    ("said", "record"),
+    [
+        ("<think>\nAdd.\n</think>It is 8.", "<think>\nAdd.\n</think><answer>It is 8.</answer>"),
+        ("<think>Add.</think><think>Yes.</think>8", "<think>Add.</think><think>Yes.</think><answer>8</answer>"),
+        (f"<think>Add.</think>{CALLED}", "<think>Add.</think><calculator>3 + 5</calculator>"),
+        ("Add.</think>8", "Add.</think><answer>8</answer>"),  # the template has opened it
+        (f"<think>{CALLED}", f"<think>{CALLED}"),  # a thought that does not end is no call, and no answer
+    ],
+)
+def test_the_record_of_a_turn_has_its_thoughts_with_both_tags(tokenizers: dict[str, Any], said: str, record: str) -> None:
+    tokenizer = tokenizers["qwen3"]
+    chat = made(tokenizer)
+    turn = chat.read(written(tokenizer, chat, said), said, "", "eos")
+    assert turn.record == record

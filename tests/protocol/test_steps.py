@@ -46,6 +46,10 @@ def answer(content: str, think: str = "") -> ParsedStep:
         ("just text", ParsedStep()),
         ("", ParsedStep()),
         ("<think>open", ParsedStep()),
+        # a thought runs from where it began, whatever opens in it, to where it first ends
+        ("<think>a <think>b</think><python>1</python>", call("python", "1", "a <think>b")),
+        ("<think>a <think>b</think> c</think><answer>8</answer>", answer("8", "a <think>b")),
+        ("<think>a<think>b<think>c</think><think>d</think>", ParsedStep("a<think>b<think>c\nd")),
         ("<python></python>", call("python", "")),
     ],
 )

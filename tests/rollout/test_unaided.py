@@ -123,11 +123,13 @@ def test_the_fallback_text_is_no_step() -> None:
     assert read(unaided_trajectory(nothing, QUESTION, "own", CHAT)) == f"{step(ADD)}[{TIMES[0]}]"
 
 
-def test_only_what_worked_is_learned_with_the_weight_of_a_trajectory() -> None:
+@pytest.mark.parametrize("how", ["removed", "imitated", "own"])
+def test_only_what_worked_is_learned_with_the_weight_of_a_trajectory(how: str) -> None:
+    """Its own length is in the weight: without help there is more or less to train than in the trajectory itself."""
     plain = trajectory(("w", "abcd"), reward=0.0)
     group = TrajectoryGroup(QUESTION, [HELPED, plain])
     try:
-        add_unaided([group], "own", CHAT)
+        add_unaided([group], how, CHAT)
         objective = ObjectiveSettings(retrieval_advantage_weight=0.0)
         (samples,) = TrainingBatch.from_groups([group], objective).groups
         helped, unaided, other = samples.samples

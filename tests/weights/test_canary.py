@@ -81,16 +81,63 @@ def test_an_engine_that_moves_by_a_part_only_is_caught(share: float, caught: boo
         one.check("a", now, scored)
 
 
-def test_scores_that_do_not_change_at_all_are_caught_also_within_the_noise() -> None:
-    one, before = canary(None, exact=False), long_scores()
-    held = moved(before, 0.0, 0.05)
+@pytest.mark.parametrize(
+    ("exact", "apart", "step"),
+    [(True, 0.005, 1e-4), (True, 0.005, 4e-6), (False, 0.05, 2e-3), (False, 0.05, 3e-4), (False, 0.0, 2e-3)],
+)
+def test_scores_that_do_not_change_at_all_are_caught_however_far_the_two_are_apart(
+    exact: bool, apart: float, step: float
+) -> None:
+    one, before = canary(None, exact), long_scores()
+    held = moved(before, 0.0, apart)
     one.check("a", before, held)
-    for _ in range(2):  # the second time the learner has not moved at all
-        assert one.check("a", moved(before, 0.01), held).learner_moved <= 0.0101
-    one.check("a", moved(before, 0.01), moved(held, 0.1, 1e-3))  # an engine that moves, within the noise
+    assert one.check("a", before, held).learner_moved == 0
+    one.check("a", moved(before, step), moved(held, step, apart / 10))  # an engine that moves, within the noise
     one.check("a", before, held)
     with pytest.raises(WeightSyncError, match="stale or partial"):
-        one.check("a", moved(before, 0.065), held)
+        one.check("a", moved(before, step), held)
+
+
+@pytest.mark.parametrize(("exact", "step"), [(True, 2e-6), (False, 1.5e-4)])
+def test_moves_too_small_to_tell_add_up_while_an_engine_stands_still(exact: bool, step: float) -> None:
+    one, learner = canary(None, exact), long_scores()
+    held = moved(learner, 0.0, 0.005)
+    one.check("a", learner, held)
+    one.check("a", moved(learner, step), held)
+    with pytest.raises(WeightSyncError, match="stale or partial"):
+        one.check("a", moved(learner, 2 * step), held)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize(("exact", "noise", "step"), [(True, 1e-5, 2e-5), (False, 0.01, 0.02)])
+def test_an_engine_that_jitters_and_stays_behind_is_caught_at_once(
+    exact: bool, noise: float, step: float, share: float
+) -> None:
+    """A move of the noise's size in one token is far above it in 120."""
+    one, before = canary(None, exact), long_scores()
+    one.check("a", before, moved(before, 0.0, noise))
+    with pytest.raises(WeightSyncError, match="stale or partial"):
+        one.check("a", moved(before, step), moved(before, share * step, noise, seed=3))
+
+
+def test_an_engine_that_jitters_and_never_follows_is_caught_when_moves_have_added_up() -> None:
+    one, before, checked = canary(None, exact=False), long_scores(), 0
+    one.check("a", before, moved(before, 0.0, 0.01))
+    with pytest.raises(WeightSyncError, match="stale or partial"):
+        for checked in range(1, 20):
+            one.check("a", moved(before, 0.002 * checked), moved(before, 0.0, 0.01, seed=checked))
+    assert checked <= 4  # 8 x 0.01 / sqrt(3 x 120) nats a token
+
+
+@pytest.mark.parametrize(("exact", "noise"), [(True, 1e-5), (False, 0.02)])
+@pytest.mark.parametrize("step", [0.01, 0.3, 3.0, 30.0])  # of the noise
+def test_an_engine_that_follows_is_never_told_off(exact: bool, noise: float, step: float) -> None:
+    """200 syncs of a learner that wanders, with new errors of the engine each time."""
+    one, learner, generator = canary(1.0, exact), long_scores(), random.Random(5)
+    for index in range(200):
+        result = one.check("a", learner, [[s + generator.gauss(0, noise) for s in row] for row in learner])
+        assert result.engine_missed < 2 * noise and (not index or result.learner_moved > 0)
+        learner = [[s + noise * step * generator.gauss(0, 1) for s in row] for row in learner]
 
 
 def test_an_engine_is_compared_with_its_own_last_confirmed_weights() -> None:

@@ -86,6 +86,9 @@ class Runners:
     def set_actor_state(self, index: int, healthy: bool) -> None:
         self.healthy.discard(index)
 
+    def confirmation(self, held: Confirmation, index: int) -> Confirmation:
+        return held
+
     def name(self, index: int) -> EngineName:
         return EngineName(f"env runner {index}", f"{index}.{self.starts[index]}", "here")
 
@@ -103,7 +106,7 @@ class Runners:
             answer: Any = self.name(index)
             if method == "load_policy":
                 sent = kwargs["publication"]
-                held = Confirmation(sent.version, SCORES, 0.1, answer, sent.digests)
+                held = self.confirmation(Confirmation(sent.version, SCORES, 0.1, answer, sent.digests), index)
                 answer = held if fault is None else LoadFailure(answer, sent.version, fault)
             results.add_result(index, ResultOrError(result=answer), "")
         return results
@@ -117,7 +120,7 @@ def sync(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SyncReport]:
     monkeypatch.setattr(weight_sync, "_first_learner", lambda group, function: function(group))
     weights = SimpleNamespace(publish=lambda **ways: SENT)
     learner = SimpleNamespace(is_local=False, score=lambda sequences: SCORES, weights=weights)
-    return lambda runners, **options: WeightSync(canary(), **options).run(learner, runners)
+    return lambda runners, by=None, **options: WeightSync(by or canary(), **options).run(learner, runners)
 
 
 def test_all_engines_confirm(sync: Any) -> None:
@@ -190,3 +193,28 @@ def test_a_learner_that_cannot_publish_is_named_and_lives_on() -> None:
     group = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
     with pytest.raises(WeightSyncError, match="learner 0 could not give its weights to the engines: OSError: no memory left"):
         WeightSync(canary()).run(group, Runners(1, lambda index, starts: None))
+
+
+class UnlikeRunners(Runners):
+    """The second differs more from the learner, loads longer, and read fewer of its parameters back."""
+
+    missed = 0.0
+
+    def confirmation(self, held: Confirmation, index: int) -> Confirmation:
+        scores = [[score + 1e-3 * index - self.missed for score in row] for row in held.scores]
+        scores[0][0] += 1e-3 * index
+        return replace(held, scores=scores, compared_share=1.0 / index, seconds=float(index))
+
+
+def test_a_report_is_that_of_the_worst_engine(sync: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runners, one = UnlikeRunners(2, lambda index, starts: None), canary()
+    report = sync(runners, one)
+    assert (report.mean_difference, report.max_difference) == (pytest.approx(2.5e-3), pytest.approx(4e-3))
+    assert (report.compared_share, report.load_s, report.num_engines) == (0.5, 2.0, 2)
+    metrics = sync_metrics(report)
+    assert metrics["canary_mean"] == report.mean_difference and metrics["canary_max"] == report.max_difference
+    assert metrics["compared_share"] == 0.5 and metrics["load_s"] == 2.0
+    monkeypatch.setitem(globals(), "SCORES", [[score + 0.5 for score in row] for row in SCORES])
+    runners.missed, runners.starts[2] = 5e-4, 2  # a restarted engine has nothing that it moved from
+    report = sync(runners, one)
+    assert (report.learner_moved, report.engine_missed) == (pytest.approx(0.5), pytest.approx(5e-4))

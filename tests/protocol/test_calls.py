@@ -1,0 +1,34 @@
+"""Calls of a turn that is plain JSON: all of them, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rapo_rllib.protocol.calls import ReadCalls, read_json
+
+ADD = '{"name": "add", "arguments": {"a": 1}}'
+
+
+@pytest.mark.parametrize("text", [ADD, f"[{ADD}]", f"```json\n{ADD}\n```", ADD.replace("arguments", "parameters")])
+def test_a_call_is_read(text: str) -> None:
+    assert read_json(text) == ReadCalls("", (("add", '{"a": 1}'),))
+
+
+def test_a_list_of_calls_is_read_in_order() -> None:
+    other = ADD.replace("add", "times")
+    assert read_json(f"[{ADD}, {other}]").calls == (("add", '{"a": 1}'), ("times", '{"a": 1}'))
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"nam": "add"}', '{"name": "add"}', '{"name": 3, "arguments": {}}', '"add"', "null", f"[{ADD}]", "7"]
+)
+@pytest.mark.parametrize("form", ["[{wrong}]", "[{add}, {wrong}]", "[{wrong}, {add}]", "[{add}, {wrong}, {add}]"])
+def test_a_list_in_which_one_is_no_call_has_none(wrong: str, form: str) -> None:
+    """Half of what was meant would be run, and the policy told nothing of the rest."""
+    text = form.format(wrong=wrong, add=ADD)
+    assert read_json(text) == ReadCalls(text, (), broken=text.startswith("[{"))
+
+
+@pytest.mark.parametrize(("text", "broken"), [("It is 8.", False), ("{", True), ("[]", False), ("8", False), ("", False)])
+def test_what_is_no_call_is_text(text: str, broken: bool) -> None:
+    assert read_json(text) == ReadCalls(text, (), broken)
