@@ -7,6 +7,7 @@ An environment is used for many episodes, one at a time, and holds nothing betwe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -80,7 +81,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _schemas(self) -> list[Schema]:
         """The part of the prompt about the tools: all that have arguments; in the model's own format every one."""
         native = self.options.protocol.format == "native"
-        return [tool.schema for tool in self._tools.values() if native or hasattr(tool.tool, "parameters")]
+        return [tool.schema for tool in self._tools.values() if native or tool.takes_json]
 
     @property
     def tool_tags(self) -> tuple[str, ...]:
@@ -151,11 +152,11 @@ class ToolEnv(gymnasium.Env[str, str]):
             names = ", ".join(offered if offered is not None else self._tools) or "none"
             return UNKNOWN, ToolResult(f"Error: there is no tool {call.name!r}; the tools are: {names}", "unknown")
         if self.options.protocol.format == "tags":
-            text = call.arguments[""]
-        elif problem := problem_of(tool.schema, call.arguments):
+            text, problem = tool.read(call.arguments[""])
+        elif not (problem := problem_of(tool.schema, call.arguments)):
+            text = json.dumps(call.arguments, ensure_ascii=False) if tool.takes_json else input_of(tool.schema, call.arguments)
+        if problem:
             return tool.tag, ToolResult(f"Error: {problem}", "arguments")
-        else:
-            text = input_of(tool.schema, call.arguments)
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session(self._shared))
         return tool.tag, session.run(text)
 

@@ -28,7 +28,10 @@ BAD = [
     *[({"info": value}, "info = ") for value in (None, [("a", 1)], "a")],
     *[({"info": {"step_rewards": value}}, "info['step_rewards'] = ") for value in (None, 1.0, ["1"], [float("nan")])],
     *[({"info": {"tool_seconds": value}}, "info['tool_seconds'] = ") for value in (None, "1", float("inf"))],
-    *[({"info": {"tool_calls": value}}, "info['tool_calls'] = ") for value in (None, ["python"], [("a", 1)], [("a", None, "1")])],
+    *[
+        ({"info": {"tool_calls": value}}, "info['tool_calls'] = ")
+        for value in (None, ["python"], [("a", 1)], [("a", None, "1")])
+    ],
     *[({"info": {"reward_terms": value}}, "info['reward_terms'] = ") for value in (None, [1], {"a": "1"}, {1: 1.0})],
     ({"info": {"tool": 3}}, "info['tool'] = "),
     ({"info": {"tool_error": True}}, "info['tool_error'] = "),
@@ -68,7 +71,13 @@ def test_so_does_a_judgement(returned: Any) -> None:
 
 
 def test_what_gymnasiums_environments_return_is_taken() -> None:
-    for reward, flag in ((1, np.bool_(True)), (np.float32(1), 1), (np.int64(1), True), (True, np.int64(1)), (np.bool_(True), 1)):
+    for reward, flag in (
+        (1, np.bool_(True)),
+        (np.float32(1), 1),
+        (np.int64(1), True),
+        (True, np.int64(1)),
+        (np.bool_(True), 1),
+    ):
         result = step_result((np.str_("seen"), reward, flag, False, {"mine": object(), "step_rewards": np.ones(2)}))
         assert (result.observation, result.reward, result.terminated, result.truncated) == ("seen", 1.0, True, False)
     assert step_result((Observation.of(["a", "\ud800"]), 0, False, False, {})).observation.parts == ("a", "?")  # type: ignore[attr-defined]
