@@ -48,7 +48,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.observation_space = AnyText()
         self.action_space = AnyText()
         self._tools = _by_tag([tool for entry in self.tool_entries() for tool in shared_tools(entry)])
-        self._check_names()
+        leave_out = "leave the tool out (a server's with mcp.only)"
+        self.options.protocol.check_tool_tags(self.tool_tags, "env_config.tools", leave_out)
         self.tool_schemas = self._schemas()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._shared: dict[Any, Any] = {}  # of these, what several have in common
@@ -57,18 +58,6 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
         self._turn = -1  # the generated step that it has got last
-
-    def _check_names(self) -> None:
-        """In tags, none may be called as the protocol calls its own."""
-        protocol = self.options.protocol
-        names = ("think_tag", "answer_tag", "result_tag", "retrieve_tag", "lesson_tag")
-        own = {getattr(protocol, name): name for name in names} if protocol.format == "tags" else {}
-        for tag in self._tools:
-            if (key := own.get(tag)) is not None:
-                raise ValueError(
-                    f"env_config.tools: a tool is called by <{tag}>, which is protocol.{key}: leave the tool out "
-                    f"(a server's with mcp.only), or set protocol.{key} to another"
-                )
 
     def tool_entries(self) -> Sequence[Any]:
         """The tools of the policy, as ``env_config.tools`` has them: by default those of the options."""

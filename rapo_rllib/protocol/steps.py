@@ -170,8 +170,7 @@ def quoted(text: str, settings: ProtocolSettings) -> str:
     >>> quoted("Write <answer>, not <b>.", ProtocolSettings())
     'Write &lt;answer>, not <b>.'
     """
-    tags = (settings.result_tag, settings.retrieve_tag, settings.lesson_tag, settings.answer_tag, settings.think_tag)
-    return re.sub(f"<(?=/?(?:{'|'.join(map(re.escape, tags))})>)", "&lt;", text)
+    return re.sub(f"<(?=/?(?:{'|'.join(map(re.escape, settings.own_tags))})>)", "&lt;", text)
 
 
 def shown_parts(text: str, lesson: bool, settings: ProtocolSettings) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Read what ``reset``, ``step`` and ``truncate`` of an environment return. What cannot be is its fault, and raises ``EnvError``.
+"""Read what ``reset``, ``step`` and ``truncate`` of an environment return. What cannot be is an ``EnvError``.
 
-what the environment returned --> observation as text, finite reward, true or false, info with the values that a rollout reads
+what was returned --> observation as text, finite reward, true or false, info with the values that a rollout reads
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make tools of Python functions, methods, partials and callable objects.
 
 ``{function: my_tools:weather}`` -> ``function_tool`` -> ``JsonFunction``: arguments -> the function -> text
-                                                      -> ``TextFunction``, where no schema can be made: text -> the function -> text
+where no schema can be made ---------------------------> ``TextFunction``: text -> the function -> text
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def test_all_ways_to_name_a_function_mean_the_same(entry: Any, tag: str) -> None
 def test_a_function_of_one_text_needs_no_schema_in_tags(entry: Any) -> None:
     env = ToolEnv({"tools": [entry]})
     assert called(env, "<plain>gear</plain>", '<plain>{"item": "gear"}</plain>') == [("3 gear", None)] * 2
-    with pytest.raises(ValueError, match="function 'plain': .*has no docstring.* Fix: give every argument a type hint"):
+    with pytest.raises(ValueError, match=r"function 'plain': .*has no docstring.* Fix: give every argument a type hint"):
         native(entry)
 
 
