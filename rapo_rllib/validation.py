@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Collection
 
 _SHOWN = 40
+MOST = 1e9  # of numbers that nothing else bounds: larger ones are slips, or overflow somewhere
+MOST_SECONDS = 1e6  # that something waits: an operating system's own limit for sockets is not far above
 
 
 def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: str = "") -> None:

@@ -24,7 +24,8 @@ from rapo_rllib.errors import EnvError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
-from rapo_rllib.rollout.env_calls import EnvPool, EnvResult, overdue_s, reset_env, step_env, truncate_env
+from rapo_rllib.rollout.env_answers import EnvResult
+from rapo_rllib.rollout.env_calls import EnvPool, overdue_s, reset_env, step_env, truncate_env
 from rapo_rllib.settings import RolloutSettings
 from rapo_rllib.types import Question
 

@@ -24,7 +24,6 @@ from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
 from rapo_rllib.monitoring.quiet import quiet
 from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, Settings
 from rapo_rllib.settings.knobs import knobs
-from rapo_rllib.settings.schedule import check_schedule
 from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
@@ -104,8 +103,11 @@ class RAPOConfig(AlgorithmConfig):
         refuse_token(config_dict.get("step_trace_buffer"))
         if "model" in config_dict:
             given = config_dict.pop("model")
-            if "fcnet_hiddens" not in given:
-                self.language_model = dict(given)
+            if not isinstance(given, Mapping) or "fcnet_hiddens" not in given:
+                self.language_model = dict(given) if isinstance(given, Mapping) else given
+        for key in ("env_config", "evaluation_config", "callbacks_class"):  # RLlib looks into them at once
+            if key in config_dict:
+                knobs(RLlibSettings)[key].refuse(key, config_dict[key])
         refuse_other_names(config_dict, known_keys(self))
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
         refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
@@ -122,12 +124,11 @@ class RAPOConfig(AlgorithmConfig):
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
             self.batch_mode = "complete_episodes"  # trajectories are never cut, and RLlib records nothing else
-        if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
-            check_schedule("lr", self.lr)
+        settings = self.settings  # before RLlib's own checks, which break off at values of a wrong type
         super().validate()
         check_rllibs_evaluation(self)
         check_applied_preset(vars(self))
-        check_together(self.settings, self.in_evaluation)
+        check_together(settings, self.in_evaluation)
 
     def preflight(self) -> None:
         """Check that model, environment, questions and buffer exist, in seconds and without loading any of them.

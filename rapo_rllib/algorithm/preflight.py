@@ -9,7 +9,7 @@ from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
-from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.protocol.make import check_env, make_protocol
 from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def check_parts(config: RAPOConfig) -> None:
     check_model(settings)
     model = settings.model
     env = source.env_maker()()
+    check_env(env.unwrapped, settings.protocol)
     if settings.protocol.format != "tags":  # those take any model
         make_protocol(load_tokenizer(model), settings.protocol, env)
     env.close()

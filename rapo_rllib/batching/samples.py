@@ -96,9 +96,10 @@ class BatchStatistics:
 def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> tuple[list[SampleGroup], BatchStatistics]:
     """Advantages and weights of a whole batch.
 
-    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient; those without a token in the loss (all masked or empty) are left out always. Both still count in the mean over
-    groups, so that a batch with few informative groups takes a smaller step, as in eq. 11. Signal is what outcomes differ in:
-    where all failed, a punishment of length alone would be normalised to full-size advantages.
+    Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient; those without a
+    token in the loss (all masked or empty) are left out always. Both still count in the mean over groups, so that a batch with
+    few informative groups takes a smaller step, as in eq. 11. Signal is what outcomes differ in: where all failed, a punishment
+    of length alone would be normalised to full-size advantages.
 
     Raises:
         ValueError: the trajectories of a group have different prompts.

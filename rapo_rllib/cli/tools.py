@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rapo_rllib.cli.endings import one_line_errors
+from rapo_rllib.tools.schema import call_form
 
 tools_app = typer.Typer(no_args_is_help=True, help="The tools of a job.")
 
@@ -28,7 +29,8 @@ def list_tools(
     with one_line_errors():
         from rapo_rllib.cli.buffer.build import job_config
 
-        env = job_config(job, overrides or []).question_source.env_maker()()
+        config = job_config(job, overrides or [])
+        env = config.question_source.env_maker()()
         try:
             tags = tuple(getattr(env.unwrapped, "tool_tags", ()))
             schemas = {one["function"]["name"]: one["function"] for one in getattr(env.unwrapped, "tool_schemas", None) or ()}
@@ -41,6 +43,13 @@ def list_tools(
         _show(tag, schemas.get(tag))
     if not tags and not schemas:
         typer.echo("The policy of this job has no tools.")
+    elif config.settings.protocol.format == "native":
+        typer.echo("A call is written as the model's chat template has calls (protocol.format = 'native').")
+    else:
+        typer.echo("A call is written as:")
+        for tag in tags:
+            shown = schemas.get(tag)
+            typer.echo(f"    {call_form(tag, None if shown is None else {'type': 'function', 'function': dict(shown)})}")
 
 
 def _show(tag: str, function: Mapping[str, Any] | None) -> None:

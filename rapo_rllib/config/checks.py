@@ -45,6 +45,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_cap(settings)
     _check_objective(settings.objective)
     _check_credit(settings)
+    _check_baseline(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
     _check_warm_start(settings.warm_start)
@@ -174,6 +175,16 @@ def _check_credit(settings: Settings) -> None:
                 f"{name} = {value!r} with credit = {objective.credit!r}, which does not read it: set credit to "
                 f"{asked_by.get(name, repr('turn'))}, or leave {name} out"
             )
+
+
+def _check_baseline(settings: Settings) -> None:
+    """Every advantage is over the group."""
+    size = settings.rollout.group_size
+    if size < 2 and not settings.off_policy.off_policy_trajectories:
+        raise ValueError(
+            f"group_size = {size}: a trajectory is compared with the others of its group, and one alone would have its whole "
+            "reward as advantage; set group_size to 2 or more"
+        )
 
 
 def _check_off_policy(settings: Settings) -> None:

@@ -14,6 +14,7 @@ import gymnasium
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from rapo_rllib.config.env_keys import check_env_keys
 from rapo_rllib.config.presets import merge_over_preset
 from rapo_rllib.config.settings import protocol_of
 from rapo_rllib.envs.base import SeedQuestions
@@ -57,22 +58,24 @@ class QuestionSource:
         """A function that makes one environment.
 
         Raises:
-            ValueError: ``env`` is missing or names nothing that is registered.
+            ValueError: ``env`` is missing or names nothing that is registered, or would ignore a key of ours.
         """
         env, options = self.env, dict(self.options)
         if env is None:
             raise ValueError("env is missing: name a text environment, for example env: rapo/word_problems")
+        if (cls := _env_class(env)) is not None:
+            check_env_keys(cls, options)
         if isinstance(env, type):
             return lambda: env(options)
         if _global_registry.contains(ENV_CREATOR, env):
             creator = _global_registry.get(ENV_CREATOR, env)
-            return lambda: creator(EnvContext(options, worker_index=0))
+            return lambda: _checked(creator(EnvContext(options, worker_index=0)), options)
         if env not in gymnasium.registry:
             ours = [name for name in gymnasium.registry if name.startswith("rapo/")]
             raise ValueError(f"env = {env!r} is neither a gymnasium id nor registered with Tune; ours are {', '.join(ours)}")
         if env.startswith("rapo/"):
             return lambda: gymnasium.make(env, disable_env_checker=True, env_config=options)
-        return lambda: gymnasium.make(env, disable_env_checker=True, **options)
+        return lambda: _checked(gymnasium.make(env, disable_env_checker=True, **options), options)
 
     def questions(self, split: str) -> Sequence[Question]:
         """All questions of a split, ``train`` or ``test``.
@@ -102,6 +105,12 @@ class QuestionSource:
             raise ValueError(f"{key} = 'expert', but env {self.env!r} has no expert: {_WITHOUT_EXPERT[key]}")
         found: Iterable[ExpertTrajectory] = cls.expert_trajectories(dict(self.options))
         return found
+
+
+def _checked(env: gymnasium.Env, options: Mapping[str, Any]) -> gymnasium.Env:
+    """An environment whose class was not known before."""
+    check_env_keys(type(env.unwrapped), options)
+    return env
 
 
 def is_tool_env(env: Any) -> bool:

@@ -29,6 +29,12 @@ from rapo_rllib.settings.rollout import GPU_TOOL_WORKERS
 
 Flat = TypeVar("Flat")
 
+_SECTIONS: dict[str, type] = {
+    "language_model": ModelSettings,
+    "engine": EngineSettings,
+    "protocol": ProtocolSettings,
+    "step_trace_buffer": BufferSettings,
+}
 GPU_MAX_NUM_SEQS = 256  # sequences at once, where a job does not say: with fewer, a GPU waits for its memory
 
 
@@ -49,13 +55,17 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: naming a key, its value and what it must be.
     """
+    for name, cls in _SECTIONS.items():
+        if not isinstance(keys[name], Mapping):
+            build(cls, keys[name])  # which says so
+    rllib = _flat(RLlibSettings, keys)
     return Settings(
         rollout=_rollout(keys),
         objective=_flat(ObjectiveSettings, keys),
         update=_update(keys),
         off_policy=_flat(OffPolicySettings, keys),
         run=_flat(RunSettings, keys),
-        rllib=_flat(RLlibSettings, keys),
+        rllib=rllib,
         model=_model(keys),
         engine=_engine(keys),
         protocol=protocol_of(keys),

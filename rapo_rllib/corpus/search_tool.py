@@ -18,10 +18,12 @@ from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.connection import LITE_RESTART_S
 from rapo_rllib.services.credentials import TOKEN_VARIABLE
 from rapo_rllib.tools.base import ToolLimits, ToolResult
+from rapo_rllib.validation import MOST_SECONDS
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "env_config.tools: search option "
+_MOST = 25_000  # results, and characters of each
 MAX_QUERY_CHARS = 1000  # what follows is not read
 MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts as gone
 
@@ -63,10 +65,10 @@ class CorpusSearch:
         timeout_s: float = 10.0,
     ) -> None:
         for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more")
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or timeout_s <= 0:
-            raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+                raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= MOST_SECONDS / 10:
+            raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number, at most {MOST_SECONDS / 10:g}")
         place = CorpusPlace(uri, collection, token_env, db_name, timeout_s, prefix=PREFIX)
         self.collection = PassageCollection(place, embedder)
         self._top_k, self._max_chars = top_k, max_chars

@@ -7,6 +7,7 @@ An environment is used for many episodes, one at a time, and holds nothing betwe
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -49,7 +50,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.observation_space = AnyText()
         self.action_space = AnyText()
         self._tools = _by_tag([tool for entry in self.tool_entries() for tool in shared_tools(entry)])
-        self._check_names()
+        leave_out = "leave the tool out (a server's with mcp.only)"
+        self.options.protocol.check_tool_tags(self.tool_tags, "env_config.tools", leave_out)
         self.tool_schemas = self._schemas()
         self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
         self._shared: dict[Any, Any] = {}  # of these, what several have in common
@@ -58,18 +60,6 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
         self._turn = -1  # the generated step that it has got last
-
-    def _check_names(self) -> None:
-        """In tags, none may be called as the protocol calls its own."""
-        protocol = self.options.protocol
-        names = ("think_tag", "answer_tag", "result_tag", "retrieve_tag")
-        own = {getattr(protocol, name): name for name in names} if protocol.format == "tags" else {}
-        for tag in self._tools:
-            if (key := own.get(tag)) is not None:
-                raise ValueError(
-                    f"env_config.tools: a tool is called by <{tag}>, which is protocol.{key}: leave the tool out "
-                    f"(a server's with mcp.only), or set protocol.{key} to another"
-                )
 
     def tool_entries(self) -> Sequence[Any]:
         """The tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
@@ -82,7 +72,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _schemas(self) -> list[Schema]:
         """The part of the prompt about the tools: all that have arguments; in the model's own format every one."""
         native = self.options.protocol.format == "native"
-        return [tool.schema for tool in self._tools.values() if native or hasattr(tool.tool, "parameters")]
+        return [tool.schema for tool in self._tools.values() if native or tool.takes_json]
 
     @property
     def tool_tags(self) -> tuple[str, ...]:
@@ -153,11 +143,11 @@ class ToolEnv(gymnasium.Env[str, str]):
             names = ", ".join(offered if offered is not None else self._tools) or "none"
             return UNKNOWN, ToolResult(f"Error: there is no tool {call.name!r}; the tools are: {names}", "unknown")
         if self.options.protocol.format == "tags":
-            text = call.arguments[""]
-        elif problem := problem_of(tool.schema, call.arguments):
+            text, problem = tool.read(call.arguments[""])
+        elif not (problem := problem_of(tool.schema, call.arguments)):
+            text = json.dumps(call.arguments, ensure_ascii=False) if tool.takes_json else input_of(tool.schema, call.arguments)
+        if problem:
             return tool.tag, ToolResult(f"Error: {problem}", "arguments")
-        else:
-            text = input_of(tool.schema, call.arguments)
         session = self._sessions.get(tool.tag) or self._sessions.setdefault(tool.tag, tool.session(self._shared))
         self.extra_s, started = self.extra_s + session.extra_s, time.monotonic()
         result = session.run(text)

@@ -82,7 +82,7 @@ def shielded(text: str) -> str:
     r"""``text`` with the end of a call that stands inside its own JSON escaped, as JSON allows: parsers cut calls there.
 
     >>> print(shielded('<tool_call>{"name": "say", "arguments": {"text": "</tool_call>"}}</tool_call>'))
-    <tool_call>{"name": "say", "arguments": {"text": "<\\/tool_call>"}}</tool_call>
+    <tool_call>{"name": "say", "arguments": {"text": "<\/tool_call>"}}</tool_call>
     """
     decoder, pieces, position = json.JSONDecoder(), [], 0
     while (found := text.find(_OPEN, position)) >= 0:
@@ -130,6 +130,29 @@ def read_json(text: str) -> ReadCalls:
     if calls and len(calls) == len(found):
         return ReadCalls("", calls)
     return ReadCalls(text, broken=looks_broken(text, JSON))
+
+
+def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
+    r"""The JSON object in ``text``, None where it holds none, and what is wrong with it as the arguments of a call.
+
+    >>> read_object('{"a": 1}'), read_object("[1]")
+    (({'a': 1}, ''), (None, 'must be a JSON object'))
+    """
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return None, f"are no JSON: {error}"
+    if not isinstance(found, dict):
+        return None, "must be a JSON object"
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # an escape such as \ud800, which no tokenizer of keys and no tool takes
+        return {}, "hold half a character, which is no Unicode"
+    return found, ""
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is none of its numbers")
 
 
 def _call(item: Any) -> tuple[str, str] | None:

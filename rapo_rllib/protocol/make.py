@@ -28,7 +28,7 @@ def make_protocol(
     Raises:
         ValueError: the model or the environment cannot do the format.
     """
-    _check_env(env.unwrapped, settings)
+    check_env(env.unwrapped, settings)
     tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", None)
     if settings.format == "tags":
         return ChatProtocol(tokenizer, settings, tags, schemas or ())
@@ -44,10 +44,13 @@ def make_protocol(
     return NativeProtocol(tokenizer, settings, schemas or (), make_reader(chat.parser, tokenizer, schemas or ()), game)
 
 
-def _check_env(env: Any, settings: ProtocolSettings) -> None:
+def check_env(env: Any, settings: ProtocolSettings) -> None:
+    """Raise ``ValueError`` where an environment's format or tags and those of the protocol do not go together."""
     told = getattr(getattr(env, "options", None), "protocol", None)
     if isinstance(told, ProtocolSettings) and told.format != settings.format:
         raise ValueError(
             f"env_config.protocol.format = {told.format!r} with protocol.format = {settings.format!r}: the environment would "
             "read another format than the policy writes; leave env_config.protocol out, or set both alike"
         )
+    whose = f"the environment {type(env).__name__}: tool_tags"
+    settings.check_tool_tags(getattr(env, "tool_tags", ()), whose, "rename it")

@@ -7,11 +7,10 @@ Tokens in, tokens out: what was generated stays as it is; what is appended is th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json
+from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
@@ -189,17 +188,6 @@ def _call_id(index: int) -> str:
 
 def _read_call(name: str, arguments: str, index: int) -> Call:
     name = name.encode("utf-8", "replace").decode()
-    try:
-        read = json.loads(arguments, parse_constant=_no_constant)
-        json.dumps(read, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # an escape such as \ud800, which no tokenizer of keys and no tool takes
-        return Call(name, {}, _call_id(index), f"the arguments of {name} hold half a character, which is no Unicode")
-    except (ValueError, RecursionError) as error:
-        return Call(name, {}, _call_id(index), f"the arguments of {name} are no JSON: {error}")
-    if not isinstance(read, dict):
-        return Call(name, {}, _call_id(index), f"the arguments of {name} must be a JSON object, got {arguments[:80]}")
-    return Call(name, read, _call_id(index))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is none of its numbers")
+    read, problem = read_object(arguments)
+    got = f", got {arguments[:80]}" if problem.endswith("object") else ""
+    return Call(name, read or {}, _call_id(index), problem and f"the arguments of {name} {problem}{got}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
@@ -110,7 +111,7 @@ def text_argument(schema: Schema) -> str | None:
     (name, declared), *_ = properties.items()
     if not isinstance(declared, Mapping):  # `true` or `false`: a schema, too
         return None
-    return name if declared.get("type") == "string" and "enum" not in declared else None
+    return name if declared.get("type") in ("string", ["string", "null"]) and "enum" not in declared else None
 
 
 def in_tags(call: Call, schema: Schema | None) -> str:
@@ -120,5 +121,6 @@ def in_tags(call: Call, schema: Schema | None) -> str:
     """
     name = None if schema is None else text_argument(schema)
     as_json = json.dumps(dict(call.arguments), ensure_ascii=False)
-    inner = call.arguments[name] if name is not None and name in call.arguments else as_json
-    return f"<{call.name}>{inner}</{call.name}>"
+    text = call.arguments.get(name) if name is not None else None
+    plain = isinstance(text, str) and read_object(text)[0] is None
+    return f"<{call.name}>{text if plain else as_json}</{call.name}>"

@@ -6,7 +6,6 @@ Score, format, tool calls -> `reward_terms` -> `info["reward_terms"]`, whose sum
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from rapo_rllib.rewards.score import EpisodeStep, Score
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.settings.schedule import check_schedule, value_at
+from rapo_rllib.validation import MOST
 
 TERMS = ("correct", "format", "bad_format", "called_tool", "all_tools", "tool_error", "steps")
 
@@ -22,7 +22,7 @@ _WEIGHT = "a number or a schedule"
 
 
 def _check_weight(name: str, value: Any) -> None:
-    check_schedule(name, value, low=-sys.float_info.max)
+    check_schedule(name, value, low=-MOST)
 
 
 @dataclass(frozen=True)

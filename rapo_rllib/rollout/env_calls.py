@@ -9,29 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from rapo_rllib.errors import EnvError
-from rapo_rllib.protocol.turns import Observation
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import result_of
+from rapo_rllib.rollout.env_answers import EnvResult, first_observation, judgement, step_result
 from rapo_rllib.types import Question
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EnvResult:
-    """The result of ``env.step``, or of ``env.truncate``."""
-
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
 
 
 class Borrower(Protocol):
@@ -131,7 +119,8 @@ def _calling(name: str, borrower: Borrower) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
         borrower.env_failed = True
-        raise EnvError(f"env.{name} failed: {error!r}") from error
+        what = str(error) if isinstance(error, EnvError) else repr(error)
+        raise EnvError(f"env.{name} failed: {what}") from error
     finally:
         borrower.env_started = None
 
@@ -147,8 +136,7 @@ def reset_env(borrower: Borrower, envs: EnvPool) -> str:
     with _calling("reset", borrower):
         if borrower.env is None:
             envs.acquire(borrower)
-        observation, _info = borrower.env.reset(seed=borrower.question.seed, options={"question": borrower.question})
-        return _readable(observation)
+        return first_observation(borrower.env.reset(seed=borrower.question.seed, options={"question": borrower.question}))
 
 
 def step_env(borrower: Borrower, text: str, turn_ended: bool | None = None) -> EnvResult:
@@ -156,8 +144,7 @@ def step_env(borrower: Borrower, text: str, turn_ended: bool | None = None) -> E
     with _calling("step", borrower):
         if turn_ended is not None and hasattr(borrower.env.unwrapped, "turn_ended"):
             borrower.env.unwrapped.turn_ended = turn_ended
-        observation, reward, terminated, truncated, info = borrower.env.step(text)
-        return EnvResult(_readable(observation), float(reward), bool(terminated), bool(truncated), dict(info))
+        return step_result(borrower.env.step(text))
 
 
 def truncate_env(borrower: Borrower) -> EnvResult:
@@ -167,15 +154,7 @@ def truncate_env(borrower: Borrower) -> EnvResult:
     """
     with _calling("truncate", borrower):
         truncate: Callable[[], tuple[float, dict[str, Any]]] = getattr(borrower.env.unwrapped, "truncate", lambda: (0.0, {}))
-        reward, info = truncate()
-        return EnvResult("", float(reward), False, True, {"correct": False, "format_ok": False, **info})
-
-
-def _readable(observation: Any) -> str:
-    """As text that can be encoded: a lone surrogate, which no tokenizer takes, becomes a question mark."""
-    if isinstance(observation, Observation):
-        return Observation.of([_readable(part) for part in observation.parts])
-    return str(observation).encode("utf-8", "replace").decode()
+        return judgement(truncate())
 
 
 def overdue_s(borrower: Borrower, timeout_s: float) -> float:

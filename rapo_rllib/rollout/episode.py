@@ -14,7 +14,7 @@ from rapo_rllib.errors import EnvError, RequestError
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
 from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.env_calls import EnvResult
+from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
 

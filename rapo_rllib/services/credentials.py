@@ -37,7 +37,7 @@ def check_variable(name: Any, key: str, usual: str = "") -> None:
 
 
 def check_address(address: Any, key: str, instead: str) -> None:
-    """Refuse an address that holds a user name or a password; it is not shown.
+    """Refuse an address that holds a user name or a password, which is not shown, or a port that is none.
 
     Args:
         address: what the user gave; anything but a text is left to others.
@@ -56,6 +56,10 @@ def check_address(address: Any, key: str, instead: str) -> None:
             f"{key} holds a user name or a password (not shown), which would stand in results, checkpoints and logs: "
             f"take them out, and {instead}"
         )
+    try:
+        _ = isinstance(address, str) and urlsplit(address).port
+    except ValueError as error:
+        raise ValueError(f"{key} = {address!r}: {error}") from error
 
 
 def check_no_secret(values: Any, key: str, instead: str) -> None:

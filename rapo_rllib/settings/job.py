@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, Protocol
 
 from rapo_rllib.settings.buffer import BufferSettings
@@ -19,6 +21,28 @@ def _check_betas(name: str, value: Any) -> None:
     for beta in value:
         if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 1:
             raise ValueError(f"{name} = {beta!r}: must be between 0 and 1, itself left out")
+
+
+def _check_mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping | NoneType) and not hasattr(value, "to_dict"):  # a config is one, too
+        raise ValueError(f"{name} = {shown(value)}: must be a mapping of keys, or null")
+
+
+def check_env_config(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless the value is a mapping."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} = {shown(value)}: must be a mapping of the environment's keys; leave it out for none")
+
+
+def _check_env(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, type) and not (isinstance(value, str) and value):
+        raise ValueError(f"{name} = {shown(value)}: must be an environment's id, an import path, or a class")
+
+
+def _check_callbacks(name: str, value: Any) -> None:
+    listed = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(callable(one) or (isinstance(one, str) and one) for one in listed):
+        raise ValueError(f"{name} = {shown(value)}: must be a class, or a list of classes")
 
 
 @dataclass(frozen=True)
@@ -120,9 +144,13 @@ class RLlibSettings(Knobs):
     """Any key of RLlib's `AlgorithmConfig` may be set; these are the ones that matter here, with RAPO's defaults."""
 
     env: Any = knob(
-        None, "id of an environment: `rapo/word_problems`, `rapo/questions`, or your own; beside `config` in a job file"
+        None,
+        "id of an environment: `rapo/word_problems`, `rapo/questions`, or your own; beside `config` in a job file",
+        check=_check_env,
     )
-    env_config: dict | None = knob(None, "keys of the environment; those of ours are in the tables above")
+    env_config: dict | None = knob(
+        None, "keys of the environment; those of ours are in the tables above", check=check_env_config
+    )
     lr: Any = knob(
         1e-6,
         "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
@@ -143,17 +171,19 @@ class RLlibSettings(Knobs):
     evaluation_duration: int = knob(
         10, "test questions of one evaluation, of all data sets together, one greedy trajectory each", at_least=1
     )
-    evaluation_config: Any = knob(None, "keys that differ in evaluation; needs `evaluation_num_env_runners`")
+    evaluation_config: Any = knob(
+        None, "keys that differ in evaluation; needs `evaluation_num_env_runners`", check=_check_mapping
+    )
     evaluation_num_env_runners: int = knob(0, "engines that only evaluate; 0: those that train do", at_least=0)
-    callbacks_class: Any = knob(None, "a `RLlibCallback` of your own; episodes arrive as texts")
+    callbacks_class: Any = knob(None, "a `RLlibCallback` of your own; episodes arrive as texts", check=_check_callbacks)
     restart_failed_env_runners: bool = knob(True, "start an engine that died anew, and send it the weights")
     ignore_env_runner_failures: bool = knob(False, "go on with the engines that are left")
     sample_timeout_s: float = knob(
         86400.0, "how long engines in processes of their own may take for the questions they are given at once", at_least=1e-3
     )
     evaluation_sample_timeout_s: float = knob(86400.0, "the same of an evaluation", at_least=1e-3)
-    seed: int | None = knob(None, "of the order of the questions, and of sampling", at_least=0)
-    log_level: Any = knob(None, "of RLlib's messages")
+    seed: int | None = knob(None, "of the order of the questions, and of sampling", at_least=0, at_most=2**32 - 1)
+    log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"] | None = knob(None, "of RLlib's messages")
 
 
 FLAT: tuple[type[Knobs], ...] = (RolloutSettings, ObjectiveSettings, UpdateSettings, OffPolicySettings, RunSettings)

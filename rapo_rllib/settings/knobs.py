@@ -11,14 +11,13 @@ build(RolloutSettings, mapping)  -> from a user's mapping: unknown keys are refu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rapo_rllib.validation import refuse_unknown_keys
+from rapo_rllib.validation import MOST, MOST_SECONDS, refuse_unknown_keys
 
 _NAMES: dict[Any, str] = {bool: "true or false", str: "a text", dict: "a mapping", Mapping: "a mapping", NoneType: "null"}
 
@@ -35,6 +34,7 @@ def knob(
     rule: str = "",
     check: Callable[[str, Any], None] | None = None,
     hidden: bool = False,
+    may_be_empty: bool = False,
 ) -> Any:
     """Declare a key as a field of a :class:`Knobs` class. Its type, ``Literal`` choices included, is the annotation.
 
@@ -43,12 +43,13 @@ def knob(
         meaning: what it is, in a phrase; paper and defaults of others where they differ.
         at_least: bounds of a number, or of each in a list.
         above: the same, itself left out.
-        at_most: the same.
+        at_most: the same; where nothing is said, ``MOST``, and of what is waited for ``MOST_SECONDS``.
         rule: what a value must be, in words; empty: made of type and bounds.
         check: called with name and value in place of the check of type and bounds; raises ``ValueError``.
         hidden: another key sets it, so it is not shown to users.
+        may_be_empty: of a text; one whose default is empty may be, too.
     """
-    metadata = {"knob": Knob(meaning, at_least, above, at_most, rule, check, hidden)}
+    metadata = {"knob": Knob(meaning, at_least, above, at_most, rule, check, hidden, may_be_empty)}
     return field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
 
 
@@ -63,6 +64,7 @@ class Knob:
     rule: str
     check: Callable[[str, Any], None] | None
     hidden: bool
+    may_be_empty: bool
     name: str = ""
     kind: Any = None
     default: Any = None
@@ -77,7 +79,20 @@ class Knob:
         if self.check is not None:
             self.check(name, value)
         elif not any(self._suits(value, kind) for kind in _kinds(self.kind)):
-            raise ValueError(f"{name} = {shown(value)}: must be {self.must_be}")
+            raise ValueError(f"{name} = {shown(value)}: must be {self.must_be}{self._unsaid(value)}")
+
+    def _unsaid(self, value: Any) -> str:
+        """What its words leave out of a rule that ``value`` may have broken."""
+        if value == "":
+            return ", and not empty"
+        number = isinstance(value, int | float) and self.at_most is None
+        return f", and at most {self._most:g}" if number and value > self._most else ""
+
+    @property
+    def _most(self) -> float:
+        if self.at_most is not None:
+            return self.at_most
+        return MOST_SECONDS if self.name.endswith("timeout_s") else MOST
 
     def _suits(self, value: Any, kind: Any) -> bool:
         if kind is Any:
@@ -88,12 +103,14 @@ class Knob:
             return isinstance(value, tuple) and all(Knob._suits(self, item, get_args(kind)[0]) for item in value)
         if kind in (int, float):
             number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-            return number and math.isfinite(value) and self._within(value)
+            return number and self._within(value)
+        if kind is str and value == "":
+            return self.may_be_empty or self.default == ""
         return isinstance(value, get_origin(kind) or kind)
 
     def _within(self, value: float) -> bool:
-        low = (self.at_least is None or value >= self.at_least) and (self.above is None or value > self.above)
-        return low and (self.at_most is None or value <= self.at_most)
+        low = -MOST if self.at_least is None else self.at_least  # NaN is within nothing
+        return low <= value <= self._most and (self.above is None or value > self.above)
 
     def _words(self, kind: Any) -> str:
         if kind in (int, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,6 +10,8 @@ from rapo_rllib.settings.knobs import Knobs, knob, shown
 from rapo_rllib.settings.schedule import check_schedule
 
 LEAST_TEMPERATURE = 1e-3  # of a training
+TAG = re.compile(r"[\w.-]+")
+TAG_KEYS = ("result_tag", "retrieve_tag", "answer_tag", "think_tag")
 CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
 
@@ -35,6 +38,16 @@ def _check_examples(name: str, value: Any) -> None:
     for pair in value if isinstance(value, tuple) else [value]:
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise ValueError(f"{name} = {shown(value)}: must be a list of [question, response] pairs of texts")
+
+
+def _check_tag(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not TAG.fullmatch(value):
+        raise ValueError(f"{name} = {shown(value)}: must be a tag's name, of letters, digits and _ - .")
+
+
+def _check_template(name: str, value: Any) -> None:
+    if not isinstance(value, str) or "{question}" not in value:
+        raise ValueError(f"{name} = {shown(value)}: must be a text with {{question}} in it")
 
 
 @dataclass(frozen=True)
@@ -139,16 +152,48 @@ class ProtocolSettings(Knobs):
     template_options: dict = knob(
         dict, "of `native`: variables of the chat template, for example `{enable_thinking: false}`", check=_check_options
     )
-    system_prompt: str | None = knob(None, "None: the default one of the format, for `tags` made from the tool set")
+    system_prompt: str | None = knob(
+        None, "None: the default one of the format, for `tags` made from the tool set", may_be_empty=True
+    )
     examples: tuple[tuple[str, str], ...] = knob(
         (),
         "worked `[question, response]` pairs shown as earlier turns",
         rule="a list of [question, response] pairs of texts",
         check=_check_examples,
     )
-    question_template: str = knob("{question}", "the user's turn")
-    retrieval_sentence: str = knob("Additional context follows; use it if it helps.", "stands before a retrieved trace")
-    result_tag: str = knob("result", "around what a tool returned")
-    retrieve_tag: str = knob("retrieve", "around a retrieved trace")
-    answer_tag: str = knob("answer", "around the answer, which ends the episode")
-    think_tag: str = knob("think", "around reasoning")
+    question_template: str = knob("{question}", "the user's turn", check=_check_template)
+    retrieval_sentence: str = knob(
+        "Additional context follows; use it if it helps.", "stands before a retrieved trace", may_be_empty=True
+    )
+    result_tag: str = knob("result", "around what a tool returned", check=_check_tag)
+    retrieve_tag: str = knob("retrieve", "around a retrieved trace", check=_check_tag)
+    answer_tag: str = knob("answer", "around the answer, which ends the episode", check=_check_tag)
+    think_tag: str = knob("think", "around reasoning", check=_check_tag)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in TAG_KEYS:
+            if (other := self.own_tags[getattr(self, name)]) != name:
+                raise ValueError(f"protocol.{name} = {getattr(self, name)!r}, as protocol.{other} is: set one to another")
+
+    @property
+    def own_tags(self) -> dict[str, str]:
+        """Its tags, and the keys that set them."""
+        return {getattr(self, name): name for name in TAG_KEYS}
+
+    def check_tool_tags(self, tags: Any, whose: str, instead: str) -> None:
+        """Refuse tags of tools that are none, or the protocol's own; records of both formats are written in tags.
+
+        Args:
+            tags: of tools.
+            whose: what they belong to, for the message.
+            instead: the advice beside setting the protocol's tag to another.
+        """
+        if isinstance(tags, str) or not all(isinstance(tag, str) and TAG.fullmatch(tag) for tag in tags):
+            raise ValueError(f"{whose}: {tags!r}: must be a list of names, of letters, digits and _ - .")
+        for tag in tags:
+            if (key := self.own_tags.get(tag)) is not None:
+                raise ValueError(
+                    f"{whose}: a tool is called by <{tag}>, which is protocol.{key}: {instead}, or set protocol.{key} to "
+                    "another"
+                )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import Any
 
 from rapo_rllib.settings.knobs import shown
+from rapo_rllib.validation import MOST
 
 
-def check_schedule(name: str, value: Any, high: float = sys.float_info.max, low: float = 0) -> None:
+def check_schedule(name: str, value: Any, high: float = MOST, low: float = 0) -> None:
     """Raise ``ValueError`` unless ``value`` is a number from ``low`` to ``high``, or points of one over env steps.
 
     Example: ``[[0, 1e-5], [1000, 0.0]]`` falls from 1e-5 to 0 in the first 1,000 env steps.
@@ -18,7 +18,7 @@ def check_schedule(name: str, value: Any, high: float = sys.float_info.max, low:
     for point in points:
         if not isinstance(point, (list, tuple)) or len(point) != 2:
             raise ValueError(f"{name} = {shown(value)}: must be a number or a schedule [[env steps, number], ...]")
-        _check_number(f"env steps of {name}", point[0], sys.float_info.max)
+        _check_number(f"env steps of {name}", point[0], 1e15)
         _check_number(name, point[1], high, low)
     if not points or points[0][0] != 0 or any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
         raise ValueError(f"{name} = {shown(value)}: a schedule starts at env step 0 and its steps increase")
@@ -43,4 +43,5 @@ def value_at(value: Any, env_steps: int | None) -> float:
 def _check_number(name: str, value: Any, high: float, low: float = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         rule = "a number" if low < 0 else "at least 0" if high > 1 else f"between 0 and {high}"
+        rule += f", and at most {high:g}" if high > 1 and isinstance(value, int | float) and value > high else ""
         raise ValueError(f"{name} = {value!r}: must be {rule}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from rapo_rllib.validation import MOST, MOST_SECONDS
+
 
 @dataclass(frozen=True)
 class ToolResult:
@@ -36,9 +38,10 @@ class ToolLimits:
             if key == "max_concurrent" and value is None:
                 continue
             whole = key == "timeout_s" or isinstance(value, int)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not whole or not value > 0:
+            most = MOST_SECONDS if key == "timeout_s" else MOST
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not whole or not 0 < value <= most:
                 kind = "number" if key == "timeout_s" else "whole number"
-                raise ValueError(f"env_config.tools: limits.{key} = {value!r}: must be a positive {kind}")
+                raise ValueError(f"env_config.tools: limits.{key} = {value!r}: must be a positive {kind}, at most {most:g}")
 
 
 @runtime_checkable

@@ -16,10 +16,11 @@ from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 from rapo_rllib.errors import ToolError
+from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.protocol.turns import Schema
 from rapo_rllib.tools.base import KeepsState, RunsAgain, SharesState, Tool, ToolLimits, ToolResult, ToolSession
 from rapo_rllib.tools.make import make_function_tool, make_tool
-from rapo_rllib.tools.schema import tool_schema
+from rapo_rllib.tools.schema import arguments_of, tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,23 @@ class BoundedTool:
     def schema(self) -> Schema:
         """The description of it in a prompt. ``ValueError`` where it has no description, or no proper schema."""
         return tool_schema(self.tool)
+
+    @property
+    def takes_json(self) -> bool:
+        """Whether its ``run`` gets the JSON of its arguments; else one text."""
+        return hasattr(self.tool, "parameters")
+
+    def read(self, said: str) -> tuple[str, str]:
+        """What its ``run`` gets of what a policy wrote between tags, and what is wrong with it; empty: nothing.
+
+        A tool of one text, code say, gets all that is written, but for an object with this very argument and nothing else.
+        """
+        if self.takes_json:
+            arguments, problem = arguments_of(self.schema, said)
+            return json.dumps(arguments, ensure_ascii=False), problem
+        (name, value), *others = [*(read_object(said)[0] or {"": None}).items()]
+        named = name == getattr(self.tool, "argument", "input") and isinstance(value, str) and not others
+        return value if named else said, ""
 
     def run(self, input: str) -> ToolResult:
         """One call, kept apart from all others."""
@@ -216,7 +234,8 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
         if not isinstance(value, Mapping):
             raise ValueError(f"env_config.tools: {key} of {named!r} = {value!r}: must be a mapping")
     refuse_unknown_keys(limits, [f.name for f in fields(ToolLimits)], "env_config.tools: limits.")
-    key = json.dumps([kind, named, options, limits], sort_keys=True, default=repr)
+    # two objects may be written alike
+    key = json.dumps([kind, named, options, limits], sort_keys=True, default=lambda value: f"{value!r} at {id(value)}")
     with _shared_lock:
         if kind == "mcp":
             return _tools_of_server(key, named, limits)

@@ -1,26 +1,35 @@
-"""A Python function with type hints and a docstring as a tool.
+"""Make tools of Python functions, methods, partials and callable objects.
 
-``{function: my_tools:weather}`` -> ``JsonFunction``: JSON of arguments -> the function -> text
+``{function: my_tools:weather}`` -> ``function_tool`` -> ``JsonFunction``: arguments -> the function -> text
+where no schema can be made ---------------------------> ``TextFunction``: text -> the function -> text
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, get_type_hints
 
-from rapo_rllib.protocol.turns import text_argument
-from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.tools.schema import problem_of, tool_schema
+from rapo_rllib.errors import ToolError
+from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+from rapo_rllib.tools.schema import NAME, arguments_of, tool_schema
 
 _RUNS_WITH = "give every argument a type hint, and the docstring a description and an `Args:` section in Google's style"
+_UNFIT = {
+    inspect.Parameter.VAR_POSITIONAL: "takes *{}: name every argument",
+    inspect.Parameter.VAR_KEYWORD: "takes **{}: name every argument",
+    inspect.Parameter.POSITIONAL_ONLY: "takes {} by its place alone, and calls name their arguments: leave the / out",
+}
 
 
 class JsonFunction:
-    """A function whose arguments the policy writes as JSON; its name, description and schema are the function's.
+    """A function whose arguments the policy writes as JSON, a single text also as it is; name and schema are the function's.
 
     Args:
         function: what it returns is shown: a text as it is, anything else as JSON. What it raises is an observation.
+        name: of the tool.
 
     Raises:
         ValueError: a type hint, the docstring, or an argument's description is missing.
@@ -28,36 +37,137 @@ class JsonFunction:
 
     limits = ToolLimits()
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
         from transformers.utils import get_json_schema
         from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
-        self.name = self.tag = getattr(function, "__name__", type(function).__name__)
+        self.name = self.tag = name
         try:
-            declared = get_json_schema(function)["function"]
+            declared = get_json_schema(_outline(function, name))["function"]
         except (DocstringParsingException, TypeHintParsingException) as error:
-            raise ValueError(f"env_config.tools: function {self.name!r}: {error}. Fix: {_RUNS_WITH}") from error
+            raise ValueError(f"env_config.tools: function {name!r}: {error}. Fix: {_RUNS_WITH}") from error
         except Exception as error:  # a hint that no schema can be made of
-            raise ValueError(f"env_config.tools: function {self.name!r}: no schema can be made of it: {error}") from error
-        self.description, self.parameters = declared["description"], declared["parameters"]
+            raise ValueError(f"env_config.tools: function {name!r}: no schema can be made of it: {error}") from error
+        self.description, self.parameters = declared["description"], _with_null(declared["parameters"])
         self._function = function
         self._schema = tool_schema(self)
 
     def run(self, input: str) -> ToolResult:
         """Call the function with the arguments in ``input``, a JSON object; with a single text, the text itself will do."""
-        name = text_argument(self._schema)
-        try:
-            arguments = {name: input} if name is not None else json.loads(input)
-        except ValueError as error:
-            return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error}", "arguments")
-        if not isinstance(arguments, dict):
-            return ToolResult(f"Error: the arguments of {self.name} must be a JSON object", "arguments")
-        if problem := problem_of(self._schema, arguments):
+        arguments, problem = arguments_of(self._schema, input)
+        if problem:
             return ToolResult(f"Error: {problem}", "arguments")
         try:
             found = self._function(**arguments)
+            if isinstance(found, str | ToolResult):
+                return found if isinstance(found, ToolResult) else ToolResult(found)
+            return ToolResult(json.dumps(found, ensure_ascii=False, default=str))
+        except ToolError:
+            raise
         except Exception as error:
             return ToolResult(f"{type(error).__name__}: {error}", "exception")
-        if isinstance(found, ToolResult):
-            return found
-        return ToolResult(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
+
+
+class TextFunction:
+    """A function from text to text (or to a ``ToolResult``) without a schema; its name is tool name and tag.
+
+    Args:
+        function: gets what stands between the tags.
+        name: of the tool.
+        problem: why no schema can be made of it, which a prompt in the model's own format needs.
+    """
+
+    limits = ToolLimits()
+
+    def __init__(self, function: Callable[..., str | ToolResult], name: str, problem: str) -> None:
+        self.name = self.tag = name
+        self.argument = next(iter(inspect.signature(function).parameters))
+        self._function, self._problem = function, problem
+
+    @property
+    def description(self) -> str:
+        """Raises ``ValueError``: there is none of its argument."""
+        shown = "which protocol.format = 'native' shows to the policy"
+        raise ValueError(f"{self._problem}; as it is, tool {self.tag!r} has no description of its arguments, {shown}")
+
+    def run(self, input: str) -> ToolResult:
+        """Call the function."""
+        found = self._function(**{self.argument: input})
+        return found if isinstance(found, ToolResult) else ToolResult(str(found))
+
+
+def function_tool(function: Callable[..., Any]) -> Tool:
+    """A function as a tool: with a schema, or, where none can be made and one text is all that it needs, of text alone.
+
+    Raises:
+        ValueError: a kind of function that no policy can call, or neither of the two.
+    """
+    name = _name_of(function)
+    if problem := _problem_of(function, name):
+        raise ValueError(f"env_config.tools: function {name!r} {problem}")
+    try:
+        return JsonFunction(function, name)
+    except ValueError as error:
+        first, *others = [*inspect.signature(function).parameters.values(), None]
+        text = first is not None and first.annotation in (str, "str", inspect.Parameter.empty)
+        if not text or any(other is not None and other.default is inspect.Parameter.empty for other in others):
+            raise
+        return TextFunction(function, name, str(error))
+
+
+def _name_of(function: Any) -> str:
+    """Its name; of a partial, that of the function in it, and of an object, that of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _problem_of(function: Any, name: str) -> str:
+    """The reason why a policy cannot call it; empty: it can."""
+    inner = function.func if isinstance(function, partial) else function
+    called = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
+    if isinstance(inner, type):
+        return "is a class, and no function: name a tool's class by its import path alone"
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        return "is async, and nobody awaits what it returns: write a plain function"
+    if inspect.isgeneratorfunction(called):
+        return "is a generator: return the whole output"
+    if not NAME.fullmatch(name):
+        return "has no name that a policy can call it by: write it with def, in letters, digits, _ and -"
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError) as error:
+        return f"does not tell its arguments: {error}"
+    return next((_UNFIT[p.kind].format(p.name) for p in parameters.values() if p.kind in _UNFIT), "")
+
+
+def _outline(function: Any, name: str) -> Callable[..., Any]:
+    """A function with name, docstring and hints of ``function``, and those arguments that the policy gives: not a partial's."""
+    given = function.keywords if isinstance(function, partial) else {}
+    inner = function.func if isinstance(function, partial) else function
+    routine = inner if inspect.isroutine(inner) else inner.__call__
+
+    def outline() -> None: ...
+
+    signature, hints = inspect.signature(function), get_type_hints(routine)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in given]
+    documented = inspect.getdoc(routine) or ("" if routine is inner else inspect.getdoc(inner))
+    outline.__name__, outline.__doc__ = name, documented
+    outline.__annotations__ = {parameter.name: hints[parameter.name] for parameter in kept if parameter.name in hints}
+    outline.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return outline
+
+
+def _with_null(schema: Any) -> Any:
+    """The schema with ``nullable``, which is none of JSON schema's words, in words that are."""
+    if isinstance(schema, list):
+        return [_with_null(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _with_null(part) for key, part in schema.items()}
+    if made.get("nullable") is True:
+        del made["nullable"]
+        kinds = made.get("type")
+        made |= {"type": [*(kinds if isinstance(kinds, list) else [kinds]), "null"]} if kinds else {}
+        made |= {key: [*made[key], extra] for key, extra in (("anyOf", {"type": "null"}), ("enum", None)) if key in made}
+    return made

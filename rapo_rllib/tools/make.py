@@ -6,10 +6,11 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
-from rapo_rllib.tools.function import JsonFunction
+from rapo_rllib.tools.base import Tool
+from rapo_rllib.tools.function import function_tool
 
 # Import paths, so that a tool's packages are loaded only by those who use it.
 TOOLS = {
@@ -20,21 +21,8 @@ TOOLS = {
 }
 
 
-class FunctionTool:
-    """A function from text to text (or to a ``ToolResult``) as a tool; its name is tool name and tag."""
-
-    limits = ToolLimits()
-
-    def __init__(self, function: Callable[..., str | ToolResult], options: Mapping[str, Any]) -> None:
-        self.name = self.tag = function.__name__
-        self.description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
-        self.argument = next(iter(inspect.signature(function).parameters))
-        self._function, self._options = function, dict(options)
-
-    def run(self, input: str) -> ToolResult:
-        """Call the function."""
-        found = self._function(input, **self._options)
-        return found if isinstance(found, ToolResult) else ToolResult(str(found))
+# what a function that is a tool itself returns
+_VALUES = ("str", "int", "float", "bool", "list", "tuple", "dict", "ToolResult")
 
 
 def make_tool(name_or_import_path: str, **options: Any) -> Tool:
@@ -44,14 +32,22 @@ def make_tool(name_or_import_path: str, **options: Any) -> Tool:
         ValueError: unknown name, import path that leads nowhere, unknown option, or no tool at the end of the path.
     """
     target = _target(name_or_import_path)
-    if inspect.isfunction(target) and not _makes_a_tool(target):
+    function = callable(target) and not isinstance(target, type | Tool)
+    if function and not _may_make_a_tool(target):
+        if not options:
+            return function_tool(target)
         _check_options(target, name_or_import_path, options, first=1)
-        return FunctionTool(target, options)
-    if callable(target):
+        return function_tool(partial(target, **options))
+    tool = target
+    if callable(target) and not (isinstance(target, Tool) and not isinstance(target, type)):
         _check_options(target, name_or_import_path, options)
+        try:
+            inspect.signature(target).bind(**options)
+        except TypeError as error:
+            raise ValueError(f"env_config.tools: tool {name_or_import_path!r}: {error}: give it in options") from error
         tool = target(**options)
-    else:
-        tool = target
+        if function and not isinstance(tool, Tool) and not options:
+            return function_tool(target)
     if not isinstance(tool, Tool):
         missing = [part for part in ("name", "tag", "limits", "run") if not hasattr(tool, part)]
         raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it lacks {', '.join(missing)}")
@@ -71,13 +67,20 @@ def make_function_tool(function_or_import_path: Any) -> Tool:
         raise ValueError(
             f"env_config.tools: function = {function_or_import_path!r} is no function: write package.module:function"
         )
-    return JsonFunction(target)
+    return function_tool(target)
 
 
-def _makes_a_tool(function: Callable[..., Any]) -> bool:
-    """Whether a function's only required argument is none: then it returns a tool, instead of being one."""
-    parameters = inspect.signature(function).parameters.values()
-    return not any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+def _may_make_a_tool(function: Callable[..., Any]) -> bool:
+    """Whether a function needs no argument, and does not say that it returns a value: then it may return a tool."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # it does not tell; it is refused as a function
+        return False
+    hint = signature.return_annotation
+    named = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = any(p.default is p.empty and p.kind not in optional for p in signature.parameters.values())
+    return not needed and named.partition("[")[0] not in _VALUES
 
 
 def _target(name: str) -> Any:

@@ -17,6 +17,7 @@ from rapo_rllib.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxSet
 from rapo_rllib.sandbox.settings import names, require
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
+from rapo_rllib.validation import MOST, MOST_SECONDS
 
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
@@ -67,8 +68,9 @@ class PythonTool:
         remote_format: str = "rapo",
     ) -> None:
         for key, value in {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_chars": max_output_chars}.items():
-            positive = not isinstance(value, bool) and isinstance(value, (int, float)) and value > 0
-            require(positive, key, value, "must be a positive number")
+            most = (MOST_SECONDS if key == "timeout_s" else MOST) / 10  # the limits of a call are some times as much
+            positive = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= most
+            require(positive, key, value, f"must be a positive number, at most {most:g}")
         require(isinstance(keep_state, bool), "keep_state", keep_state, "must be true or false")
         require(not keep_state or backend != "remote", "keep_state", keep_state, "needs backend: forkserver")
         self.timeout_s, self.memory_mb, self.max_output_chars = timeout_s, memory_mb, max_output_chars

@@ -1,6 +1,8 @@
 """The JSON schema of a tool's arguments: shown in a prompt, and held against what the policy wrote.
 
-Tool -> ``tool_schema`` -> prompt;   Call -> ``problem_of`` -> what is wrong, or "" -> ``input_of`` -> Tool.run
+Tool -> ``tool_schema`` -> prompt
+text between tags -> ``arguments_of`` --+
+Call of the model's own format ---------+--> ``problem_of`` -> what is wrong, or "" -> ``input_of`` -> Tool.run
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.protocol.turns import Schema, text_argument
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def tool_schema(tool: Any) -> Schema:
@@ -37,7 +40,7 @@ def tool_schema(tool: Any) -> Schema:
         declared = {"type": "string", "description": f"What goes to {tool.tag}."}
         parameters = {"type": "object", "properties": {name: declared}, "required": [name]}
     check_parameters(parameters, tool.tag)
-    if not _NAME.fullmatch(tool.tag):
+    if not NAME.fullmatch(tool.tag):
         raise ValueError(f"env_config.tools: tool {tool.tag!r}: a name that a model calls has letters, digits, _ and - only")
     return {"type": "function", "function": {"name": tool.tag, "description": description, "parameters": dict(parameters)}}
 
@@ -102,6 +105,40 @@ def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
         place = ".".join(map(str, error.path))
         found.append(f"{place}: {error.message}" if place else error.message)
     return f"wrong arguments of {function['name']}: {'; '.join(found)}" if found else ""
+
+
+def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
+    """The arguments in what a policy wrote between tags, and their fault; empty: none.
+
+    A JSON object is the arguments. Anything else is the text of a tool that takes one text, and wrong for all others.
+
+    >>> parameters = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
+    >>> stock = {"type": "function", "function": {"name": "stock", "parameters": parameters}}
+    >>> arguments_of(stock, "gear"), arguments_of(stock, '{"item": "gear"}')
+    (({'item': 'gear'}, ''), ({'item': 'gear'}, ''))
+    """
+    name, required = text_argument(schema), schema["function"]["parameters"].get("required", ())
+    if not said.strip() and not required:
+        return {}, ""
+    arguments, problem = read_object(said)
+    if name is not None and arguments is None:
+        return {name: said}, ""
+    if problem or arguments is None:
+        return {}, f"the arguments of {schema['function']['name']} {problem}"
+    problem = problem_of(schema, arguments)
+    if problem and name is not None:
+        problem += f"; a text that is a JSON object itself is written as {{{json.dumps(name)}: text}}"
+    return arguments, problem
+
+
+def call_form(tag: str, schema: Schema | None) -> str:
+    """A call in tags, as ``rllib tools list`` shows it."""
+    if schema is None:
+        return f"<{tag}>text</{tag}>"
+    properties = schema["function"]["parameters"].get("properties", {})
+    as_json = f"<{tag}>{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: ...' for name in properties)}}}</{tag}>"
+    name = text_argument(schema)
+    return as_json if name is None else f"<{tag}>{name}</{tag}>, or {as_json}"
 
 
 def input_of(schema: Schema, arguments: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class SearchOptions(Knobs):
         "name of the environment variable that holds the key; None: the provider's usual one",
         rule="a text or null",  # a secret that was put here by mistake is not shown
     )
-    cache: str | None = knob("~/.cache/rapo_rllib/web_search", "a folder on a local disk; None: no cache")
+    cache: str | None = knob("~/.cache/rapo_rllib/web_search", "a folder on a local disk; None: no cache", may_be_empty=True)
     cache_days: float = knob(30.0, "answers that are older are asked for again", above=0)
     rate_per_s: float | Literal["auto"] | None = knob(
         "auto", "requests a second, of all processes that share the cache; auto: the provider's; None: no limit", above=0
@@ -51,9 +51,9 @@ class SearchOptions(Knobs):
     params: Mapping[str, Any] | None = knob(None, "further parameters of the provider, for example {country: DE}")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.provider not in PROVIDERS:
             raise ValueError(f"{_WHERE} provider = {self.provider!r}: use one of {', '.join(PROVIDERS)}")
-        super().__post_init__()
         if self.cache == "":
             raise ValueError(f"{_WHERE} cache = '': must be a folder, or null for no cache")
         if self.max_chars < LEAST_CHARS * self.top_k:

@@ -72,6 +72,8 @@ NATIVE = {"format": "native"}
         ({"branch_advantage": "firm"}, "branch_advantage = 'firm': must be one of 'soft', 'hard'"),
         ({"credit": "token"}, "credit = 'token': must be one of 'trajectory', 'step', 'turn', 'gigpo'"),
         ({"credit": "gigpo", "group_size": 1, "num_hybrid": 0}, "credit = 'gigpo' with group_size = 1"),
+        ({"group_size": 1, "num_hybrid": 0}, "group_size = 1: a trajectory is compared with the others"),
+        ({"preset": "grpo", "group_size": 1}, "group_size = 1: a trajectory is compared with the others"),
         ({"credit": "step", "importance_level": "sequence"}, "set importance_level to 'sequence_token'"),
         ({"credit": "step", "step_discount": 0}, "step_discount = 0: must be a number above 0 and at most 1"),
         ({"credit": "step", "step_discount": 1.5}, "step_discount = 1.5: must be a number above 0 and at most 1"),

@@ -37,3 +37,13 @@ def test_schemas_as_a_template_gets_them(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_here(monkeypatch, "tools", "list", job(tmp_path)) == ["The policy of this job has no tools."]
+
+
+def test_how_a_call_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = "calculator_function:calculator"
+    said = run_here(monkeypatch, "tools", "list", job(tmp_path, function))
+    form = '<calculator>expression</calculator>, or <calculator>{"expression": ...}</calculator>'
+    assert said[-2:] == ["A call is written as:", f"    {form}"]
+    assert run_here(monkeypatch, "tools", "list", job(tmp_path, "calculator"))[-1] == "    <calculator>text</calculator>"
+    said = run_here(monkeypatch, "tools", "list", job(tmp_path, function, protocol={"format": "native"}))
+    assert said[-1].startswith("A call is written as the model's chat template has calls")

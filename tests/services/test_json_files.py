@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rapo_rllib.agents.journal import Journal, TriedQuestions
-from rapo_rllib.agents.lessons.journal import LessonJournal
+from rapo_rllib.agents.journal import Journal
 from rapo_rllib.checkpoints.folder import MANIFEST, atomic_directory, check_whole, strangers, whole_checkpoints
 from rapo_rllib.cli.train.result_journal import complete_results
 from rapo_rllib.cli.train.resume import resume_config
@@ -75,13 +74,8 @@ def evaluation(folder: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    with Journal(folder / "n", {"agent": "a"}, attempts=2):
+    with Journal(folder / "n", {"agent": "a"}):
         pass
-
-
-def lessons(folder: Path) -> None:
-    with LessonJournal(folder / "n.lessons.jsonl", ["q"]) as journal:
-        list(journal.rows())
 
 
 def identity(folder: Path) -> None:
@@ -93,8 +87,6 @@ READERS: list[tuple[str, Callable[[Path], object], str]] = [
     (TRANSCRIPTS, evaluation, ""),
     ("n.progress.jsonl", build, json.dumps({"format": 1, "agent": "a"}) + "\n"),
     ("n.progress.jsonl", build, ""),
-    ("n.lessons.jsonl", lessons, ""),
-    ("n.attempts.jsonl", lambda folder: TriedQuestions(folder / "n.attempts.jsonl"), ""),
     ("experiment_state-2026.json", lambda folder: resume_config(folder, []), ""),
     ("result.json", complete_results, ""),
     ("result_journal.jsonl", complete_results, ""),

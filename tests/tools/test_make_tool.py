@@ -18,6 +18,11 @@ class Echo:
         return ToolResult(input * self.times)
 
 
+class Needs(Echo):
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+
 class NoTool:
     pass
 
@@ -44,6 +49,7 @@ def test_by_import_path(path: str) -> None:
         (f"{__name__}:Gone", {}, "cannot import"),
         (f"{__name__}:NoTool", {}, "is no tool: it lacks name, tag, limits, run"),
         ("python", {"timeout": 3}, r"tool 'python' has no option 'timeout': did you mean 'timeout_s'\?"),
+        (f"{__name__}:Needs", {}, "tool 'test_make_tool:Needs': missing a required argument: 'unit': give it in options"),
         ("python", {"timeout_s": 0}, "timeout_s = 0: must be a positive number"),
         ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a positive number"),
     ],

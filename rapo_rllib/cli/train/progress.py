@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from ray.tune import Callback
 
+from rapo_rllib.cli.train.trial_tags import exact_tag
 from rapo_rllib.monitoring.warnings import WarningWatch
 
 _PERTURBED = "@perturbed["  # in the tag that Tune gives a trial after an exploit
@@ -32,7 +33,7 @@ class TrainingReporter(Callback):
         if before is None:
             typer.echo(f"[{trial}] started; results go to {trial.path}")
         elif tag != before and _PERTURBED in tag:
-            settings = tag.rpartition(_PERTURBED)[2].rstrip("]")
+            settings = exact_tag(tag.rpartition(_PERTURBED)[2].rstrip("]"), getattr(trial, "config", {}))
             typer.echo(f"[{trial}] continues from a better trial's checkpoint with {settings}")
         else:
             typer.echo(f"[{trial}] continues")

@@ -140,6 +140,7 @@ def _train(
     from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
     from rapo_rllib.cli.train.scheduler_checks import MetricCheck
+    from rapo_rllib.cli.train.trial_tags import trial_folder
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
@@ -154,6 +155,7 @@ def _train(
         storage_path=_local(spec.storage_path),
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
+        trial_dirname_creator=trial_folder,
     )
     resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
     log.path = _log_path(spec)

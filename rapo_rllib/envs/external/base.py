@@ -45,9 +45,8 @@ class ExternalOptions(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("{action}" in self.action_template, "action_template", self.action_template, "must hold {action}")
-        protocol = self.protocol
-        own = (protocol.think_tag, protocol.answer_tag, protocol.result_tag, protocol.retrieve_tag)
-        require(self.action_tag not in own, "action_tag", self.action_tag, "stands for something else in the text protocol")
+        tags = () if self.action_tag is None else (self.action_tag,)
+        self.protocol.check_tool_tags(tags, "env_config.action_tag", "name another")
 
 
 @dataclass(frozen=True)

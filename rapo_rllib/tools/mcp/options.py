@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
-from rapo_rllib.validation import refuse_unknown_keys
+from rapo_rllib.validation import MOST, MOST_SECONDS, refuse_unknown_keys
 
 _KEY = "env_config.tools: mcp"
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
@@ -97,14 +97,16 @@ class McpOptions:
                 raise ValueError(f"{_KEY}: the environment variable {variable} is not set: set it where you start the job")
 
     def _check_numbers(self) -> None:
-        if isinstance(self.sessions, bool) or not isinstance(self.sessions, int) or self.sessions < 1:
+        if isinstance(self.sessions, bool) or not isinstance(self.sessions, int) or not 1 <= self.sessions <= MOST:
             raise ValueError(f"{_KEY}.sessions = {self.sessions!r}: must be a whole number at least 1")
         if (
             isinstance(self.start_timeout_s, bool)
             or not isinstance(self.start_timeout_s, int | float)
-            or not self.start_timeout_s > 0
+            or not 0 < self.start_timeout_s <= MOST_SECONDS
         ):
-            raise ValueError(f"{_KEY}.start_timeout_s = {self.start_timeout_s!r}: must be a positive number")
+            raise ValueError(
+                f"{_KEY}.start_timeout_s = {self.start_timeout_s!r}: must be a positive number, at most {MOST_SECONDS:g}"
+            )
 
     @property
     def shown(self) -> str:

@@ -8,11 +8,10 @@ from typing import Any
 
 import mcp
 
-from rapo_rllib.protocol.turns import text_argument
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.mcp.connection import ServerLostError
 from rapo_rllib.tools.mcp.server import McpServer, McpSession
-from rapo_rllib.tools.schema import problem_of, tool_schema
+from rapo_rllib.tools.schema import arguments_of, tool_schema
 
 _OF_LIMIT = 0.9  # of a call's time: what is over it must be told before the call is given up from outside
 
@@ -47,14 +46,8 @@ class McpTool:
 
     def run_in(self, session: McpSession, input: str) -> ToolResult:
         """One call; what is wrong with it is an observation. ``ToolError`` where the server is gone, and its state with it."""
-        name = text_argument(self._schema)
-        try:
-            arguments = {name: input} if name is not None else json.loads(input or "{}")
-        except ValueError as error:
-            return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error}", "arguments")
-        if not isinstance(arguments, dict):
-            return ToolResult(f"Error: the arguments of {self.name} must be a JSON object", "arguments")
-        if problem := problem_of(self._schema, arguments) or _unreadable(arguments):
+        arguments, problem = arguments_of(self._schema, input)
+        if problem:
             return ToolResult(f"Error: {problem}", "arguments")
         try:
             result = session.call(self.name, arguments, _OF_LIMIT * self.limits.timeout_s)
@@ -90,15 +83,6 @@ def text_of(result: Any) -> str:
     if not pieces and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(pieces)
-
-
-def _unreadable(arguments: Mapping[str, Any]) -> str:
-    """The fault of arguments with half a character: it cannot be sent, and would end the session of all trajectories."""
-    try:
-        json.dumps(arguments, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        return f"the arguments hold half a character, {error.object[error.start : error.end]!a}"
-    return ""
 
 
 def _without(schema: Mapping[str, Any], key: str | None) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Refuse keys of ``env_config`` that only our environments read, where a user's own environment would ignore them.
+
+An environment of a user's own that reads such a key says so: ``env_config_keys = ("tools",)``, or an argument of that name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import fields
+
+from rapo_rllib.envs.external.base import ExternalEnv
+from rapo_rllib.envs.options import ToolEnvOptions
+from rapo_rllib.envs.questions import QuestionsOptions
+from rapo_rllib.envs.tool_env import ToolEnv
+
+_DERIVE = "derive your environment from rapo_rllib.envs.tool_env.ToolEnv, which runs tools and scores answers"
+_ADVICE = {
+    **{
+        f.name: "use env: rapo/questions, or give your class a classmethod questions(env_config, split)"
+        for f in fields(QuestionsOptions)
+    },
+    **{f.name: _DERIVE for f in fields(ToolEnvOptions)},
+    "limits": _DERIVE + "; limits stand in an entry of its tools",
+    "protocol": "set protocol beside env_config",
+}
+
+
+def check_env_keys(cls: type, keys: Iterable[str]) -> None:
+    """Raise ``ValueError`` naming the first of ``keys`` that is ours, and that an environment of ``cls`` does not take."""
+    if issubclass(cls, ToolEnv | ExternalEnv):  # they refuse what they do not know
+        return
+    takes = {*getattr(cls, "env_config_keys", ()), *inspect.signature(cls).parameters}
+    for key in keys:
+        if key in _ADVICE and key not in takes:
+            raise ValueError(
+                f"env_config.{key}: {cls.__name__} would ignore it, for it is a key of rapo_rllib's own environments: "
+                f"{_ADVICE[key]}; or, where your class reads it, say so there: env_config_keys = ({key!r},)"
+            )
