@@ -140,9 +140,7 @@ def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
     share = sum(count * shown for count, shown in zip(counts, shares, strict=True)) / sum(counts)
     if share <= 0.5:
         return None
-    advice = (
-        "see that those that retrieve nothing become better as well (accuracy_others); filter.hide_answers shows no such step"
-    )
+    advice = "see that those that retrieve nothing become better, too (accuracy_others); filter.hide_answers shows no such step"
     return f"{share:.0%} of the steps that are shown hold the answer of the question", advice
 
 
@@ -175,9 +173,7 @@ def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
         f"{now:.0%} of the trajectories that retrieve nothing are right, and were {then:.0%}; of those that retrieve it is "
         f"{with_it:.0%}, and was {with_it_then:.0%}: the policy learns to need help"
     )
-    advice = (
-        "compare each kind with its own (advantage_baseline: kind), let retrieval_prob fall to 0, or set filter.hide_answers"
-    )
+    advice = "compare each kind with its own (advantage_baseline: kind), let retrieval_prob fall to 0, or filter.hide_answers"
     return text, advice
 
 
