@@ -37,9 +37,6 @@ class Past:
 
 Rule = Callable[[Sequence[Row], Past], Finding]
 
-_WITHOUT_ANSWERS = (
-    "compare each kind with its own (advantage_baseline: kind), let retrieval_prob fall to 0, or set filter.hide_answers"
-)
 _SAMPLED, _RETRIEVAL, _LEARNED = "env_runners/", "env_runners/retrieval/", "learners/default_policy/"
 _ENTROPY, _REWARD, _ACCURACY = _SAMPLED + "entropy", _SAMPLED + "episode_return_mean", _SAMPLED + "accuracy"
 
@@ -143,7 +140,8 @@ def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
     share = sum(count * shown for count, shown in zip(counts, shares, strict=True)) / sum(counts)
     if share <= 0.5:
         return None
-    return f"{share:.0%} of the steps that are shown hold the answer of the question", _WITHOUT_ANSWERS
+    advice = "see that those that retrieve nothing become better, too (accuracy_others); filter.hide_answers shows no such step"
+    return f"{share:.0%} of the steps that are shown hold the answer of the question", advice
 
 
 def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
@@ -175,7 +173,8 @@ def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
         f"{now:.0%} of the trajectories that retrieve nothing are right, and were {then:.0%}; of those that retrieve it is "
         f"{with_it:.0%}, and was {with_it_then:.0%}: the policy learns to need help"
     )
-    return text, _WITHOUT_ANSWERS
+    advice = "compare each kind with its own (advantage_baseline: kind), let retrieval_prob fall to 0, or filter.hide_answers"
+    return text, advice
 
 
 def _answers_copied(rows: Sequence[Row], past: Past) -> Finding:

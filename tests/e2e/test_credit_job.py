@@ -79,6 +79,7 @@ def config(folder: Path, model: str) -> RAPOConfig:
             lr=1e-2,
             credit="step",
             step_discount=0.9,
+            advantage_baseline="kind",
             shown_steps="own",
             retrieval_credit="step",
             off_policy_trajectories=1,
