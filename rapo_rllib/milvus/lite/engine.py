@@ -11,6 +11,7 @@ milvus-lite 3.2 has no locks above its tables in memory, and a kill meets it in 
     a collection that was half made, or half dropped, cannot be made                -> SafeDatabase
     a repeated call fails because the killed server had carried it out              -> create_index, drop_index
     a call that was given up waits, and is carried out after what came later        -> request.is_wanted
+    a byte that is not what was written is read as a row or a neighbour             -> sums.py
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from milvus_lite.storage.manifest import Manifest
 from milvus_lite.storage.memtable import MemTable
 from milvus_lite.storage.wal import WAL
 
+from rapo_rllib.milvus.lite.sums import compare_with_sums, keep_sum, refuse_other
+
 logger = logging.getLogger(__name__)
 
 WRITES = ("insert", "upsert", "delete", "drop_partition", "alter_properties", "close")
@@ -57,6 +60,7 @@ def open_database(folder: str) -> SafeDatabase:
     One that cannot be opened does not keep the others away: who asks for it is told why.
     """
     milvus_lite_db.Collection = SafeCollection
+    compare_with_sums()
     database = SafeDatabase(folder)
     for name in database.list_databases():
         for collection in database.list_collections(name):
@@ -191,15 +195,18 @@ class SafeCollection(Collection):  # type: ignore[misc]
             super().drop_index(field_name)
 
     def _build_or_load_segment_index(self, seg: Any, spec: Any) -> None:
+        file = Path(seg.index_file_path(self._index_dir(seg.partition), spec.index_type, spec.field_name))
         try:
+            refuse_other(file)
             super()._build_or_load_segment_index(seg, spec)
         except Exception:
-            file = Path(seg.index_file_path(self._index_dir(seg.partition), spec.index_type, spec.field_name))
             if not file.exists():
                 raise
             logger.warning("%s cannot be read, as after a kill; the index is built again", file, exc_info=True)
             file.unlink()
             super()._build_or_load_segment_index(seg, spec)
+        if file.exists():
+            keep_sum(file)
 
 
 def _delete_old_logs(data_dir: str) -> None:

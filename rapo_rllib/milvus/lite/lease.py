@@ -83,11 +83,10 @@ class LiteLease:
         return f"http://{HOST}:{endpoint.port}"
 
     def _refusal(self, reason: str) -> str:
-        advice = shortage(reason) or "if another program has the folder open, end it"
-        return (
-            f"{self._uri_key}: the Milvus Lite server of {self.path} did not start ({reason}). What was stored before is still "
-            f"there. See {beside(self.path, 'log')}; {advice}."
-        )
+        advice = f"See {beside(self.path, 'log')}; if another program has the folder open, end it."
+        if remedy := shortage(reason):
+            advice = f"What was stored before is still there: {remedy}, then do the same again."
+        return f"{self._uri_key}: the Milvus Lite server of {self.path} did not start ({reason}). {advice}"
 
     def release(self) -> None:
         """Give the lease back. Closing, not unlocking: a forked child may hold the same lease."""
