@@ -178,3 +178,12 @@ def test_an_evaluation_takes_time_only_where_there_was_one() -> None:
     found = [plot_values(row) for row in rows]
     assert [values["seconds/evaluation"] for values in found] == [90.0, None, 90.0]
     assert [values["seconds/rest"] for values in found] == [5.0, 95.0, 5.0]
+
+
+@pytest.mark.parametrize("line", ['{"training_iteration": "x"}', '{"training_iteration": []}', '{"config": 1}', "[" * 100_000])
+def test_a_result_of_another_shape_is_counted(tmp_path, line) -> None:
+    folder = write_trial(tmp_path / "trial", iterations=2)
+    with (folder / "result.json").open("a") as file:
+        file.write(line + "\n")
+    trial = read_trial(folder)
+    assert [row["training_iteration"] for row in trial.rows] == [1, 2] and trial.unreadable_lines == 1
