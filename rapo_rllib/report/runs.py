@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
+from rapo_rllib.services.json_files import difference
 from rapo_rllib.settings import ObjectiveSettings
 
 RESULTS, TRANSCRIPTS = "result.json", "transcripts"
@@ -79,7 +80,7 @@ def read_trial(folder: Path) -> Trial:
     trial = Trial(folder, params=_json_object(folder / "params.json"))
     results: dict[int, dict[str, Any]] = {}
     objectives: dict[int, dict[str, Any]] = {}
-    lines = JsonLines(folder / RESULTS)
+    lines = JsonLines(folder / RESULTS, {"training_iteration?": int | None, "config?": dict | None})
     for row in lines:
         trial.config = row.pop("config", None) or trial.config
         row[SETTINGS] = _numbers(trial.config, trial.params)
@@ -127,14 +128,14 @@ def _transcripts(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 class JsonLines:
-    """The JSON objects of a file, one a line; ``unreadable`` counts the whole lines that are none.
+    """The JSON objects of a file, one a line; ``unreadable`` counts the whole lines that are none, or none of the shape.
 
     A last line without its line break is still being written: it is taken if it is whole and passed over if not. A file that is
     missing has no lines.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, shape: Any = dict) -> None:
+        self.path, self._shape = path, shape
         self.unreadable = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -144,7 +145,7 @@ class JsonLines:
         with self.path.open("rb") as file:
             for line in file:
                 value = _parsed(line)
-                if isinstance(value, dict):
+                if not difference(value, self._shape):
                     yield value
                 elif line.endswith(b"\n") and line.strip():
                     self.unreadable += 1
@@ -153,7 +154,7 @@ class JsonLines:
 def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8-sig", "replace"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # counted, or half-written
 
 

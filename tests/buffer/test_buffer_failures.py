@@ -162,22 +162,36 @@ def small_disk(folder: Path) -> list[str]:
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
 
 
-def test_a_full_disk_is_told_and_what_was_stored_is_still_found(tmp_path):
+def on_a_small_disk(tmp_path: Path, script: str) -> tuple[dict, str]:
+    """What a script of ``tests/support`` found on a small disk, and what it said."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if shutil.which("unshare") is None or subprocess.run([*small_disk(folder), "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces, so that no small disk can be mounted")
-    script = SUPPORT / "full_disk.py"
     done = subprocess.run(
-        [*small_disk(folder), sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=300
+        [*small_disk(folder), sys.executable, str(SUPPORT / script), str(folder)], capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
+
+
+def test_a_full_disk_is_told_and_what_was_stored_is_still_found(tmp_path):
+    found, said = on_a_small_disk(tmp_path, "full_disk.py")
     assert "refused upsert" in found["refusal"] and "No space left on device" in found["refusal"]
     assert "make room on the disk, then do the same again" in found["refusal"]
     assert found["before"] and found["while_full"] and found["another_reader"]
     assert 8 < found["count"] < 12
-    assert "searching Milvus Lite itself, which is slower" in done.stderr
+    assert "searching Milvus Lite itself, which is slower" in said
+
+
+def test_a_server_killed_on_a_full_disk_says_why_it_cannot_start_and_starts_once_there_is_room(tmp_path):
+    found, _ = on_a_small_disk(tmp_path, "full_disk_lite.py")
+    assert "No space left on device" in found["refusal"] and found["stored"] > 8
+    for told in (*found["the same user"], *found["another user"]):
+        kept = told == f"{found['stored']} rows"
+        assert kept or ("No space left on device" in told and "make room on the disk" in told), told
+        assert "holds the lock" not in told
+    assert found["after"] and found["count"] == found["stored"]
 
 
 @pytest.fixture(scope="module")

@@ -189,3 +189,12 @@ def test_what_is_zero_throughout_has_no_plot_but_reward_and_accuracy(tmp_path) -
         "Accuracy": ["training"],
         "Entropy": ["before"],
     }
+
+
+@pytest.mark.parametrize("line", ['{"training_iteration": "x"}', '{"training_iteration": []}', '{"config": 1}', "[" * 100_000])
+def test_a_result_of_another_shape_is_counted(tmp_path, line) -> None:
+    folder = write_trial(tmp_path / "trial", iterations=2)
+    with (folder / "result.json").open("a") as file:
+        file.write(line + "\n")
+    trial = read_trial(folder)
+    assert [row["training_iteration"] for row in trial.rows] == [1, 2] and trial.unreadable_lines == 1
