@@ -188,7 +188,7 @@ def test_another_step_under_the_id_of_a_stored_one_is_refused(make_buffer, tmp_p
     with pytest.raises(ValueError, match="two different step traces have the id '1'; derive ids from the content"):
         import_all(buffer, ImportPlan((ids_file(path, ("1", "I know.")),)))
     with pytest.raises(ValueError, match="two different step traces have the id '1'"):
-        buffer.insert([StepTrace("1", "Who?", "h1", "I think.", source="s")])
+        buffer.insert([StepTrace("1", "Who?", "h1", "I think.", 1.0, source="s")])
     assert [trace.text for trace in buffer.all_traces()] == ["I think."]
 
 
