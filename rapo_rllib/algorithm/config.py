@@ -24,6 +24,7 @@ from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
 from rapo_rllib.monitoring.quiet import quiet
 from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, Settings
 from rapo_rllib.settings.knobs import knobs
+from rapo_rllib.settings.schedule import check_schedule
 from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
@@ -124,11 +125,18 @@ class RAPOConfig(AlgorithmConfig):
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
             self.batch_mode = "complete_episodes"  # trajectories are never cut, and RLlib records nothing else
-        settings = self.settings  # before RLlib's own checks, which break off at values of a wrong type
-        super().validate()
+        if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
+            check_schedule("lr", self.lr)
+        try:
+            super().validate()
+        except ValueError:
+            raise
+        except Exception:  # at a value of a wrong type, which our own checks name
+            _ = self.settings
+            raise
         check_rllibs_evaluation(self)
         check_applied_preset(vars(self))
-        check_together(settings, self.in_evaluation)
+        check_together(self.settings, self.in_evaluation)
 
     def preflight(self) -> None:
         """Check that model, environment, questions and buffer exist, in seconds and without loading any of them.
@@ -183,7 +191,7 @@ def _rllib_defaults() -> dict[str, Any]:
     from rapo_rllib.evaluation.held_out import evaluate_on_env_runners
 
     return {
-        **{name: declared.default for name, declared in knobs(RLlibSettings).items() if declared.default is not None},
+        **{name: declared.default for name, declared in knobs(RLlibSettings).items() if declared.default not in (None, {})},
         "env_runner_cls": RAPOEnvRunner,
         "observation_space": AnyText(),
         "action_space": AnyText(),

@@ -28,8 +28,7 @@ def _check_mapping(name: str, value: Any) -> None:
         raise ValueError(f"{name} = {shown(value)}: must be a mapping of keys, or null")
 
 
-def check_env_config(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless the value is a mapping."""
+def _check_env_config(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {shown(value)}: must be a mapping of the environment's keys; leave it out for none")
 
@@ -148,9 +147,7 @@ class RLlibSettings(Knobs):
         "id of an environment: `rapo/word_problems`, `rapo/questions`, or your own; beside `config` in a job file",
         check=_check_env,
     )
-    env_config: dict | None = knob(
-        None, "keys of the environment; those of ours are in the tables above", check=check_env_config
-    )
+    env_config: dict = knob(dict, "keys of the environment; those of ours are in the tables above", check=_check_env_config)
     lr: Any = knob(
         1e-6,
         "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
@@ -182,7 +179,13 @@ class RLlibSettings(Knobs):
         86400.0, "how long engines in processes of their own may take for the questions they are given at once", at_least=1e-3
     )
     evaluation_sample_timeout_s: float = knob(86400.0, "the same of an evaluation", at_least=1e-3)
-    seed: int | None = knob(None, "of the order of the questions, and of sampling", at_least=0, at_most=2**32 - 1)
+    seed: int | None = knob(
+        None,
+        "of the order of the questions, and of sampling",
+        at_least=0,
+        at_most=2**32 - 1,
+        rule="a whole number at least 0 or null",
+    )
     log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"] | None = knob(None, "of RLlib's messages")
 
 

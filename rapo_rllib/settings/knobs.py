@@ -85,8 +85,8 @@ class Knob:
         """What its words leave out of a rule that ``value`` may have broken."""
         if value == "":
             return ", and not empty"
-        number = isinstance(value, int | float) and self.at_most is None
-        return f", and at most {self._most:g}" if number and value > self._most else ""
+        said = self.at_most is not None and not self.rule
+        return f", and at most {self._most:.10g}" if isinstance(value, int | float) and value > self._most and not said else ""
 
     @property
     def _most(self) -> float:

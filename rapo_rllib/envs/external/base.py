@@ -45,7 +45,9 @@ class ExternalOptions(Knobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("{action}" in self.action_template, "action_template", self.action_template, "must hold {action}")
-        tags = () if self.action_tag is None else (self.action_tag,)
+        tag, rule = self.action_tag, "stands for something else in the text protocol"
+        require(tag not in self.protocol.own_tags, "action_tag", tag, rule)
+        tags = () if tag is None else (tag,)
         self.protocol.check_tool_tags(tags, "env_config.action_tag", "name another")
 
 
