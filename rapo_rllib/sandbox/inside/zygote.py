@@ -25,7 +25,6 @@ from .child import LOCKED, Child, hang_up, say
 from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, address_space, die_with_parent
 from .warden import WATCH_S, Orders
 
-
 _LONGEST_S = 3600.0  # of waiting: what a limit says may be more than the kernel takes
 
 
