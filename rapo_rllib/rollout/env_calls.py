@@ -160,13 +160,12 @@ def truncate_env(borrower: Borrower) -> EnvResult:
 def overdue_s(borrower: Borrower, timeout_s: float) -> float:
     """Seconds that a call has taken; 0: none runs, or it has time left.
 
-    An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not for all of a turn.
+    An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not all of a turn.
     """
-    started, env = borrower.env_started, borrower.env
-    if started is None:
-        return 0.0
-    age = time.monotonic() - started
-    return age if age > timeout_s + getattr(getattr(env, "unwrapped", None), "extra_s", 0.0) else 0.0
+    started = borrower.env_started
+    age = 0.0 if started is None else time.monotonic() - started
+    extra_s = getattr(getattr(borrower.env, "unwrapped", None), "extra_s", 0.0)
+    return age if age > timeout_s + extra_s else 0.0
 
 
 class EnvCalls:

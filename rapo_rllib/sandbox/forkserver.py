@@ -180,7 +180,7 @@ class ForkedProcess:
             return  # it ended; why is waiting to be read
 
     def close(self) -> None:
-        """Kill the child, if it still runs. A call that is under way ends, and closes what it reads from when it has done so."""
+        """Kill the child, if it still runs. A call that is under way ends, and closes what it has read from."""
         self._closed = True
         with contextlib.suppress(OSError):  # it is closed already
             self._lifeline.shutdown(socket.SHUT_RDWR)

@@ -116,7 +116,9 @@ class RolloutSettings(Knobs):
         None, "generated steps of a trajectory, for environments without a limit of their own", at_least=1
     )
     tool_workers: int | None = knob(None, "threads that wait for tools; None: 4, or 32 beside engines on GPUs", at_least=1)
-    step_timeout_s: float = knob(120.0, "deadline of one env step (its tool call included)", at_least=1e-3)
+    step_timeout_s: float = knob(
+        120.0, "deadline of one env step (its tool call included; of several in a turn, each)", at_least=1e-3
+    )
     env_retries: int = knob(
         1, "times that a trajectory whose environment failed begins anew, in a new one, before it is an `error`", at_least=0
     )

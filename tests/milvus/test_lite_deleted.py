@@ -1,11 +1,14 @@
 """A Lite folder that is deleted and made again, whatever its server is doing: nothing gets from the old into the new."""
 
+import fcntl
 import hashlib
 import os
 import random
+import resource
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ from milvus_lite.storage.wal import WAL
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.milvus.lite.engine import SafeDatabase, open_database
-from rapo_rllib.milvus.lite.server import open_folder, read_endpoint
+from rapo_rllib.milvus.lite.server import folder_id, open_folder, publish_endpoint, read_endpoint, wait_until_unused
 from rapo_rllib.milvus.schema import Field
 
 HOOKS = {
@@ -40,6 +43,29 @@ HOOKS = {
     "before a collection is dropped": (shutil, "rmtree"),
     "before aliases": (SafeDatabase, "_save_aliases"),
 }
+
+
+def test_a_server_that_has_no_descriptor_left_looks_again(tmp_path: Path) -> None:
+    """Its clients may have taken all for a moment; those that it has are served on."""
+    path, stop = str(tmp_path / "steps.db"), threading.Event()
+    for file in ("steps.db/LOCK", "steps.db.users"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    folder = folder_id(path)
+    assert folder is not None
+    with publish_endpoint(path, 1, folder) as endpoint, open(f"{path}.users") as lease, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lease, fcntl.LOCK_SH)
+        limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            waiting = pool.submit(wait_until_unused, path, folder, endpoint, stop, 0.01)
+            time.sleep(0.5)
+            assert not waiting.done()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            stop.set()
+        assert waiting.result() is None
 
 
 def schema() -> CollectionSchema:

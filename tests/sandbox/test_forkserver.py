@@ -158,7 +158,7 @@ def test_a_supervisor_without_descriptors_says_so_and_leaks_none(sandbox: Forkse
             os.close(number)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1], limits[1]))
         try:
-            with pytest.raises(ToolError, match="no way to its sandbox: .*Too many open files"):
+            with pytest.raises(ToolError, match=r"no way to its sandbox: .*Too many open files"):
                 sandbox.open(LIMITS, 1)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

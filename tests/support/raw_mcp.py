@@ -1,4 +1,7 @@
-"""An MCP server over stdio that says of its tools what it is told to, right or wrong: a JSON list in its first argument."""
+"""An MCP server over stdio that says of its tools what it is told to, right or wrong: a JSON list in its first argument.
+
+A call is answered with, and logs, a byte that is no UTF-8; the text "hang" is not answered.
+"""
 
 import json
 import sys
@@ -17,5 +20,12 @@ for line in sys.stdin:
         }
     elif asked["method"] == "tools/list":
         answer = {"result": {"tools": TOOLS}}
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}) + "\n")
+    elif asked["method"] == "tools/call":
+        sys.stderr.buffer.write(b"\xff\n")
+        sys.stderr.flush()
+        if asked["params"]["arguments"]["text"] == "hang":
+            continue
+        answer = {"result": {"content": [{"type": "text", "text": "a\0b"}]}}
+    written = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}) + "\n"
+    sys.stdout.buffer.write(written.encode().replace(b"\\u0000", b"\xff"))
     sys.stdout.flush()

@@ -154,9 +154,11 @@ def test_a_session_has_one_call_at_a_time_also_if_the_last_was_given_up() -> Non
 
 def test_a_branch_that_does_things_again_has_the_time_for_it() -> None:
     gate = Gate()
-    branch = copy.deepcopy(BoundedSession(BoundedTool(gate), Slow(gate)))
+    session = BoundedSession(BoundedTool(gate), Slow(gate))
+    branch = copy.deepcopy(session)
     threading.Timer(1.0, gate.open.set).start()  # the tool's limit is 0.1 s
     assert branch.run("x").text == "through"
+    session.close()
 
 
 def test_a_call_whose_thread_cannot_start_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,19 @@ def test_a_server_that_says_it_is_refused_before_anything_starts(tool: dict[str,
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_byte_that_is_no_text_ends_nobodys_session() -> None:
+    """It comes as an answer, and in what the server logs, which is read to say why one hangs."""
+    tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
+    program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
+    (say,) = shared_tools({"mcp": {**program, "state": "none", "sessions": 1}, "limits": {"timeout_s": 5}})
+    one, other = say.session({}), say.session({})
+    assert one.run("x").text == other.run("x").text == "a\ufffdb"
+    hung = one.run("hang")
+    assert hung.error == "server" and hung.text.endswith(" s (it wrote: \ufffd)")
+    assert other.run("x").text == "a\ufffdb"  # in another session: that one was given up
+    one.close(), other.close()
+
+
 def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve trajectories come at once, while sessions take a moment to begin."""
     begun: list[Any] = []

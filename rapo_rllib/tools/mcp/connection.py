@@ -49,7 +49,7 @@ class McpConnection:
     def __init__(self, options: McpOptions, timeout_s: float) -> None:
         self._options = options
         self._http = None if options.url is None else HttpWatch(options.token_env)
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
         self._client: Any = None
         self._closing: asyncio.Event | None = None
@@ -97,7 +97,7 @@ class McpConnection:
         options = self._options
         if options.url is None:
             program: dict[str, Any] = {"command": options.command, "args": list(options.args), "cwd": options.cwd}
-            given = mcp.StdioServerParameters(**program, env=options.environment())
+            given = mcp.StdioServerParameters(**program, env=options.environment(), encoding_error_handler="replace")
             yield mcp.stdio_client(given, errlog=self._log)
             return
         assert self._http is not None

@@ -83,7 +83,7 @@ class _Program:
     def __init__(self, options: OpenEnvOptions) -> None:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (what it writes, for as long as it lives)
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (what it writes, for as long as it lives)
         command = [part.replace(PORT, str(port)) for part in options.command]
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(_KEEPER), *command],
