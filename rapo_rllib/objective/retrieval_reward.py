@@ -11,8 +11,8 @@ The paper's ablations replace quality or timing (``RETRIEVAL_QUALITIES``, ``RETR
 Departures from the paper, where it is silent:
 1. A step before the retrieval without any entropy (``H_before = 0``, or below it by rounding) has change 0. The paper's reward
    is continuous there, since ``|Z| ≤ H_before``.
-2. "Reward at low entropy" has ``1 / H_before`` in place of ``H_before`` in eq. 7 (section 5.6.2, appendix G), without a value at
-   0. Entropies below ``LEAST_ENTROPY`` are rounding of float32, and count as that much there.
+2. "Reward at low entropy" has ``1 / H_before`` in place of ``H_before`` in eq. 7 (section 5.6.2, appendix G), undefined
+   at 0. Entropies below ``LEAST_ENTROPY`` are rounding of float32, and count as that much there.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ compute differently is the same before and after, and cancels.
     learner before -> learner now   moved by 0.00080 nats on average
     engine before  -> engine now    moved by the same, up to a small error; not at all, if it missed the update
 
-An engine that follows never scores every token as before, to the last bit: new weights shift all roundings, and in bfloat16 its
-scores jitter by more than a small update moves them. So one that stands still is told by moves far below what they differ by. One
-that jitters and does not follow is told by all tokens together: along the move their error is that of one / √n.
+An engine that follows never scores every token as before, to the last bit: new weights shift all roundings, and in bfloat16
+scores jitter by more than a small update moves them. So one that stands still is told by moves far below what the two differ
+by. One that jitters and does not follow is told by all tokens together: along the move their error is that of one / √n.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TEXTS = (
 # of float32 on both sides, and where one side computes in bfloat16
 _TOLERANCE = {True: 0.01, False: 0.1}  # nats; healthy engines are at 1e-5 and 1e-2
 _ROUNDING = {True: 1e-6, False: 2.0**-8}  # nats that a score can change by for no reason
-# mean move of the learner, nats, from which on an engine that follows cannot score all as before. Measured in bfloat16, models of
-# 2 to 4 layers: at 1e-5 nine of ten scores change; at 1e-4 one of ten, where no more than 17 weights have changed, else nearly all
+# mean move of the learner, nats, from which on an engine that follows cannot score all as before. In bfloat16, on models of 2
+# to 4 layers, nine of ten scores change at 1e-5, where many weights have; at 1e-4 one of ten if no more than 17 have, else all
 _STILL = {True: 2.0**-18, False: 2.0**-12}
 # what an engine may miss a move by: so many times what the two differed by before it, or this share of it if that is more,
 _NOISE, _SHARE = 8.0, 0.01

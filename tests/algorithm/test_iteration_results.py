@@ -14,6 +14,9 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm import algorithm as module
 from rapo_rllib.algorithm.algorithm import RAPO
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
+from rapo_rllib.weights.sync import SyncReport
 
 EVALUATED = {"env_runners": {"accuracy": 0.5, "num_episodes": 4}}
 
@@ -70,3 +73,15 @@ def test_timers_are_no_averages_of_earlier_iterations(driver: Any) -> None:
     for driver.training_s in (100, 2, 3):
         found.append(driver.step()[TIMERS]["training_step"])
     assert found == [100.0, 2.0, 3.0]
+
+
+def test_staleness_counts_from_the_weights_that_were_trained(driver: Any) -> None:
+    """The sync behind an update has one version more: what the very weights that were trained had sampled is 0 updates old."""
+    result = SampleResult()
+    for version, tokens in ((6, 3), (4, 1)):
+        trajectory = Trajectory("q", [1], policy_version=version)
+        trajectory.append_policy([5] * tokens, [-1.0] * tokens, [1.0] * tokens)
+        result.groups.append(TrajectoryGroup(Question("q", ""), [trajectory]))
+    driver._log_sync(SyncReport(7, 1, 0.0, 0.0), result)
+    logged = driver.metrics.reduce(compile=True)["sync"]
+    assert (logged["staleness_mean"], logged["staleness_max"], logged["weight_version"]) == (0.5, 2.0, 7)
