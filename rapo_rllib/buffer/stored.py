@@ -37,7 +37,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         embedder=made_by["name"],
         embedder_tokenizer=made_by.get("tokenizer"),
         pooling=facts.get("pooling", settings.pooling),
-        key_recipe=recipes.get(facts.get("recipe"), settings.key_recipe),
+        key_recipe=recipes.get(str(facts.get("recipe")), settings.key_recipe),
         key_question_tokens=facts.get("key_question_tokens"),
         key_history_tokens=facts.get("key_history_tokens"),
     )
