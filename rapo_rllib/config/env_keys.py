@@ -27,7 +27,15 @@ _ADVICE = {
 
 
 def check_env_keys(cls: type, keys: Iterable[str]) -> None:
-    """Raise ``ValueError`` naming the first of ``keys`` that is ours, and that an environment of ``cls`` does not take."""
+    """Refuse keys of ours that an environment does not take.
+
+    Args:
+        cls: of the environment.
+        keys: of its ``env_config``.
+
+    Raises:
+        ValueError: naming the first such key, and what to do.
+    """
     if issubclass(cls, ToolEnv | ExternalEnv):  # they refuse what they do not know
         return
     takes = {*getattr(cls, "env_config_keys", ()), *inspect.signature(cls).parameters}
