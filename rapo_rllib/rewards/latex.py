@@ -56,10 +56,10 @@ _ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
 _GROUP = r"\s*(\{[^{}]*\})"
 _GOES_ON = re.compile(r"(\.\d+)\s*\.{3,}")
 _GROUPS = re.compile(r"(?<![\w.,/^])\d{1,3}(?: \d{3})+(?![\d/]| [\d/])")
-_SYSTEM = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
+_SYSTEM = re.compile(r"(?:\\\{ *)?\\begin\{(cases|array|aligned)\}(?:\{\w*\})?([^&]*)\\end\{\1\}\.?")
 _END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
 _BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
-_VARIABLE = re.compile(r"([a-zA-Z]\w*)\s*=")
+_VARIABLE = re.compile(r"([a-zA-Z]+)(?:_\w+)?\s*=")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -81,7 +81,7 @@ def tidied(text: str) -> str:
     text = re.sub(rf"\\frac{_GROUP}{_ONE}", r"\\frac\1{\2}", text)
     text = _SCALE.sub(_scaled, text)
     text = _SET_BUILDER.sub(r"\2", text)
-    text = _SYSTEM.sub(lambda match: match[1].replace("\\\\", ", "), text)
+    text = _SYSTEM.sub(lambda match: match[2].replace("\\\\", ", "), text)
     text = _GROUPS.sub(lambda match: match[0].replace(" ", ""), re.sub(r"\s+", " ", text))
     return _END.sub("", text).strip()
 

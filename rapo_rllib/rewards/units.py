@@ -52,8 +52,8 @@ _DEGREES = re.compile(r"(?P<value>.*[^\s^])\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)", r
 _OF = re.compile(r"^\s*of\s+(?:(?:the|an?|all|his|her|its|their|my|our|your|this|that)\b)?\s*", re.IGNORECASE)
 # other ways to write m/s and m/s^2, one after the other
 _REWRITTEN = (
-    (re.compile(r"\\frac\{\s*\\text\{([^{}]*)\}\s*\}\{\s*\\text\{([^{}]*)\}\s*\}"), r"\\text{\1/\2}"),
-    (re.compile(r"\\text\{([^{}]*)\}\s*(/?)\s*\\text\{"), r"\\text{\1 \2"),
+    (re.compile(r"\\frac\{\s*\\text\{([^{}]*)\}\s*\}\{\s*\\text\{([^{}]*)\}(\^\{?\d\}?)?\s*\}"), r"\\text{\1/\2}\3"),
+    (re.compile(r"\\text\{([^{}]*)\}\s*(?:\\cdot)?\s*(/?)\s*\\text\{"), r"\\text{\1 \2"),
     (re.compile(r"(?<=\d)\s*/\s*\\text\{"), r"\\text{per "),
     (re.compile(r"([a-zA-Z])[ .]+([a-zA-Z]+)(\}?)\s*\^\s*\{?-([123])\}?\Z"), r"\1/\2\3^\4"),
     (re.compile(r"(\\text\{[^{}\d^]*[a-zA-Z])\^?\{?([23])\}?\}\Z"), r"\1}^\2"),
@@ -69,11 +69,9 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     >>> split_unit(r"15\text{ cm}^2"), split_unit("18 red apples")
     (('15', ('cm', 2)), ('18', ('apple', 0)))
     """
-    for pattern, written in _REWRITTEN:
-        text = pattern.sub(written, text)
     money = _MONEY.fullmatch(text)
     if money is not None:
-        value, unit = _without_tail(money[1] + money[3])
+        value, unit = _without_tail(money[1] + re.sub(r"/\s*(?=[a-z])", " per ", money[3]))
         currency = _CURRENCIES[money[2]]
         return value, (currency + unit[0], 1) if unit is not None and unit[0].startswith("/") else unit or (currency, 1)
     return _without_tail(text)
@@ -81,7 +79,8 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
 def bare_unit(text: str) -> Unit | None:
     """The unit that a tidied text is, and nothing else: ``km per hour``; letters that may be variables are none."""
-    value, unit = split_unit(f"1 {text}")
+    text = _rewritten(text)
+    value, unit = _without_tail(f"1 {text}")
     words = _words(re.sub(r"\\text|[{}^\d]", " ", text))
     alone = all(len(part) == 1 and _known_word(part[0]) for part in _by_per([word for word in words if word not in _BEFORE]))
     plain = "per" in words or "text" in text or len(text) > 2
@@ -93,16 +92,23 @@ def units_agree(a: Unit | None, b: Unit | None) -> bool:
     return a is None or b is None or a == b
 
 
-def _without_tail(text: str) -> tuple[str, Unit | None]:
+def _rewritten(text: str) -> str:
+    for pattern, written in _REWRITTEN:
+        text = pattern.sub(written, text)
+    return text
+
+
+def _without_tail(answer: str) -> tuple[str, Unit | None]:
+    text = _rewritten(answer)
     if (match := _DEGREES.fullmatch(text)) is not None:
         return match["value"], ("degree", 1)
     match = _TEXT_TAIL.fullmatch(text)
     if match is not None:
         several = "," in match["unit"]  # "or so", "and a bit": the word is a comma by now
-        return (text, None) if several or _hedged(match["unit"]) else (match["value"], _known(match["unit"], match))
+        return (answer, None) if several or _hedged(match["unit"]) else (match["value"], _known(match["unit"], match))
     match = _WORD_TAIL.fullmatch(text)
     if match is None or not _is_unit(match["unit"], attached=not match["gap"]):
-        return text, None
+        return answer, None
     return match["value"].strip(), _known(match["unit"], match)
 
 

@@ -19,9 +19,10 @@ _LETTERS_APART = re.compile(r"[\s,]|\\text|[{}()]|\band\b")
 _SEVERAL = re.compile(r"[A-J]{2,}")
 _POINT = re.compile(r"[(\[][^()\[\]]*,[^()\[\]]*[)\]]")
 _NAME = re.compile(
-    r"(?:\\?(?:text\{ *)?(angle|triangle|square|overline|overleftrightarrow|segment|line|quadrilateral|arc|widehat|overarc)\b"
+    r"(?:\\?(?:text\{ *)?(angle|triangle|square|quadrilateral|overline|segment|overleftrightarrow|line)\b"
     r"[ }]*)?(?:\{|\\text\{)? ?([A-Z]{2,})\}?"
 )
+_FIGURES = {"quadrilateral": "square", "segment": "overline", "line": "overleftrightarrow"}
 _ROW = 3  # capitals that are a name or a word, not a product
 _BASED = re.compile(r"(-?[0-9A-Za-z]+)_\{?(?:\\text\{)?\s*(\w+)\s*\}?\}?")
 _WORDS = re.compile(r"[^\W\d_]{2}[^\d_\\^{}=+*/<>]*")
@@ -78,14 +79,15 @@ def _same_name(predicted: str, gold: str) -> bool | None:
     if given is None:
         letters = _LETTERS_APART.sub("", predicted)
         return letters.casefold() == wanted[2].casefold()
-    return given[1] in (None, wanted[1]) and given[2] in _orders(wanted[1], wanted[2])
+    figure, named = (_FIGURES.get(match[1], match[1]) for match in (wanted, given))
+    return named in (None, figure) and given[2] in _orders(figure, wanted[2])
 
 
 def _orders(figure: str | None, points: str) -> set[str]:
     """List the names of a figure: all orders of a triangle's points; around a square; of an angle and a line, both ways."""
     if figure == "triangle":
         return {"".join(order) for order in permutations(points)}
-    around = range(len(points)) if figure in ("square", "quadrilateral") else (0,)
+    around = range(len(points)) if figure == "square" else (0,)
     turned = {points[i:] + points[:i] for i in around}
     return turned if figure is None else turned | {name[::-1] for name in turned}
 
