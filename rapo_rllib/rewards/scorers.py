@@ -16,7 +16,7 @@ from rapo_rllib.rewards.math_worker import LAST_RESORT_S
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.own import OwnReward
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
-from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, of_answer
+from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
 from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.types import Question
 from rapo_rllib.validation import is_number, refuse_unknown_keys, require
@@ -41,7 +41,7 @@ def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
     maths, qa = _maths(timeout_s), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
-        return (qa if question.source.endswith("/qa") else maths)(answer, question, episode)
+        return (qa if asks_words(question) else maths)(answer, question, episode)
 
     return scorer
 
