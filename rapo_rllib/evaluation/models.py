@@ -99,7 +99,9 @@ def evaluate_model(
         ):
             for answered in agent.answers([question for _, question in left.values()], on_attempt):
                 benchmark, _ = left[answered.question.id]
-                rows = transcript_rows(run.label, benchmark, answered, base.settings.protocol, base.env_config.get("answers", "tagged"))
+                rows = transcript_rows(
+                    run.label, benchmark, answered, base.settings.protocol, base.env_config.get("answers", "tagged")
+                )
                 run.rows[benchmark.name, answered.question.id] = rows
                 silent.setdefault(benchmark.name, []).extend(answered.attempts)
                 on_rows(rows)

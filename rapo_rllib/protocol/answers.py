@@ -13,7 +13,9 @@ from rapo_rllib.protocol.steps import boxed_answer, last_box
 from rapo_rllib.settings import ProtocolSettings
 
 Answers = Literal["tagged", "boxed", "any"]
-_NAMED = re.compile(r"(?:^####[ \t]*|\banswers?\b[^.:=\n]{0,40}?(?:\bis\b|\bare\b|[:=])[\s*:]*)(?=\S)([^\n]+)", re.IGNORECASE | re.MULTILINE)
+_NAMED = re.compile(
+    r"(?:^####[ \t]*|\banswers?\b[^.:=\n]{0,40}?(?:\bis\b|\bare\b|[:=])[\s*:]*)(?=\S)([^\n]+)", re.IGNORECASE | re.MULTILINE
+)
 _SENTENCE = re.compile(r"(?<=[^\W_]{3})[.!](?=\s)|(?<=[\d$})])[.!](?=\s)")
 _VALUE = re.compile(r"\$(?!\d[^$]*\s)([^$\n]+)\$|\\\((.+?)\\\)|(-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?)")
 _MAX_WORDS = 3  # of a last line that is an answer, not a sentence about one

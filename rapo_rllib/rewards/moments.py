@@ -44,7 +44,7 @@ def same_moment(predicted: str, gold: str) -> bool | None:
     certain = wanted.marked or wanted.parts == 3 or (given is not None and given.marked)
     if given is None:
         return False if certain else None
-    if wanted.dial and given.dial or not (wanted.dial or given.dial):
+    if (wanted.dial and given.dial) or not (wanted.dial or given.dial):
         same = given.seconds == wanted.seconds
     else:
         whole = given if wanted.dial else wanted

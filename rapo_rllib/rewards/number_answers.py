@@ -61,7 +61,7 @@ def parsed_number(text: str) -> Number | None:
 
 
 def _endless(whole: str, fixed: str, period: str) -> Fraction | None:
-    r"""Return what ``0.1\overline{6}`` and ``0.1666...`` are; None where no digits come again before the points, or only nines."""
+    r"""Return what ``0.1\overline{6}`` and ``0.1666...`` are; None where no digits come again, or only nines."""
     if not period:
         seen = _SEEN.fullmatch(fixed)
         if seen is None:

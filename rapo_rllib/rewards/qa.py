@@ -21,7 +21,9 @@ from rapo_rllib.types import Question
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 # behind a letter or digit; of a grade or a blood group; before a number; between digits
-_SIGN = re.compile(r"(?<=\w)[+#]+|(?<=\b[a-z])-(?!\w)|(?<=\b[a-z]{2})-(?!\w)|(?<![\w)])[-<>](?=[-<=.$]*\d)|(?<=\d)[-./:^*=](?=\d)")
+_SIGN = re.compile(
+    r"(?<=\w)[+#]+|(?<=\b[a-z])-(?!\w)|(?<=\b[a-z]{2})-(?!\w)|(?<![\w)])[-<>](?=[-<=.$]*\d)|(?<=\d)[-./:^*=](?=\d)"
+)
 _LIKE_ASCII = str.maketrans({**dict.fromkeys("−‐‑‒–—﹣", "-"), "×": "*", "∕": "/"})
 _WHOLE_ANSWERS = {"yes", "no", "noanswer"}
 

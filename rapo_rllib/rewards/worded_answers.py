@@ -1,4 +1,4 @@
-r"""Answers that no arithmetic decides: words, names (``\angle ABC``), letters of a choice (``(C)``), digits in a base (``52_8``)."""
+r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits in a base (``52_8``)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _same_unit(predicted: str, gold: str) -> bool | None:
 def _same_digits(predicted: str, gold: str) -> bool | None:
     """The base may be left out, since the question names it; another base is another number."""
     wanted = _BASED.fullmatch(without_blanks(gold))
-    if wanted is None or not (wanted[1].lstrip("-")[0].isdigit() or wanted[1].isupper() and wanted[2].isdigit()):
+    if wanted is None or not (wanted[1].lstrip("-")[0].isdigit() or (wanted[1].isupper() and wanted[2].isdigit())):
         return None
     given = _BASED.fullmatch(without_blanks(predicted))
     if given is None:

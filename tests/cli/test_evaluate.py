@@ -194,7 +194,9 @@ def test_plain_answers_are_read_as_they_are_given(folder: Path, said: Callable[[
             assert [row["predicted"] is not None for row in rows] == [right] * 3
             assert numbers["unanswered"] == ({} if right else {"eos": 3})
             place = {"tagged": "<answer>", "boxed": "a box", "any": ""}[name]
-            told = f"0 of 3 right: 3 of 3 attempts have no answer in {place} (ended by eos 3); --answers any reads it as the model"
+            told = (
+                f"0 of 3 right: 3 of 3 attempts have no answer in {place} (ended by eos 3); --answers any reads it as the model"
+            )
             assert (told in " ".join(output.split())) == (not right)
 
 
@@ -216,7 +218,10 @@ def test_a_cut_off_text_has_no_answer_without_tags(folder: Path) -> None:
 
 
 def test_own_data_by_path_in_words_and_beside_benchmarks(folder: Path) -> None:
-    rows = [{"question": "Capital of France?", "answer": ["Paris", "City of Light"]}, {"question": "Of Chad?", "answer": "N'Djamena"}]
+    rows = [
+        {"question": "Capital of France?", "answer": ["Paris", "City of Light"]},
+        {"question": "Of Chad?", "answer": "N'Djamena"},
+    ]
     (folder / "Capitals.v2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     both = [json.dumps(row | {"ability": "qa"}) + "\n" for row in rows]
     (folder / "said.jsonl").write_text("".join(both))
@@ -264,9 +269,18 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
         (["m", "-b", "mine", "--data", "mine=gone.jsonl"], "--data mine = 'gone.jsonl': there is no such file"),
         (["m", "-b", "gone.jsonl"], "--data gone = 'gone.jsonl': there is no such file"),
         (["m", "-b", "mine", "--data", "mine"], "--data mine=: must be NAME=PATH"),
-        (["m", "-b", "mine", "--data", "mine=other.jsonl"], "no question in extra_info.question, problem, question; fields of this"),
-        (["m", "-b", "sums.jsonl,./sums.jsonl"], "another is called 'sums': give it a name of its own by --data NAME=./sums.jsonl"),
-        (["m", "-b", "sums.jsonl", "--answers", "some"], "env_config.answers = 'some': must be one of 'tagged', 'boxed', 'any'"),
+        (
+            ["m", "-b", "mine", "--data", "mine=other.jsonl"],
+            "no question in extra_info.question, problem, question; fields of this",
+        ),
+        (
+            ["m", "-b", "sums.jsonl,./sums.jsonl"],
+            "another is called 'sums': give it a name of its own by --data NAME=./sums.jsonl",
+        ),
+        (
+            ["m", "-b", "sums.jsonl", "--answers", "some"],
+            "env_config.answers = 'some': must be one of 'tagged', 'boxed', 'any'",
+        ),
         (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
         (["m", "-b", "gsm8k", "--data", "math=a.jsonl"], "--data math=a.jsonl: must be NAME=PATH of a benchmark that"),
         (["http://127.0.0.1:1/v1", "-b", "gsm8k"], "Write http://127.0.0.1:1/v1#MODEL"),

@@ -88,7 +88,9 @@ def chosen_data(benchmarks: str | None, data: Sequence[str]) -> dict[str, str | 
         name = Path(entry).name.split(".")[0] if is_path else entry.lower()
         path = entry if is_path else given.get(name)
         if found.setdefault(name, path) != path or (is_path and name in {**BENCHMARKS, **given}):
-            raise ValueError(f"--benchmarks {entry}: another is called {name!r}: give it a name of its own by --data NAME={entry}")
+            raise ValueError(
+                f"--benchmarks {entry}: another is called {name!r}: give it a name of its own by --data NAME={entry}"
+            )
     for name, path in given.items():
         if name not in found or not path:
             raise ValueError(f"--data {name}={path}: must be NAME=PATH of a benchmark that --benchmarks names")

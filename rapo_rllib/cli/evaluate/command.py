@@ -33,12 +33,17 @@ def evaluate(
         ),
     ],
     benchmarks: Annotated[
-        str | None, typer.Option("--benchmarks", "-b", help="Names, or files of your own, with commas between: gsm8k,eval.jsonl.")
+        str | None,
+        typer.Option("--benchmarks", "-b", help="Names, or files of your own, with commas between: gsm8k,eval.jsonl."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="NAME=PATH, the local copy of a benchmark, or data of your own.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH, the local copy of a benchmark, or data of your own.")
+    ] = None,
     answers: Annotated[
         str | None,
-        typer.Option(help="Where answers are read: tagged, boxed, or any: as the model gives them (default: the job's, tagged)."),
+        typer.Option(
+            help="Where answers are read: tagged, boxed, or any: as the model gives them (default: the job's, tagged)."
+        ),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Attempts at each question.")] = 1,
     max_questions: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each benchmark.")] = None,
@@ -167,8 +172,8 @@ def _episodes(
 def _plan(
     benchmarks: str | None, data: list[str], max_questions: int | None, tools: str | None, scorer: str | None
 ) -> EvaluationPlan:
-    from rapo_rllib.cli.yaml_text import yaml_value
     from rapo_rllib.cli.evaluate.choices import chosen_data
+    from rapo_rllib.cli.yaml_text import yaml_value
     from rapo_rllib.envs.benchmarks import BENCHMARKS, own_benchmark
     from rapo_rllib.evaluation.plan import EvaluationPlan, asked_benchmark
     from rapo_rllib.rewards import check_scorer
@@ -180,7 +185,8 @@ def _plan(
     scored = "auto" if scorer is None else yaml_value(scorer)
     in_words = check_scorer(scored)[0] in ("qa", "qa_em")
     asked = tuple(
-        asked_benchmark(BENCHMARKS.get(name) or own_benchmark(name, in_words), path, max_questions) for name, path in paths.items()
+        asked_benchmark(BENCHMARKS.get(name) or own_benchmark(name, in_words), path, max_questions)
+        for name, path in paths.items()
     )
     return EvaluationPlan(asked, None if chosen is None else tuple(chosen), scored)
 

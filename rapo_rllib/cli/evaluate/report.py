@@ -71,7 +71,8 @@ def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
     if unanswered := sum(row["unanswered"].values()):
         ends = ", ".join(f"{end} {count}" for end, count in sorted(row["unanswered"].items()))
         fix = "; --answers any reads it as the model gives it" if "eos" in row["unanswered"] and where else ""
-        yield f"{none_right}{': ' * bool(none_right)}{unanswered} of {attempts} attempts have no answer{where} (ended by {ends}){fix}"
+        told = f"{unanswered} of {attempts} attempts have no answer{where} (ended by {ends}){fix}"
+        yield f"{none_right}: {told}" if none_right else told
     elif none_right and not row["failed"]:
         yield f"{none_right}, and all have an answer: compare `predicted` with `gold` in transcripts.jsonl"
     if row["failed"]:
