@@ -180,7 +180,7 @@ class EndpointAgent:
             raise EnvError(f"prompt of {length} tokens is over max_prompt_tokens = {settings.max_prompt_tokens}")
         while (room := settings.max_response_tokens - episode.used) > 0:
             written = self._write(episode, min(room, settings.max_step_tokens or room))
-            result = step_env(episode, written.text)
+            result = step_env(episode, written.text, written.finish != "length")
             episode.reward += result.reward
             episode.num_tool_calls += "tool" in result.info
             if result.terminated or result.truncated:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from rapo_rllib.protocol.answers import Answers
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, build, knob
@@ -34,6 +35,7 @@ class ToolEnvOptions(Knobs):
     )
     max_tool_calls: int = knob(3, "one call more ends the episode", at_least=0)
     scorer: Any = knob("math", "math, qa (token F1), qa_em, auto (by the question's source), judge, or package.module:function")
+    answers: Answers = knob("tagged", "where the answer is read; boxed: in the last box; any: as the model gives it")
     require_boxed: bool = knob(True, "a well-formed answer holds one \\boxed{...}")
     reward: RewardOptions = knob(RewardOptions, "a mapping of weights, or the name of a preset")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its tags are read here")

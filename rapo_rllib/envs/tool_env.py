@@ -16,10 +16,12 @@ import gymnasium
 
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.text_space import AnyText
-from rapo_rllib.protocol.steps import boxed_answer, parse_step
+from rapo_rllib.protocol.answers import read_answer
+from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
 from rapo_rllib.rewards.formats import well_formed
+from rapo_rllib.rewards.score import asks_words
 from rapo_rllib.tools import ToolResult, shared_tools
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
 from rapo_rllib.tools.schema import input_of, problem_of
@@ -112,7 +114,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         turn = self._read(action)
         self._turn, self.extra_s = self._turn + 1, 0.0
         if not turn.calls:
-            predicted = None if turn.answer is None else boxed_answer(turn.answer)
+            predicted = self._predicted(turn)
             reward, info = self._outcome(predicted, EpisodeStep(str(action), turn=self._turn), answer_text=turn.content)
             return "", reward, True, False, info
         self._num_calls += len(turn.calls)
@@ -132,6 +134,12 @@ class ToolEnv(gymnasium.Env[str, str]):
         parsed = parse_step(action, self.options.protocol, self.tool_tags)
         calls = () if parsed.tool_tag is None else (Call(parsed.tool_tag, {"": parsed.tool_input or ""}),)
         return Turn.of(action, calls=calls, answer=parsed.answer)
+
+    def _predicted(self, turn: Turn) -> str | None:
+        """The answer in a step; a text that was cut off has none but in its tags."""
+        assert self._question is not None
+        answers = self.options.answers if self.turn_ended else "tagged"
+        return read_answer(turn.answer, turn, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:
         """Run one call, or say what is wrong with it; returns the tag that it is counted by, too."""

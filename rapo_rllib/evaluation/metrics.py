@@ -31,6 +31,8 @@ class Outcome:
     retrievals: int = 0
     failed_retrievals: int = 0  # Milvus did not answer: the attempt went on without
     score_failure: str = ""  # why the scorer could not judge
+    end: str = "answer"  # of the attempt
+    answered: bool = True
 
 
 def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
@@ -110,6 +112,7 @@ def summary(questions: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
         "seconds": _mean([one.seconds for one in attempts]),
         "failed": sum(one.failed for one in attempts),
         "failed_retrievals": sum(one.failed_retrievals for one in attempts),
+        "unanswered": dict(Counter(one.end for one in attempts if not (one.answered or one.failed))),  # by how they ended
         "score_failures": dict(Counter(one.score_failure for one in attempts if one.score_failure)),
     }
 

@@ -21,14 +21,15 @@ from typing import Any
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.agents.setup import AgentChoice, make_agent_factory, offered_tools
 from rapo_rllib.envs.benchmarks import Benchmark
-from rapo_rllib.envs.benchmarks.table import WORDS
 from rapo_rllib.errors import AgentError
 from rapo_rllib.evaluation.metrics import Outcome
 from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
 from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
 from rapo_rllib.evaluation.settings import JobConfig, benchmark_tools, evaluation_config
-from rapo_rllib.protocol.steps import boxed_answer, parse_step
+from rapo_rllib.protocol.answers import Answers, read_answer
+from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.rewards.qa import qa_em_score, qa_score
+from rapo_rllib.rewards.score import asks_words
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, Settings
 from rapo_rllib.types import Question
@@ -98,7 +99,9 @@ def evaluate_model(
         ):
             for answered in agent.answers([question for _, question in left.values()], on_attempt):
                 benchmark, _ = left[answered.question.id]
-                rows = transcript_rows(run.label, benchmark, answered, base.settings.protocol)
+                rows = transcript_rows(
+                    run.label, benchmark, answered, base.settings.protocol, base.env_config.get("answers", "tagged")
+                )
                 run.rows[benchmark.name, answered.question.id] = rows
                 silent.setdefault(benchmark.name, []).extend(answered.attempts)
                 on_rows(rows)
@@ -133,23 +136,25 @@ def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, A
 def outcome_of(row: Mapping[str, Any]) -> Outcome:
     """Return what one attempt counts as."""
     measured = {one.name: row[one.name] for one in fields(Outcome) if one.name in row}
-    return Outcome(**measured, failed=bool(row["error"]))
+    return Outcome(**measured, failed=bool(row["error"]), answered=row["predicted"] is not None)
 
 
-def predicted(attempt: Attempt, settings: ProtocolSettings) -> str | None:
+def predicted(attempt: Attempt, settings: ProtocolSettings, answers: Answers, in_words: bool) -> str | None:
     """The answer as it was scored; None if there was none."""
-    if attempt.end != "answer" or not attempt.steps:
+    if attempt.end not in ("answer", "eos") or not attempt.steps:
         return None
-    answer = parse_step(attempt.steps[-1], settings, ()).answer
-    return None if answer is None else boxed_answer(answer)
+    step = attempt.steps[-1]
+    return read_answer(parse_step(step, settings, ()).answer, step, settings, answers, in_words)
 
 
-def transcript_rows(model: str, benchmark: Benchmark, answered: AnsweredQuestion, settings: ProtocolSettings) -> Rows:
+def transcript_rows(
+    model: str, benchmark: Benchmark, answered: AnsweredQuestion, settings: ProtocolSettings, answers: Answers = "tagged"
+) -> Rows:
     """One row per attempt, for people and other programs, with what it counts as; for answers in words also F1, exact match."""
     question = answered.question
     rows = []
     for sample, attempt in enumerate(answered.attempts):
-        answer = predicted(attempt, settings)
+        answer = predicted(attempt, settings, answers, asks_words(question))
         rows.append(
             {
                 "model": model,
@@ -172,7 +177,7 @@ def transcript_rows(model: str, benchmark: Benchmark, answered: AnsweredQuestion
                 "score_failure": attempt.score_failure,
                 "tokens": attempt.num_tokens,
                 "seconds": attempt.seconds,
-                **(_in_words(answer, question) if benchmark.scorer == WORDS else {}),
+                **(_in_words(answer, question) if asks_words(question) else {}),
             }
         )
     return rows

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from rapo_rllib.settings import Settings
 
 ENV = "rapo/questions"
-ENV_KEYS = ("max_tool_calls", "protocol", "require_boxed", "reward", "tools")  # of env_config that an evaluation takes over
+ENV_KEYS = (
+    "answers",
+    "max_tool_calls",
+    "protocol",
+    "require_boxed",
+    "reward",
+    "tools",
+)  # of env_config that an evaluation takes over
 _NOT_OF_ANSWERS = (
     *("token_env", "timeout_s", "embedder_timeout_s", "traces", "max_traces", "growth", "max_grown"),
     "grown_half_life",

@@ -34,6 +34,8 @@ _PLAIN = frozenset(_PLAIN_NAMES.split())
 _MAX_DEPTH = 8
 _COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
 _RELATION = re.compile(r"(?<![\\])[<>=]|\\(?:le|ge|ne|in|cup|cap|setminus)(?![a-zA-Z])")
+_ROW = re.compile(r"[A-Z]{3,}|[A-Z]\d+")  # a name: \angle ABC is not \angle ACB, as the product of three letters would be
+_PRODUCT = re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|\*")
 _SET = re.compile(r"\s*(?:\(|\[|\\\{).*(?:\)|\]|\\\})\s*", re.DOTALL)
 
 
@@ -54,6 +56,9 @@ def comparable(predicted: str, gold: str) -> bool:
     related = frozenset().union(*(family for family in _FAMILIES if family & wanted))
     if not given <= _PLAIN | wanted | related:
         return False
+    written = _compact(_PRODUCT.sub("", predicted)).casefold()
+    if not all(row.casefold() in written for row in _ROW.findall(_compact(gold))):
+        return False
     more = _letters(predicted) - _letters(gold)
     # an interval has no variable, the inequality that stands for it has one
     return not more or (len(more) == 1 and is_relation(predicted) and _SET.fullmatch(gold) is not None)
@@ -61,6 +66,11 @@ def comparable(predicted: str, gold: str) -> bool:
 
 def _functions(text: str) -> frozenset[str]:
     return frozenset(_COMMAND.findall(text)) | (frozenset("!|") & frozenset(text))
+
+
+def _compact(text: str) -> str:
+    """Without blanks and commands."""
+    return re.sub(r"\s", "", _COMMAND.sub(";", text))
 
 
 def _letters(text: str) -> set[str]:

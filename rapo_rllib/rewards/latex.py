@@ -6,7 +6,8 @@ import re
 
 _REPLACED = {
     **dict.fromkeys(("\\left.", "\\left", "\\right", "\\displaystyle", "{}"), ""),
-    **dict.fromkeys(("\\,", "\\;", "\\:", "\\ ", "~", "\\quad", "\\qquad"), " "),
+    **dict.fromkeys(("\\,", "\\;", "\\:", "\\>", "\\ ", "~", "\\quad", "\\qquad", "\\thinspace", "\\enspace"), " "),
+    **dict.fromkeys(("\\dots", "\\cdots", "…"), "\\ldots"),
     **dict.fromkeys(("\\dfrac", "\\tfrac", "\\cfrac"), "\\frac"),
     **dict.fromkeys(
         ("\\mbox", "\\textrm", "\\textnormal", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\operatorname"), "\\text"
@@ -33,6 +34,8 @@ _REPLACED = {
     **dict.fromkeys(("\\mathbb{R}", "\\mathbb R", "ℝ"), "(-\\infty,\\infty)"),
     "∪": "\\cup ",
     "±": "\\pm ",
+    "∠": "\\angle ",
+    "△": "\\triangle ",
     "×": "\\times ",
     "**": "^",
 }
@@ -51,8 +54,12 @@ _WRAPPED = tuple((re.escape(a), re.escape(b)) for a, b in (("$$", "$$"), ("$", "
 _MONEY = "\ue000"  # stands for an escaped dollar sign
 _ONE = r"\s*(\d|[a-zA-Z]|\\pi(?![a-zA-Z]))"
 _GROUP = r"\s*(\{[^{}]*\})"
+_GOES_ON = re.compile(r"(\.\d+)\s*\.{3,}")
+_GROUPS = re.compile(r"(?<![\w.,/^])\d{1,3}(?: \d{3})+(?![\d/]| [\d/])")
+_SYSTEM = re.compile(r"(?:\\\{ *)?\\begin\{(cases|array|aligned)\}(?:\{\w*\})?([^&]*)\\end\{\1\}\.?")
 _END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
 _BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
+_VARIABLE = re.compile(r"([a-zA-Z]+)(?:_\w+)?\s*=")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -65,7 +72,8 @@ def tidied(text: str) -> str:
     >>> tidied("$\\left( 3,\\ \\dfrac12 \\right)$.")
     '( 3, \\frac{1}{2} )'
     """
-    text = _unwrapped(_END.sub("", re.sub(r"\\!\s*", "", text)).strip())
+    text = _GOES_ON.sub(r"\1\\ldots", re.sub(r"\\!\s*", "", text))
+    text = _unwrapped(_END.sub("", text).strip())
     text = _REPLACE.sub(lambda match: _REPLACED[match[0]], text)
     text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text)
     text = _PLAIN_PI.sub(r"\\pi ", _PLAIN_ROOT.sub(r"\\sqrt{\1}", text))
@@ -73,7 +81,9 @@ def tidied(text: str) -> str:
     text = re.sub(rf"\\frac{_GROUP}{_ONE}", r"\\frac\1{\2}", text)
     text = _SCALE.sub(_scaled, text)
     text = _SET_BUILDER.sub(r"\2", text)
-    return _END.sub("", re.sub(r"\s+", " ", text)).strip()
+    text = _SYSTEM.sub(lambda match: match[2].replace("\\\\", ", "), text)
+    text = _GROUPS.sub(lambda match: match[0].replace(" ", ""), re.sub(r"\s+", " ", text))
+    return _END.sub("", text).strip()
 
 
 def _scaled(match: re.Match[str]) -> str:
@@ -87,12 +97,13 @@ def _scaled(match: re.Match[str]) -> str:
 def joined_otherwise(left: str, right: str) -> bool:
     """Whether one says ``and`` between bounds where the other says ``or``: ``x<2 and x>3`` is no number.
 
-    Between values the two words say the same: ``1 and 2`` are the solutions, as ``1 or 2`` are.
+    ``x=1 or y=3`` is not ``x=1, y=3`` either. Between other values the words say the same: ``1 and 2`` are the solutions, as
+    ``1 or 2`` are.
     """
-    if not (_BOUND.search(left) and _BOUND.search(right)):
-        return False
     words = [{word for word in ("and", "or") if re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", text)} for text in (left, right)]
-    return all(words) and words[0] != words[1]
+    if any(len(set(_VARIABLE.findall(text))) > 1 for text in (left, right)):
+        return ("or" in words[0]) != ("or" in words[1])
+    return bool(_BOUND.search(left) and _BOUND.search(right)) and all(words) and words[0] != words[1]
 
 
 def one_list(text: str) -> str:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from rapo_rllib.rewards.expressions import comparable, is_relation
 from rapo_rllib.rewards.latex import joined_otherwise, one_list, tidied, without_blanks
+from rapo_rllib.rewards.moments import same_moment
 from rapo_rllib.rewards.number_answers import same_number
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
 from rapo_rllib.rewards.statements import named, repeated, stated
 from rapo_rllib.rewards.structures import same_parts
 from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, symbolically_equal
-from rapo_rllib.rewards.units import CLOCK, split_unit, units_agree
+from rapo_rllib.rewards.units import split_unit, units_agree
 from rapo_rllib.rewards.worded_answers import option, same_words
 from rapo_rllib.types import Question
 
@@ -100,6 +101,9 @@ class _Values:
         """Whether two tidied answers agree, in all their parts."""
         if without_blanks(predicted) == without_blanks(gold):
             return True
+        moment = same_moment(predicted, gold)
+        if moment is not None:
+            return moment
         if gold.startswith(_APPROXIMATELY):
             return self.equal(predicted.removeprefix(_APPROXIMATELY).strip(), gold.removeprefix(_APPROXIMATELY).strip())
         (left_name, left), (right_name, right) = named(predicted), named(gold)
@@ -120,8 +124,6 @@ class _Values:
         (left, left_unit), (right, right_unit) = split_unit(predicted), split_unit(gold)
         if not units_agree(left_unit, right_unit):
             return False
-        if right_unit is not None and right_unit[0] in CLOCK:
-            return without_blanks(left) == without_blanks(right)
         decided = same_number(left, right)
         return self._same_expression(left, right) if decided is None else decided
 

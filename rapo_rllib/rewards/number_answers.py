@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
+_PERIOD = r"\\(?:overline|bar)\s*(?:\{\d+\}|\d)|\(\d+\)|\\dot\s*\{?\d\}?(?:\d*\\dot\s*\{?\d\}?)?|(?<=\d)\s*\\ldots"
+_SEEN = re.compile(r"(\d*?)(\d+?)\2+")  # the digits that come again before "..."
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s*(?:"
     rf"(?:(?P<mixed>\d+)\s*)?\\frac\{{\s*(?P<above>[+-]?\d+)\s*\}}\{{\s*(?P<below>[+-]?\d+)\s*\}}"
     rf"|(?:(?P<mixed2>\d+)\s+)?(?P<above2>\d+)\s*[/:]\s*(?P<below2>[+-]?\d+)"
+    rf"|(?P<endless>\d*)\.(?P<fixed>\d*)(?P<period>{_PERIOD})"
     rf"|(?P<decimal>{_DECIMAL})(?:[eE](?P<power>[+-]?\d{{1,3}})|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power2>[+-]?\d{{1,3}})\s*\}}?)?"
     rf")\s*(?P<percent>%|percent|\\text\{{\s*percent\s*\}})?",
     re.ASCII,
@@ -47,11 +50,26 @@ def parsed_number(text: str) -> Number | None:
         power = int(match["power"] or match["power2"] or 0)
         digits = len(match["decimal"].replace(".", "").lstrip("0")) if "." in match["decimal"] else None
         return Number(sign * Fraction(match["decimal"]) * Fraction(10) ** power, percent, digits=digits)
+    if match["period"] is not None:
+        value = _endless(match["endless"], match["fixed"], re.sub(r"\D", "", match["period"]))
+        return None if value is None else Number(sign * value, percent)
     below = int(match["below"] or match["below2"])
     whole, above = int(match["mixed"] or match["mixed2"] or 0), int(match["above"] or match["above2"])
     if below == 0 or (whole and not 0 < above < below):  # 1 4/4 is a sum
         return None
     return Number(sign * (whole + Fraction(above, below)), percent, is_ratio=True)
+
+
+def _endless(whole: str, fixed: str, period: str) -> Fraction | None:
+    r"""Return what ``0.1\overline{6}`` and ``0.1666...`` are; None where no digits come again, or only nines."""
+    if not period:
+        seen = _SEEN.fullmatch(fixed)
+        if seen is None:
+            return None
+        fixed, period = seen.groups()
+    if not period.strip("9"):
+        return None
+    return Fraction(f"{whole or 0}.{fixed or 0}") + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
 
 
 def same_number(predicted: str, gold: str) -> bool | None:

@@ -1,11 +1,10 @@
 """Answers in words: token F1 and exact match, over all accepted answers.
 
-The normalisation is that of SQuAD's and HotpotQA's evaluation, with three departures that leave their scores of plain ASCII
-words as they are:
+``squad`` is the normalisation of SQuAD's and HotpotQA's evaluation; only an answer of which nothing would be left ("The", "A",
+"?") keeps what it has. ``signs``, the default, departs from it in what leaves the scores of plain ASCII words as they are:
 
 1. Punctuation and accents outside ASCII go too: “Beyoncé” is "beyonce".
-2. A point between digits stays: 3.5 is not 35.
-3. An answer of which nothing would be left ("The", "A", "?") keeps what it has.
+2. Signs that make another number or name stay: 3.5 is not 35, -5 not 5, 1/2 not 12, C++ not C, A- not A.
 """
 
 from __future__ import annotations
@@ -14,50 +13,65 @@ import re
 import string
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 
 from rapo_rllib.rewards.score import Score, accepted_answers
 from rapo_rllib.types import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ACCENTS = re.compile("[\u0300-\u036f]")
+# behind a letter or digit; of a grade or a blood group; before a number; between digits
+_SIGN = re.compile(
+    r"(?<=\w)[+#]+|(?<=\b[a-z])-(?!\w)|(?<=\b[a-z]{2})-(?!\w)|(?<![\w)])[-<>](?=[-<=.$]*\d)|(?<=\d)[-./:^*=](?=\d)"
+)
+_LIKE_ASCII = str.maketrans({**dict.fromkeys("−‐‑‒–—﹣", "-"), "×": "*", "∕": "/"})
 _WHOLE_ANSWERS = {"yes", "no", "noanswer"}
 
 
-def qa_score(predicted: str, question: Question) -> Score:
+def qa_score(predicted: str, question: Question, normalization: str = "signs") -> Score:
     """Highest token F1 over the accepted answers; correct if one of them matches exactly."""
-    return Score(
-        max(token_f1(predicted, gold) for gold in accepted_answers(question)), qa_em_score(predicted, question).correct
-    )
+    f1 = max(token_f1(predicted, gold, normalization) for gold in accepted_answers(question))
+    return Score(f1, qa_em_score(predicted, question, normalization).correct)
 
 
-def qa_em_score(predicted: str, question: Question) -> Score:
+def qa_em_score(predicted: str, question: Question, normalization: str = "signs") -> Score:
     """1 if the normalised answer is one of the accepted ones, else 0."""
-    correct = normalized(predicted) in {normalized(gold) for gold in accepted_answers(question)} - {""}
+    plain = NORMALIZATIONS[normalization]
+    correct = plain(predicted) in {plain(gold) for gold in accepted_answers(question)} - {""}
     return Score(float(correct), correct)
 
 
 def normalized(text: str) -> str:
-    """Lower case, without punctuation, articles and repeated blanks.
+    """Lower case, without articles, repeated blanks, and punctuation that is no sign.
 
-    >>> normalized("The  Beatles' 3.5 U.S. hits!")
-    'beatles 3.5 us hits'
+    >>> normalized("The  Beatles' 3.5 U.S. hits!"), normalized("-5"), normalized("C++.")
+    ('beatles 3.5 us hits', '-5', 'c++')
     """
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
-    words = " ".join("".join(c for i, c in enumerate(plain) if not _dropped(plain, i)).split())
-    return " ".join(_ARTICLES.sub(" ", words).split()) or words or " ".join(plain.split())
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower().translate(_LIKE_ASCII)))
+    kept = {index for match in _SIGN.finditer(plain) for index in range(*match.span())}
+    return _without_articles("".join(c for i, c in enumerate(plain) if i in kept or not _is_punctuation(c)), plain)
 
 
-def _dropped(text: str, index: int) -> bool:
-    """Whether a character is punctuation, other than a decimal point."""
-    character = text[index]
-    if character == "." and text[index - 1 : index].isdigit() and text[index + 1 : index + 2].isdigit():
-        return False
+def squad(text: str) -> str:
+    """Normalise as SQuAD's evaluation script does."""
+    return _without_articles("".join(c for c in text.lower() if c not in string.punctuation), text.lower())
+
+
+NORMALIZATIONS: dict[str, Callable[[str], str]] = {"signs": normalized, "squad": squad}
+
+
+def _without_articles(words: str, whole: str) -> str:
+    """Of one blank between words; what stands in ``words``, or in ``whole``, where nothing would be left."""
+    return next((found for text in (_ARTICLES.sub(" ", words), words, whole) if (found := " ".join(text.split()))), "")
+
+
+def _is_punctuation(character: str) -> bool:
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
-def token_f1(predicted: str, gold: str) -> float:
+def token_f1(predicted: str, gold: str, normalization: str = "signs") -> float:
     """``2 P R / (P + R)`` of the normalised words; "yes" and "no" count only as a whole answer."""
-    a, b = normalized(predicted), normalized(gold)
+    a, b = map(NORMALIZATIONS[normalization], (predicted, gold))
     if {a, b} & _WHOLE_ANSWERS and a != b:
         return 0.0
     words, wanted = a.split(), b.split()

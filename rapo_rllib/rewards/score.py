@@ -72,6 +72,11 @@ def accepted_answers(question: Question) -> tuple[str, ...]:
     return (question.answer, *question.aliases)
 
 
+def asks_words(question: Question) -> bool:
+    """Whether its source says that its answer is words, not mathematics."""
+    return question.source.endswith("/qa")
+
+
 def of_answer(score: Callable[[str, Question], Score]) -> Scorer:
     """A scorer that looks at the answer only; without an answer the score is 0."""
 

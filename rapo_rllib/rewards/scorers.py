@@ -15,8 +15,8 @@ from rapo_rllib.rewards.judge import JudgeOptions, LLMJudge
 from rapo_rllib.rewards.math_worker import LAST_RESORT_S
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.own import OwnReward
-from rapo_rllib.rewards.qa import qa_em_score, qa_score
-from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, of_answer
+from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
+from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
 from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.types import Question
 from rapo_rllib.validation import is_number, refuse_unknown_keys, require
@@ -30,12 +30,18 @@ def _maths(timeout_s: float = TIMEOUT_S) -> Scorer:
     return of_answer(partial(math_score, timeout_s=timeout_s))
 
 
-def _auto(timeout_s: float = TIMEOUT_S) -> Scorer:
+def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
+    known = ", ".join(NORMALIZATIONS)
+    require(normalization in NORMALIZATIONS, "scorer.options.normalization", normalization, f"must be one of {known}")
+    return of_answer(partial(score, normalization=normalization))
+
+
+def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
     """``qa`` for a question whose source ends in ``/qa``, else ``math``."""
-    maths, qa = _maths(timeout_s), of_answer(qa_score)
+    maths, qa = _maths(timeout_s), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
-        return (qa if question.source.endswith("/qa") else maths)(answer, question, episode)
+        return (qa if asks_words(question) else maths)(answer, question, episode)
 
     return scorer
 
@@ -53,9 +59,9 @@ def _judge(**options: Any) -> Scorer:
 # name -> what makes the scorer, and the options it takes
 SCORERS: dict[str, tuple[Callable[..., Scorer], tuple[str, ...]]] = {
     "math": (_maths, ("timeout_s",)),
-    "qa": (lambda: of_answer(qa_score), ()),
-    "qa_em": (lambda: of_answer(qa_em_score), ()),
-    "auto": (_auto, ("timeout_s",)),
+    "qa": (partial(_words, qa_score), ("normalization",)),
+    "qa_em": (partial(_words, qa_em_score), ("normalization",)),
+    "auto": (_auto, ("timeout_s", "normalization")),
     "judge": (_judge, tuple(f.name for f in fields(JudgeOptions))),
 }
 _NO_SERVICE = tuple(name for name in SCORERS if name != "judge")

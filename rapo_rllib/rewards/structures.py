@@ -95,6 +95,11 @@ def _brackets_agree(left: Parts, right: Parts) -> bool:
 def _same_items(left: Parts, right: Parts, equal: Compare) -> bool:
     given, wanted = ([named(item) for item in side.items] for side in (left, right))
     given_names, wanted_names = _distinct(given), _distinct(wanted)
+    bases, meant = {name.partition("_")[0] for name in given_names}, {name for name, _ in wanted}
+    if len(bases) == 1 and not wanted_names and meant <= {None, *bases}:  # x_1=3, x_2=4: two values of x
+        return _matched([value for _, value in given], [value for _, value in wanted], equal)
+    if given_names and meant not in ({None}, set(given_names)):
+        return False  # x=1, y=-3 are not
     if wanted_names and any(name is not None for name, _ in given):
         found = dict(given)
         return set(given_names) == set(wanted_names) and all(equal(found[name], value) for name, value in wanted)

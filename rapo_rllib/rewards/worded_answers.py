@@ -1,10 +1,13 @@
-r"""Answers that no arithmetic decides: words (``\text{east}``), letters of a choice (``(C)``), digits in a base (``52_8``)."""
+r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits in a base (``52_8``)."""
 
 from __future__ import annotations
 
 import re
+from itertools import permutations
 
 from rapo_rllib.rewards.latex import without_blanks
+from rapo_rllib.rewards.moments import same_moment
+from rapo_rllib.rewards.units import bare_unit
 from rapo_rllib.rewards.words import hedged
 
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
@@ -14,6 +17,13 @@ _OPTION = re.compile(r"\(?(?:\\text\{\s*)?\(?([A-J])\s*\)?\s*\}?\s*(?:[.:)]|(?<=
 _OTHER = re.compile(r"(?<![A-Za-z\\])[A-Ja-j]\s*[.)?]|\(\s*[A-J]|\b[A-J]\b|^\s*(?:[,;/&]|\\text\{\s*(?:and|or))")
 _LETTERS_APART = re.compile(r"[\s,]|\\text|[{}()]|\band\b")
 _SEVERAL = re.compile(r"[A-J]{2,}")
+_POINT = re.compile(r"[(\[][^()\[\]]*,[^()\[\]]*[)\]]")
+_NAME = re.compile(
+    r"(?:\\?(?:text\{ *)?(angle|triangle|square|quadrilateral|overline|segment|overleftrightarrow|line)\b"
+    r"[ }]*)?(?:\{|\\text\{)? ?([A-Z]{2,})\}?"
+)
+_FIGURES = {"quadrilateral": "square", "segment": "overline", "line": "overleftrightarrow"}
+_ROW = 3  # capitals that are a name or a word, not a product
 _BASED = re.compile(r"(-?[0-9A-Za-z]+)_\{?(?:\\text\{)?\s*(\w+)\s*\}?\}?")
 _WORDS = re.compile(r"[^\W\d_]{2}[^\d_\\^{}=+*/<>]*")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
@@ -32,8 +42,8 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def same_words(predicted: str, gold: str) -> bool | None:
-    """Whether two tidied answers are the same letters, digits in a base, or words; None if ``gold`` is none of these."""
-    for compare in (_same_letter, _same_letters, _same_digits, _same_text):
+    """Whether two tidied answers are the same letters, name, digits in a base, moment, or words; None if ``gold`` is none."""
+    for compare in (_same_unit, same_moment, _same_letter, _same_letters, _same_name, _same_digits, _same_text):
         found = compare(predicted, gold)
         if found is not None:
             return found
@@ -51,17 +61,47 @@ def _same_letter(predicted: str, gold: str) -> bool | None:
 
 
 def _same_letters(predicted: str, gold: str) -> bool | None:
-    """Several choices, named in the order of the alphabet."""
+    """Several choices, named in the order of the alphabet; an answer without signs between them keeps this order."""
     wanted = _LETTERS_APART.sub("", gold)
-    if _SEVERAL.fullmatch(wanted) is None or list(wanted) != sorted(set(wanted)):
+    if _SEVERAL.fullmatch(wanted) is None or list(wanted) != sorted(set(wanted)) or _POINT.search(gold):
         return None
-    return sorted(_LETTERS_APART.sub("", predicted)) == list(wanted)
+    given = _LETTERS_APART.sub("", predicted)
+    if _POINT.search(predicted) or given in without_blanks(predicted):
+        return given == wanted
+    return sorted(given) == list(wanted)
+
+
+def _same_name(predicted: str, gold: str) -> bool | None:
+    """A row of capitals: a word, or the name of a figure, whose points may be named in any order that means the same."""
+    wanted, given = _NAME.fullmatch(gold), _NAME.fullmatch(predicted)
+    if wanted is None or (wanted[1] is None and len(wanted[2]) < _ROW):
+        return None
+    if given is None:
+        letters = _LETTERS_APART.sub("", predicted)
+        return letters.casefold() == wanted[2].casefold()
+    figure, named = (_FIGURES.get(match[1], match[1]) for match in (wanted, given))
+    return named in (None, figure) and given[2] in _orders(figure, wanted[2])
+
+
+def _orders(figure: str | None, points: str) -> set[str]:
+    """List the names of a figure: all orders of a triangle's points; around a square; of an angle and a line, both ways."""
+    if figure == "triangle":
+        return {"".join(order) for order in permutations(points)}
+    around = range(len(points)) if figure == "square" else (0,)
+    turned = {points[i:] + points[:i] for i in around}
+    return turned if figure is None else turned | {name[::-1] for name in turned}
+
+
+def _same_unit(predicted: str, gold: str) -> bool | None:
+    """``km/h`` and ``km per hour``; None where they are not the same unit, which they may not be meant to be."""
+    unit = bare_unit(gold)
+    return True if unit is not None and bare_unit(predicted) == unit else None
 
 
 def _same_digits(predicted: str, gold: str) -> bool | None:
     """The base may be left out, since the question names it; another base is another number."""
     wanted = _BASED.fullmatch(without_blanks(gold))
-    if wanted is None or not wanted[1].lstrip("-")[0].isdigit():
+    if wanted is None or not (wanted[1].lstrip("-")[0].isdigit() or (wanted[1].isupper() and wanted[2].isdigit())):
         return None
     given = _BASED.fullmatch(without_blanks(predicted))
     if given is None:
@@ -75,7 +115,9 @@ def _base(name: str) -> str:
 
 def _same_text(predicted: str, gold: str) -> bool | None:
     plain = _TEXT.sub(r" \1 ", gold).strip()
-    if _WORDS.fullmatch(plain) is None or (plain == gold and len(plain.split()[0]) < _MIN_WORD):
+    first = plain.split()[0] if plain else ""
+    short = len(first) < _MIN_WORD and not (len(first) == _MIN_WORD - 1 and first.istitle())
+    if _WORDS.fullmatch(plain) is None or (plain == gold and short):
         return None
     return _plain(predicted) == _plain(gold)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_runs import forked
 from local_service import Reply, Request, Service, local_service
-from sums import Solver, write_sums
+from sums import SUM, Solver, write_sums
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
@@ -162,6 +162,80 @@ def test_settings_of_the_environment_are_used_and_written(folder: Path) -> None:
     assert settings == json.loads((folder / "evaluation" / "evaluation.json").read_text())["model solver"]
 
 
+def plain(text: Callable[[int], str]) -> Callable[[Request], Reply]:
+    """An endpoint that knows nothing of tags; ``text`` says a sum in its own way."""
+
+    def answer(request: Request) -> Reply:
+        a, b = map(int, SUM.findall(request.json["messages"][-1]["content"])[-1])
+        return Reply({"choices": [{"message": {"content": text(a + b)}, "finish_reason": "stop"}]})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("said", "boxed"),
+    [
+        (lambda total: f"{total}", False),
+        (lambda total: f"We add them.\n\n**Answer:** {total}", False),
+        (lambda total: f"1 and 2 make 3.\nThe answer is **{total}**. I checked it.", False),
+        (lambda total: f"<think>It may be 99.</think>So in the end she has ${total} left.", False),
+        (lambda total: f"The sum is $\\boxed{{{total}}}$, since both are whole numbers.", True),
+        (lambda total: f"<answer>\\boxed{{{total}}}</answer>", True),
+    ],
+)
+def test_plain_answers_are_read_as_they_are_given(folder: Path, said: Callable[[int], str], boxed: bool) -> None:
+    write_sums(folder, 3)
+    tagged = "<answer>" in said(1)
+    with local_service(plain(said)) as server:
+        for name, right in (("any", True), ("boxed", boxed), ("tagged", tagged)):
+            output = run(of_solver(server), "-b", "mine", "--data", "mine=sums.jsonl", "--answers", name, "-o", name)
+            numbers, rows = read(folder / name, "mine")
+            assert numbers["accuracy"] == float(right), output
+            assert [row["predicted"] is not None for row in rows] == [right] * 3
+            assert numbers["unanswered"] == ({} if right else {"eos": 3})
+            place = {"tagged": "<answer>", "boxed": "a box", "any": ""}[name]
+            told = (
+                f"0 of 3 right: 3 of 3 attempts have no answer in {place} (ended by eos 3); --answers any reads it as the model"
+            )
+            assert (told in " ".join(output.split())) == (not right)
+
+
+def test_nothing_right_though_all_have_an_answer_is_told(folder: Path) -> None:
+    write_sums(folder, 2)
+    with local_service(plain(lambda total: f"<answer>\\boxed{{{total + 1}}}</answer>")) as server:
+        output = run(of_solver(server), "-b", "sums.jsonl")
+    assert "0 of 2 right, and all have an answer: compare `predicted` with `gold`" in " ".join(output.split())
+
+
+def test_a_cut_off_text_has_no_answer_without_tags(folder: Path) -> None:
+    write_sums(folder, 1)
+    cut = {"choices": [{"message": {"content": "3 and then"}, "finish_reason": "length"}]}
+    with local_service(lambda _: Reply(cut)) as server:
+        output = run(of_solver(server), "-b", "sums.jsonl", "--answers", "any")
+    numbers, (row,) = read(folder / "evaluation", "sums")
+    assert (row["correct"], row["predicted"], numbers["unanswered"]) == (False, None, {"length": 1})
+    assert "0 of 1 right: 1 of 1 attempts have no answer (ended by length 1)" in output
+
+
+def test_own_data_by_path_in_words_and_beside_benchmarks(folder: Path) -> None:
+    rows = [
+        {"question": "Capital of France?", "answer": ["Paris", "City of Light"]},
+        {"question": "Of Chad?", "answer": "N'Djamena"},
+    ]
+    (folder / "Capitals.v2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    both = [json.dumps(row | {"ability": "qa"}) + "\n" for row in rows]
+    (folder / "said.jsonl").write_text("".join(both))
+    data = ["--data", f"gsm8k={write_sums(folder, 1)}", "--data", "mine=said.jsonl"]
+    reply = Reply({"choices": [{"message": {"content": "It is a city.\nThe city of light."}, "finish_reason": "stop"}]})
+    with local_service(lambda _: reply) as server:
+        run(of_solver(server), *data, "--answers", "any")
+        run(of_solver(server), "-b", "./Capitals.v2.jsonl", "--scorer", "qa", "--answers", "any", "-o", "words")
+    results = json.loads((folder / "evaluation" / "results.json").read_text())["benchmarks"]
+    assert set(results) == {"gsm8k", "mine"} and "f1" not in results["gsm8k"]["models"]["solver"]
+    for numbers, _ in (read(folder / "evaluation", "mine"), read(folder / "words", "Capitals")):
+        assert (numbers["accuracy"], numbers["exact_match"], numbers["f1"]) == (0.5, 0.5, 0.5)
+
+
 def test_a_temperature_that_is_not_given_is_told(folder: Path) -> None:
     with local_service(Solver()) as server:
         run(of_solver(server), "-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 1)}", "--samples", "2")
@@ -191,6 +265,22 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
     [
         (["m"], "--benchmarks is missing: name some of gsm8k, math,"),
         (["m", "-b", "gsm8"], "unknown key 'benchmark gsm8': did you mean 'benchmark gsm8k'"),
+        (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by --data NAME=PATH"),
+        (["m", "-b", "mine", "--data", "mine=gone.jsonl"], "--data mine = 'gone.jsonl': there is no such file"),
+        (["m", "-b", "gone.jsonl"], "--data gone = 'gone.jsonl': there is no such file"),
+        (["m", "-b", "mine", "--data", "mine"], "--data mine=: must be NAME=PATH"),
+        (
+            ["m", "-b", "mine", "--data", "mine=other.jsonl"],
+            "no question in extra_info.question, problem, question; fields of this",
+        ),
+        (
+            ["m", "-b", "sums.jsonl,./sums.jsonl"],
+            "another is called 'sums': give it a name of its own by --data NAME=./sums.jsonl",
+        ),
+        (
+            ["m", "-b", "sums.jsonl", "--answers", "some"],
+            "env_config.answers = 'some': must be one of 'tagged', 'boxed', 'any'",
+        ),
         (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
         (["m", "-b", "gsm8k", "--data", "math=a.jsonl"], "--data math=a.jsonl: must be NAME=PATH of a benchmark that"),
         (["http://127.0.0.1:1/v1", "-b", "gsm8k"], "Write http://127.0.0.1:1/v1#MODEL"),
@@ -210,4 +300,5 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
 )
 def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
     write_sums(folder, 2)
+    (folder / "other.jsonl").write_text('{"q": "What is 1 + 2?", "a": "3"}\n')
     assert message in run(*arguments, status=1)

@@ -77,6 +77,36 @@ def test_ends(text: str, correct: bool, well_formed: bool, predicted: str) -> No
     assert reward == pytest.approx(sum(info["reward_terms"].values()))
 
 
+@pytest.mark.parametrize(
+    ("text", "boxed", "anything"),
+    [
+        ("\\boxed{8}", "8", "8"),
+        ("<answer>8</answer>", None, "8"),
+        ("<think>Is it \\boxed{9}?</think>\nThe answer is **8**. Checked.", None, "8"),
+        ("#### 8", None, "8"),
+        ("3 + 5 makes $8$ of them.", None, "8"),
+        ("So Tom has 3 + 5 = 8 apples now.", None, "8"),
+        ("8 apples", None, "8 apples"),
+        ("", None, None),
+    ],
+)
+def test_answers_without_tags_are_read_where_the_key_says(text: str, boxed: str | None, anything: str | None) -> None:
+    for answers, predicted in (("boxed", boxed), ("any", anything)):
+        info = started(answers=answers).step(text)[4]
+        assert (info["predicted"], info["correct"], info["format_ok"]) == (predicted or "", predicted is not None, False)
+        cut = started(answers=answers)
+        cut.turn_ended = False
+        assert cut.step(text)[4]["predicted"] == ("8" if "<answer>" in text else "")
+    native = started(answers="any", protocol={"format": "native"})
+    assert native.step(text)[4]["predicted"] == (anything or "")
+
+
+def test_of_words_the_last_line_is_the_answer() -> None:
+    env = started(answers="any", scorer="auto")
+    env.reset(options={"question": Question("q", "Who?", "8 Mile", source="mine/qa")})
+    assert env.step("It is about Detroit.\n8 Mile.")[4]["correct"]
+
+
 def test_without_required_box() -> None:
     assert started(require_boxed=False).step("<answer>8</answer>")[4]["format_ok"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from math_table import RIGHT, WRONG, judged_otherwise, math500, must_fail, must_pass, rewritten
+from math_table import REFUSED, REWARDED, RIGHT, WRONG, judged_otherwise, math500, must_fail, must_pass, rate, rewritten
 from maths_cases import CASES
 
 from rapo_rllib.rewards import symbolic
@@ -50,9 +50,10 @@ def test_enough_cases_and_each_once() -> None:
 
 
 def test_the_docs_tell_how_many_are_judged_otherwise(docs: str) -> None:
-    """The tests above hold both rates at 0."""
-    for name, pairs in (("must pass", must_pass()), ("must fail", must_fail())):
-        assert f"| {name} | {len(pairs)} | 0 (0.00%) |" in docs
+    """The tests above hold the others."""
+    assert judged_otherwise(REFUSED, right=True) == REFUSED and judged_otherwise(REWARDED, right=False) == REWARDED
+    for line in (rate("wrongly refused", REFUSED, must_pass()), rate("wrongly rewarded", REWARDED, must_fail())):
+        assert line in docs
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,31 @@ def groups(name: str) -> list[Group]:
 
 
 RIGHT, WRONG = groups("right"), groups("wrong")
+# known to be judged otherwise: what would mend it costs other answers, or more rules than it is worth
+REFUSED = [  # though right
+    ("half", "1/2"),
+    ("5 (five)", "5"),
+    ("1_234_567", "1234567"),
+    ("1'234'567", "1234567"),
+    ("05/06/2024", "2024-05-06"),
+    ("x \\in \\{1, -3\\}", "x=1 \\text{ or } x=-3"),
+    ("2\\pi r h", "2\\pi hr"),
+    ("0.\\overline{12}\\ldots", "4/33"),
+]
+REWARDED = [  # though wrong, where the letters are no factors
+    ("act", "cat"),
+    ("AB", "BA"),
+    ("A-B-C", "A-C-B"),
+    ("C, B, A", "A, B, C"),
+]
 
 
 def must_pass() -> list[Pair]:
-    return distinct([*of_groups(RIGHT), *((a, b) for a, b, equal, _ in CASES if equal)])
+    return distinct([*of_groups(RIGHT), *REFUSED, *((a, b) for a, b, equal, _ in CASES if equal)])
 
 
 def must_fail() -> list[Pair]:
-    return distinct([*of_groups(WRONG), *((a, b) for a, b, equal, _ in CASES if not equal)])
+    return distinct([*of_groups(WRONG), *REWARDED, *((a, b) for a, b, equal, _ in CASES if not equal)])
 
 
 def of_groups(groups: list[Group]) -> Iterator[Pair]:
@@ -61,14 +78,19 @@ def judged_otherwise(pairs: list[Pair], right: bool) -> list[Pair]:
     return [(a, gold) for a, gold in pairs if math_score(a, Question("q", "?", gold)).correct != right]
 
 
+def rate(name: str, failed: list[Pair], pairs: list[Pair]) -> str:
+    """As docs/rewards.md has it."""
+    return f"| {name} | {len(failed)} of {len(pairs)} | {len(failed) / len(pairs):.2%} |"
+
+
 def main() -> None:
     right, wrong = must_pass(), must_fail()
-    tables = {"must pass": (right, True), "must fail": (wrong, False)}
+    tables = {"wrongly refused": (right, True), "wrongly rewarded": (wrong, False)}
     if len(sys.argv) > 1:
-        tables["must pass (MATH500)"] = (math500(Path(sys.argv[1])), True)
+        tables["wrongly refused, MATH500"] = (math500(Path(sys.argv[1])), True)
     for name, (pairs, verdict) in tables.items():
         failed = judged_otherwise(pairs, verdict)
-        print(f"{name}: {len(failed)} of {len(pairs)} judged otherwise ({len(failed) / len(pairs):.2%})")
+        print(rate(name, failed, pairs))
         for predicted, gold in failed:
             print(f"    {predicted!r} for {gold!r}")
 

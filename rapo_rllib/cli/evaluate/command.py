@@ -33,9 +33,18 @@ def evaluate(
         ),
     ],
     benchmarks: Annotated[
-        str | None, typer.Option("--benchmarks", "-b", help="Names, with commas between: gsm8k,math500.")
+        str | None,
+        typer.Option("--benchmarks", "-b", help="Names, or files of your own, with commas between: gsm8k,eval.jsonl."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="NAME=PATH, the local copy of a benchmark.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH, the local copy of a benchmark, or data of your own.")
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            help="Where answers are read: tagged, boxed, or any: as the model gives them (default: the job's, tagged)."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Attempts at each question.")] = 1,
     max_questions: Annotated[int | None, typer.Option(min=1, help="Only the first so many of each benchmark.")] = None,
     temperature: Annotated[
@@ -94,8 +103,9 @@ def evaluate(
         }
         choices = chosen_models(models, seed, agent_key_env or [], rest)
         _check_retrieval(choices, retrieval_prob)
+        overrides = (*(set_ or ()), *([] if answers is None else [f"env_config.answers={answers}"]))
         plan = replace(_plan(benchmarks, data or [], max_questions, tools, scorer), retrieval_prob=retrieval_prob)
-        _evaluate(choices, plan, output, SettingsSource(job, tuple(set_ or ())))
+        _evaluate(choices, plan, output, SettingsSource(job, overrides))
 
 
 def _check_retrieval(choices: list[AgentChoice], retrieval_prob: float) -> None:
@@ -162,26 +172,22 @@ def _episodes(
 def _plan(
     benchmarks: str | None, data: list[str], max_questions: int | None, tools: str | None, scorer: str | None
 ) -> EvaluationPlan:
+    from rapo_rllib.cli.evaluate.choices import chosen_data
     from rapo_rllib.cli.yaml_text import yaml_value
-    from rapo_rllib.envs.benchmarks import BENCHMARKS
+    from rapo_rllib.envs.benchmarks import BENCHMARKS, own_benchmark
     from rapo_rllib.evaluation.plan import EvaluationPlan, asked_benchmark
     from rapo_rllib.rewards import check_scorer
-    from rapo_rllib.validation import refuse_unknown_keys
 
-    if not benchmarks:
-        raise ValueError(f"--benchmarks is missing: name some of {', '.join(BENCHMARKS)}")
-    names = list(dict.fromkeys(name.strip().lower() for name in benchmarks.split(",")))
-    paths = dict(item.partition("=")[::2] for item in data)
-    refuse_unknown_keys([*names, *paths], BENCHMARKS, "benchmark ")
-    for name, path in paths.items():
-        if name not in names or not path:
-            raise ValueError(f"--data {name}={path}: must be NAME=PATH of a benchmark that --benchmarks names")
+    paths = chosen_data(benchmarks, data)
     chosen = None if tools is None else yaml_value(tools)
     if chosen is not None and not isinstance(chosen, list):
         raise ValueError(f"--tools {tools}: must be a list, for example [python], or [] for none")
     scored = "auto" if scorer is None else yaml_value(scorer)
-    check_scorer(scored)
-    asked = tuple(asked_benchmark(BENCHMARKS[name], paths.get(name), max_questions) for name in names)
+    in_words = check_scorer(scored)[0] in ("qa", "qa_em")
+    asked = tuple(
+        asked_benchmark(BENCHMARKS.get(name) or own_benchmark(name, in_words), path, max_questions)
+        for name, path in paths.items()
+    )
     return EvaluationPlan(asked, None if chosen is None else tuple(chosen), scored)
 
 

@@ -46,7 +46,7 @@ def show(found: Mapping[str, Any]) -> None:
     if found["retrieval_prob"]:
         typer.echo(f"With retrieval: after a completed step with probability {found['retrieval_prob']:g}.")
     for name, model, row in rows:
-        for lost in _lost(row):
+        for lost in _lost(row, _where_read(found["settings"][model])):
             typer.secho(f"{name}, {model}: {lost}", fg="yellow")
         if "to_first" in row:
             low, high = row["to_first"]["difference_ci"]
@@ -56,9 +56,25 @@ def show(found: Mapping[str, Any]) -> None:
             typer.secho(f"{name}: {one['caution']}", fg="yellow")
 
 
-def _lost(row: Mapping[str, Any]) -> Iterator[str]:
-    """Tell what the numbers leave out."""
+def _where_read(settings: Mapping[str, Any]) -> str:
+    """Where the answers of a model had to stand; empty: anywhere."""
+    protocol, answers = settings["protocol"], settings["env_config"].get("answers", "tagged")
+    if answers == "tagged" and protocol["format"] == "tags":
+        return f" in <{protocol['answer_tag']}>"
+    return " in a box" if answers == "boxed" else ""
+
+
+def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Tell what the numbers leave out, and why nothing is right."""
     attempts = row["questions"] * row["samples"]
+    none_right = f"0 of {attempts} right" if row["accuracy"] == 0 else ""
+    if unanswered := sum(row["unanswered"].values()):
+        ends = ", ".join(f"{end} {count}" for end, count in sorted(row["unanswered"].items()))
+        fix = "; --answers any reads it as the model gives it" if "eos" in row["unanswered"] and where else ""
+        told = f"{unanswered} of {attempts} attempts have no answer{where} (ended by {ends}){fix}"
+        yield f"{none_right}: {told}" if none_right else told
+    elif none_right and not row["failed"]:
+        yield f"{none_right}, and all have an answer: compare `predicted` with `gold` in transcripts.jsonl"
     if row["failed"]:
         yield f"{row['failed']} of {attempts} attempts failed and count as wrong"
     for why, count in row["score_failures"].items():

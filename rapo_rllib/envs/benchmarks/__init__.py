@@ -4,6 +4,6 @@ name, or NAME=PATH -> table -> dataset_files -> (encrypted) -> dataset_rows -> Q
 """
 
 from rapo_rllib.envs.benchmarks.loading import benchmark_questions, split_name
-from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark
+from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark, own_benchmark
 
-__all__ = ["BENCHMARKS", "Benchmark", "benchmark_questions", "split_name"]
+__all__ = ["BENCHMARKS", "Benchmark", "benchmark_questions", "own_benchmark", "split_name"]

@@ -73,7 +73,7 @@ def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None,
     try:
         return read_rows(place, benchmark.name, split, benchmark.config, limit, other_config=True, other_split=other_split)
     except ValueError as error:
-        raise ValueError(f"benchmark {error}. {_how_to_obtain(benchmark)}") from error
+        raise ValueError(f"--data {error}" if benchmark.own else f"benchmark {error}. {_how_to_obtain(benchmark)}") from error
 
 
 def _how_to_obtain(benchmark: Benchmark) -> str:
@@ -93,10 +93,17 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
     text_field, answer_field = (name if accepted(field_value(row, name)) else None for name in fields)
     if accepted(further := row.get(benchmark.aliases_field)):
         row = {**row, "aliases": further}
-    question = question_from_row(row, where, id, text_field, answer_field)
+    try:
+        question = question_from_row(row, where, id, text_field, answer_field)
+    except ValueError as error:
+        if not benchmark.own:
+            raise
+        told, _, _ = str(error).partition(". Name one")  # in keys that an evaluation does not have
+        raise ValueError(f"{told}. Rename one of them") from None
     if benchmark.boxed and answer_field is not None:
         question = replace(question, answer=_final_answer(question.answer))
-    return replace(question, source=f"{benchmark.name}/{benchmark.scorer}")
+    said = benchmark.own and "/" in question.source
+    return question if said else replace(question, source=f"{benchmark.name}/{benchmark.scorer}")
 
 
 def _final_answer(solution: str) -> str:

@@ -26,6 +26,7 @@ class Benchmark:
     encrypted: bool = False  # question and answer are ciphers of the row's canary
     gated: bool = False  # its terms are accepted on its page, and a token is needed
     obtain: str = ""  # how it is obtained where that is not plainly from Hugging Face
+    own: bool = False  # a user's own file
     caution: str = ""  # how its own scoring differs
 
     @property
@@ -112,3 +113,8 @@ _ALL = (
 )
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
+
+
+def own_benchmark(name: str, in_words: bool) -> Benchmark:
+    """Questions of a user's own; those that say in ``ability`` how they are scored are scored so."""
+    return Benchmark(name, None, "test", WORDS if in_words else MATHS, "", own=True)
