@@ -35,7 +35,7 @@ class ToolEnvOptions(Knobs):
     )
     max_tool_calls: int = knob(3, "one call more ends the episode", at_least=0)
     scorer: Any = knob("math", "math, qa (token F1), qa_em, auto (by the question's source), judge, or package.module:function")
-    answers: Answers = knob("tagged", "where the answer is read; boxed: in the last box; any: as the model gives it")
+    read_answer: Answers = knob("tagged", "where the answer is read; boxed: in the last box; any: as the model gives it")
     require_boxed: bool = knob(True, "a well-formed answer holds one \\boxed{...}")
     reward: RewardOptions = knob(RewardOptions, "a mapping of weights, or the name of a preset")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its tags are read here")

@@ -138,7 +138,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _predicted(self, turn: Turn) -> str | None:
         """The answer in a step; a text that was cut off has none but in its tags."""
         assert self._question is not None
-        answers = self.options.answers if self.turn_ended else "tagged"
+        answers = self.options.read_answer if self.turn_ended else "tagged"
         return read_answer(turn.answer, turn, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:

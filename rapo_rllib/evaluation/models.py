@@ -100,7 +100,7 @@ def evaluate_model(
             for answered in agent.answers([question for _, question in left.values()], on_attempt):
                 benchmark, _ = left[answered.question.id]
                 rows = transcript_rows(
-                    run.label, benchmark, answered, base.settings.protocol, base.env_config.get("answers", "tagged")
+                    run.label, benchmark, answered, base.settings.protocol, base.env_config.get("read_answer", "tagged")
                 )
                 run.rows[benchmark.name, answered.question.id] = rows
                 silent.setdefault(benchmark.name, []).extend(answered.attempts)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 ENV = "rapo/questions"
 ENV_KEYS = (
-    "answers",
     "max_tool_calls",
     "protocol",
+    "read_answer",
     "require_boxed",
     "reward",
     "tools",

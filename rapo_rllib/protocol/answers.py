@@ -1,4 +1,4 @@
-r"""Read the answer out of the last step: ``env_config.answers``, and ``rllib evaluate --answers``.
+r"""Read the answer out of the last step: ``env_config.read_answer``, and ``rllib evaluate --answers``.
 
 ``tagged``: between the protocol's tags, with or without a box, as the prompt asks for; ``boxed``: in the last ``\boxed{...}``,
 with or without tags; ``any``: as the model gives it, in tags, a box, behind "The answer is" or "####", or in the last line.

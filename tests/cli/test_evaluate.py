@@ -279,7 +279,7 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
         ),
         (
             ["m", "-b", "sums.jsonl", "--answers", "some"],
-            "env_config.answers = 'some': must be one of 'tagged', 'boxed', 'any'",
+            "env_config.read_answer = 'some': must be one of 'tagged', 'boxed', 'any'",
         ),
         (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
         (["m", "-b", "gsm8k", "--data", "math=a.jsonl"], "--data math=a.jsonl: must be NAME=PATH of a benchmark that"),

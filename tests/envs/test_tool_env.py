@@ -92,17 +92,19 @@ def test_ends(text: str, correct: bool, well_formed: bool, predicted: str) -> No
 )
 def test_answers_without_tags_are_read_where_the_key_says(text: str, boxed: str | None, anything: str | None) -> None:
     for answers, predicted in (("boxed", boxed), ("any", anything)):
-        info = started(answers=answers).step(text)[4]
+        info = started(read_answer=answers).step(text)[4]
         assert (info["predicted"], info["correct"], info["format_ok"]) == (predicted or "", predicted is not None, False)
-        cut = started(answers=answers)
+        cut = started(read_answer=answers)
         cut.turn_ended = False
         assert cut.step(text)[4]["predicted"] == ("8" if "<answer>" in text else "")
-    native = started(answers="any", protocol={"format": "native"})
+    if "<" in text:  # which the protocol takes out before
+        return
+    native = started(read_answer="any", tools=[], protocol={"format": "native"})
     assert native.step(text)[4]["predicted"] == (anything or "")
 
 
 def test_of_words_the_last_line_is_the_answer() -> None:
-    env = started(answers="any", scorer="auto")
+    env = started(read_answer="any", scorer="auto")
     env.reset(options={"question": Question("q", "Who?", "8 Mile", source="mine/qa")})
     assert env.step("It is about Detroit.\n8 Mile.")[4]["correct"]
 

@@ -103,7 +103,7 @@ def evaluate(
         }
         choices = chosen_models(models, seed, agent_key_env or [], rest)
         _check_retrieval(choices, retrieval_prob)
-        overrides = (*(set_ or ()), *([] if answers is None else [f"env_config.answers={answers}"]))
+        overrides = (*(set_ or ()), *([] if answers is None else [f"env_config.read_answer={answers}"]))
         plan = replace(_plan(benchmarks, data or [], max_questions, tools, scorer), retrieval_prob=retrieval_prob)
         _evaluate(choices, plan, output, SettingsSource(job, overrides))
 
