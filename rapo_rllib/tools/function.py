@@ -74,14 +74,15 @@ class TextFunction:
     Args:
         function: gets what stands between the tags.
         name: of the tool.
+        argument: that gets the text.
         problem: why no schema can be made of it, which a prompt in the model's own format needs.
     """
 
     limits = ToolLimits()
 
-    def __init__(self, function: Callable[..., str | ToolResult], name: str, problem: str) -> None:
+    def __init__(self, function: Callable[..., str | ToolResult], name: str, argument: str, problem: str) -> None:
         self.name = self.tag = name
-        self.argument = next(iter(inspect.signature(function).parameters))
+        self.argument = argument
         self._function, self._problem = function, problem
 
     @property
@@ -108,11 +109,11 @@ def function_tool(function: Callable[..., Any]) -> Tool:
     try:
         return JsonFunction(function, name)
     except ValueError as error:
-        first, *others = [*inspect.signature(function).parameters.values(), None]
-        text = first is not None and first.annotation in (str, "str", inspect.Parameter.empty)
-        if not text or any(other is not None and other.default is inspect.Parameter.empty for other in others):
+        parameters = _open_parameters(function)
+        needed = [parameter for parameter in parameters[1:] if parameter.default is inspect.Parameter.empty]
+        if not parameters or needed or parameters[0].annotation not in (str, "str", inspect.Parameter.empty):
             raise
-        return TextFunction(function, name, str(error))
+        return TextFunction(function, name, parameters[0].name, str(error))
 
 
 def _name_of(function: Any) -> str:
@@ -141,20 +142,24 @@ def _problem_of(function: Any, name: str) -> str:
     return next((_UNFIT[p.kind].format(p.name) for p in parameters.values() if p.kind in _UNFIT), "")
 
 
-def _outline(function: Any, name: str) -> Callable[..., Any]:
-    """A function with name, docstring and hints of ``function``, and those arguments that the policy gives: not a partial's."""
+def _open_parameters(function: Any) -> list[inspect.Parameter]:
+    """Those that the policy gives: not what a partial sets."""
     given = function.keywords if isinstance(function, partial) else {}
-    inner = function.func if isinstance(function, partial) else function
-    routine = inner if inspect.isroutine(inner) else inner.__call__
+    return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name not in given]
+
+
+def _outline(function: Any, name: str) -> Callable[..., Any]:
+    """A function with name, docstring, hints and arguments of ``function`` as the policy calls it."""
+    inner: Any = function.func if isinstance(function, partial) else function
+    routine: Any = inner if inspect.isroutine(inner) else getattr(inner, "__call__", None)  # noqa: B004
 
     def outline() -> None: ...
 
-    signature, hints = inspect.signature(function), get_type_hints(routine)
-    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in given]
+    parameters, hints = _open_parameters(function), get_type_hints(routine)
     documented = inspect.getdoc(routine) or ("" if routine is inner else inspect.getdoc(inner))
     outline.__name__, outline.__doc__ = name, documented
-    outline.__annotations__ = {parameter.name: hints[parameter.name] for parameter in kept if parameter.name in hints}
-    outline.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    outline.__annotations__ = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name in hints}
+    outline.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return outline
 
 

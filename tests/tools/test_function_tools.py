@@ -272,6 +272,13 @@ def test_all_ways_to_name_a_function_mean_the_same(entry: Any, tag: str) -> None
     assert schema["function"]["description"] == "Says how many there are."
 
 
+def test_what_a_partial_sets_is_not_the_text() -> None:
+    def joined(first, second):  # type: ignore[no-untyped-def]
+        return f"{first} {second}"
+
+    assert called(ToolEnv({"tools": [partial(joined, first="3")]}), "<joined>gear</joined>") == [("3 gear", None)]
+
+
 @pytest.mark.parametrize("entry", [plain, f"{HERE}:plain", {"function": f"{HERE}:plain"}, partial(plain)])
 def test_a_function_of_one_text_needs_no_schema_in_tags(entry: Any) -> None:
     env = ToolEnv({"tools": [entry]})
