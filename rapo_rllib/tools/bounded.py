@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.calls import read_object
@@ -30,7 +30,6 @@ _KINDS = {
     "function": ("function", "limits"),
     "mcp": ("mcp", "limits"),
 }  # of entries, and their keys
-_Lock: TypeAlias = "threading.Lock | threading.BoundedSemaphore"
 MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
 
 
@@ -83,7 +82,9 @@ class BoundedTool:
             return BoundedSession(self, self.tool.session_in({} if shared is None else shared))
         return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
 
-    def call(self, run: Callable[[str], ToolResult], input: str, turn: _Lock | None = None, extra_s: float = 0.0) -> ToolResult:
+    def call(
+        self, run: Callable[[str], ToolResult], input: str, turn: threading.BoundedSemaphore | None = None, extra_s: float = 0.0
+    ) -> ToolResult:
         """Call ``run`` in a thread of its own. What it raises is raised here.
 
         Args:
@@ -98,7 +99,7 @@ class BoundedTool:
                 raise ToolError(
                     f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s"
                 )
-        held: list[_Lock] = []
+        held: list[threading.BoundedSemaphore] = []
         try:
             for lock in filter(None, (turn, self._slots)):
                 if not lock.acquire(timeout=max(started + limit - time.monotonic(), 0.0)):
@@ -118,7 +119,7 @@ class BoundedTool:
                 return self._timed_out(started, "ran", limit)
         return self._bounded(call.result(), time.monotonic() - started)
 
-    def _ended(self, held: list[_Lock], call: _Call) -> None:
+    def _ended(self, held: list[threading.BoundedSemaphore], call: _Call) -> None:
         _release(held)
         with self._lock:
             call.ended = True
@@ -138,7 +139,7 @@ class BoundedTool:
         return self  # a trajectory that branches copies its environment; tools are shared
 
 
-def _release(held: list[_Lock]) -> None:
+def _release(held: list[threading.BoundedSemaphore]) -> None:
     while held:
         held.pop().release()
 
@@ -181,7 +182,7 @@ class BoundedSession:
     """A tool in one trajectory; without a session of the tool's own, the shared tool. A session has one call at a time."""
 
     def __init__(self, tool: BoundedTool, session: ToolSession | None) -> None:
-        self._tool, self._session, self._turn = tool, session, threading.Lock()
+        self._tool, self._session, self._turn = tool, session, threading.BoundedSemaphore()
         self._closer = weakref.finalize(self, session.close) if session is not None else None
 
     def run(self, input: str) -> ToolResult:
