@@ -156,7 +156,7 @@ def test_nothing_that_fits(tmp_path: Path, small_model: str) -> None:
 
 def test_a_loss_that_is_not_finite_leaves_nothing_behind(tmp_path: Path, small_model: str) -> None:
     with pytest.raises(NotFiniteError, match=r"the loss of step \d+ is (nan|inf): lower warm_start\.lr"):
-        warm_start(job(tmp_path, small_model, lr=1e39, num_epochs=1), Progress("warm"))
+        warm_start(job(tmp_path, small_model, lr=1e9, num_epochs=1), Progress("warm"))
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 

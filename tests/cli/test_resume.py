@@ -229,5 +229,5 @@ def test_samples_that_are_still_to_come_are_made(tmp_path: Path, ctrl_c: bool) -
 @pytest.mark.parametrize("trials", [None, []])
 def test_no_run_to_resume(tmp_path: Path, trials: list[Any] | None) -> None:
     if trials is not None:
-        (tmp_path / NOTE).write_text(json.dumps({"trial_data": trials}))
+        (tmp_path / NOTE).write_text(json.dumps({"trial_data": trials, "runner_data": {}}))
     assert resume_config(tmp_path, []) is None
