@@ -34,6 +34,7 @@ ELSEWHERE = {  # what a command needs takes longer than it: what runs it so, or 
     "estimate": "test_estimate_measured.py::test_engine_and_learner_take_what_was_estimated",
     "paired_accuracy": "test_paired_accuracy.py::test_a_trial_is_compared_from_its_first_to_its_last_evaluation",
     "learning": "test_learning_study.py",
+    "packaged": "test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
 }
 
 

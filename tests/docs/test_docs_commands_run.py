@@ -160,6 +160,10 @@ ELSEWHERE = {
         "an hour; its parts",
         "benchmarks/test_learning_study.py::test_runs_that_ended_become_results_figures_and_tables",
     ),
+    "python benchmarks/packaged.py": (
+        "hours; what it keeps and reports",
+        "benchmarks/test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
+    ),
     "python benchmarks/learner.py": (
         "an hour; its parts",
         "benchmarks/test_learner_parts.py::test_both_sides_take_the_same_step",

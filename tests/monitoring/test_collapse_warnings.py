@@ -8,6 +8,7 @@ import pytest
 from ray.tune.experiment import Trial
 
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.summary import close_run, summary_of
 from rapo_rllib.monitoring.warning_rules import errors_apart
 from rapo_rllib.monitoring.warnings import WarningWatch, warnings_of
@@ -119,7 +120,7 @@ def test_a_run_that_ends_below_its_best_does_not_end_as_a_success(curve: list[fl
     watch, trial, results = WarningWatch(), Trial("rapo-math", stub=True), evaluated(curve)
     for result in results:
         watch.take(result, CONFIG)
-    close_run("file job.yaml", [trial], {trial.trial_id: watch}, interrupted=False)
+    close_run("file job.yaml", [(ExperimentSpec("rapo-math", "RAPO", {}), [trial])], {trial.trial_id: watch}, interrupted=False)
     said = capsys.readouterr().out
     lost = curve is COLLAPSED
     assert ("Your training finished." in said) is not lost

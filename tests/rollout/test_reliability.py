@@ -311,7 +311,7 @@ def test_what_a_users_tool_and_environment_do_costs_their_trajectory(make_loop: 
     assert ends(make_loop(says("<wait>exit</wait>"), env=tools).run([TWO])[0]) == ["error"] * 4
     (group,) = make_loop(says(RIGHT), Unscored).run([TWO])
     assert ends(group) == ["error"] * 4
-    assert "env.step failed: TypeError" in group.trajectories[0].error
+    assert "env.step failed: reward = None" in group.trajectories[0].error
     (group,) = make_loop(says("<wait>half</wait>"), env=tools).run([TWO])
     assert ends(group) == ["answer"] * 4
     assert group.trajectories[0].steps[0].observation == "a?b"

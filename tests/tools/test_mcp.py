@@ -131,7 +131,10 @@ def test_what_a_tool_says_and_what_is_wrong_with_a_call() -> None:
     env = environment({**entry(), "limits": {"max_output_chars": 100, "timeout_s": 60}})
     assert called(env, "add", '{"amount": "x"}')[1] == "arguments"
     assert called(env, "add", "not json")[1] == "arguments"
-    assert called(env, "fail", "\ud83d") == ("Error: the arguments hold half a character, '\\ud83d'", "arguments")
+    assert called(env, "fail", "\ud83d") == (
+        "Error: the arguments of fail hold half a character, which is no Unicode",
+        "arguments",
+    )
     assert called(env, "fail", "raise") == ("Error executing tool fail", "exception")
     assert called(env, "fail", "shout")[0] == "!" * 100 + "\n... (output cut after 100 characters)"
 
