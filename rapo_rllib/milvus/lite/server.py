@@ -96,9 +96,13 @@ def publish_endpoint(path: str, port: int, folder: int) -> IO:
     temporary = beside(path, f"endpoint.{os.getpid()}")
     file = temporary.open("w", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX)
-    json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname(), folder)), file)
-    file.flush()
-    temporary.rename(beside(path, "endpoint"))
+    try:
+        json.dump(asdict(Endpoint(os.getpid(), port, socket.gethostname(), folder)), file)
+        file.flush()
+        temporary.rename(beside(path, "endpoint"))
+    except OSError:  # as where the disk is full
+        temporary.unlink()
+        raise
     return file
 
 
@@ -113,10 +117,8 @@ def wait_until_unused(path: str, folder: int, endpoint: IO, stop: threading.Even
             if beside(path, "endpoint").stat().st_ino != own or folder_id(path) != folder:
                 return None
             users = beside(path, "users").open()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return None
-        except OSError:  # as where its clients have taken all descriptors: they are no reason to leave the others
-            continue
         if try_lock(users, fcntl.LOCK_EX):
             return users
         users.close()
