@@ -38,6 +38,7 @@ def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: fl
         (4.0, -2.0, -6.0, 0.0),  # max(-8, 3 * -2)
         (2.0, -2.0, -4.0, -2.0),  # -4 is above -6
         (4.0, 2.0, 2.56, 0.0),  # positive advantages are none of its business
+        (4.0, 0.5, 0.64, 0.0),
         (0.5, -2.0, -1.6, 0.0),
     ],
 )

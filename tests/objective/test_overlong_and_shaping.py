@@ -27,6 +27,11 @@ def test_punishment_by_hand(length: int, punishment: float) -> None:
     assert overlong_punishment(length, 20_480, 4_096) == punishment
 
 
+def test_the_shortest_buffers() -> None:
+    assert [overlong_punishment(length, 10, 1) for length in (9, 10, 11)] == [0.0, -1.0, -1.0]
+    assert [overlong_punishment(length, 10, 0.5) for length in (9, 10)] == [0.0, -1.0]
+
+
 def test_no_buffer_no_punishment() -> None:
     assert overlong_punishment(30_000, 20_480, 0) == 0.0
 

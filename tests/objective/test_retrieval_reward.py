@@ -218,6 +218,7 @@ def test_the_oracle_knows_what_was_drawn_at_random() -> None:
     settings = ObjectiveSettings(retrieval_quality="oracle", retrieval_timing="none")
     walked = trajectory([2.0], "R", [1.0], "R", [3.0])
     assert trajectory_retrieval_reward(walked, settings) == 1.0
+    assert retrieval_quality(2.0, 3.0, "oracle") == retrieval_reward(2.0, 3.0, "oracle", "none") == 1.0
     walked.retrievals[0].noisy = True
     assert trajectory_retrieval_reward(walked, settings) == 0.0
     walked.retrievals[1].noisy = True
@@ -233,6 +234,10 @@ def test_what_falls_without_a_retrieval_is_taken_off() -> None:
     assert group_retrieval_rewards(group) == pytest.approx([paper, 0, 0, 0, 0])
     less = ObjectiveSettings(retrieval_baseline="on_policy")
     assert group_retrieval_rewards(group, less) == pytest.approx([paper - 0.892559, 0, 0, 0, 0], abs=1e-6)
+    for settings, taken_off in ((ObjectiveSettings(), 0.0), (less, 0.892559)):  # step by step: of the step behind the retrieval
+        steps = group_step_retrieval_rewards(group, settings)
+        assert steps[0] == [0.0, pytest.approx(paper - taken_off, abs=1e-6)]
+        assert steps[1:] == [[0.0], [0.0, 0.0], [0.0, 0.0, 0.0], [0.0]]
     assert group_retrieval_rewards([helped, trajectory([1.0])], less) == pytest.approx([paper, 0])
     expert = trajectory([2.0], [1.0])
     expert.origin = EXPERT

@@ -35,6 +35,8 @@ def test_step_advantages_by_hand() -> None:
     # returns with γ 0.5: 1, 2, 2 and 4. Step 0: mean 2.5; steps 1 and 2: 2 and the other's last, 4: mean 3
     found = step_advantages([[0.0, 1.0, 2.0], [4.0]], 0.5, **PLAIN)
     assert lists(found) == [[-1.5, -1.0, -1.0], [1.5]]
+    # returns 6, 6, 5 and 4: the last step of the first, 5, against 4
+    assert lists(step_advantages([[0.0, 1.0, 5.0], [4.0]], **PLAIN)) == [[1.0, 1.0, 0.5], [-1.0]]
     # normalised: two numbers that differ have ±1/√2 whatever the difference
     half = 1 / math.sqrt(2)
     assert lists(step_advantages([[0.0, 1.0, 2.0], [4.0]], 0.5, epsilon=1e-12)) == [

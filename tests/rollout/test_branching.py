@@ -116,6 +116,16 @@ def test_the_threshold_is_compared_with_alpha_plus_beta_times_the_normalised_cha
         loop.run(QUESTIONS[:1])
         assert loop.stats.forks == forks
     assert 0.5 + 0.2 / math.log(256) == pytest.approx(0.53607, abs=1e-5)
+    loop = make_loop(lambda so_far: 1.0, branching={"threshold": 0.5})  # P is 0.5 itself, and no more
+    loop.run(QUESTIONS[:1])
+    assert loop.stats.forks == 0
+
+
+@pytest.mark.parametrize(("size", "start"), [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
+def test_half_of_a_group_begins_and_at_least_one(size: int, start: int) -> None:
+    loop = make_loop(surer_after_a_result, group_size=size)
+    loop.run(QUESTIONS[:1])
+    assert loop.stats.refilled == size - start
 
 
 def test_the_coin_forks_with_probability_p() -> None:
@@ -184,6 +194,8 @@ def test_the_number_of_hybrids_is_exact(num_hybrid: int, initial: int, entropy: 
     assert first == sorted(first)
     if initial > 1 and 0 < num_hybrid < 8:
         assert set(first) == {False, True}  # both kinds from the start
+    if initial == 1:
+        assert first == [num_hybrid > 4]  # of the kind that most are to be
 
 
 def test_each_kind_forks_within_its_own_part_of_the_budget() -> None:
