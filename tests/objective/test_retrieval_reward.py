@@ -10,6 +10,7 @@ from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
     entropy_change,
     group_retrieval_rewards,
+    group_step_retrieval_rewards,
     retrieval_entropies,
     retrieval_quality,
     retrieval_reward,
