@@ -68,6 +68,7 @@ def has_index(buffer: StepTraceBuffer) -> bool:
     return any(Path(f"{buffer.uri}.keys").glob("*/graph.faiss"))
 
 
+@pytest.mark.slow  # it waits for an index of another process behind every flip
 @pytest.mark.parametrize("mapped", [True, False], ids=["while it is mapped", "before it is opened"])
 def test_what_is_retrieved_is_what_was_stored(
     indexed: StepTraceBuffer, make_buffer: MakeBuffer, mapped: bool, caplog: pytest.LogCaptureFixture

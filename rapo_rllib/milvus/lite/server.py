@@ -117,8 +117,10 @@ def wait_until_unused(path: str, folder: int, endpoint: IO, stop: threading.Even
             if beside(path, "endpoint").stat().st_ino != own or folder_id(path) != folder:
                 return None
             users = beside(path, "users").open()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError:  # as where its clients have taken all descriptors: they are no reason to leave the others
+            continue
         if try_lock(users, fcntl.LOCK_EX):
             return users
         users.close()
