@@ -30,11 +30,20 @@ class Question:
     # (role, text) of turns that its data set puts before it: a system prompt, then users' and assistants' in turn
     turns: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tools: tuple[str, ...] | None = field(default=None, repr=False)  # names of those that it may call; None: all there are
+    # steps of another agent that its trajectories begin behind, in the text protocol; none in an evaluation
+    start: tuple[str, ...] = field(default=(), repr=False)
+    # the step that this agent wrote then: a trajectory is a single step, right if it does the same; empty: it is a whole one
+    expected: str = field(default="", repr=False)
 
     @property
     def answers(self) -> tuple[str, ...]:
         """All that are accepted."""
         return tuple(filter(None, (self.answer, *self.aliases)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether trajectories begin with it, and go on to an end."""
+        return not self.start and not self.expected
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ class TokenKind(IntEnum):
     OBSERVATION = 1
     RETRIEVED = 2
     EXPERT = 3  # in an off-policy trajectory, what its author wrote
+    GIVEN = 4  # of the steps that it begins behind: what another agent wrote, and what tools answer to that now
 
 
 TRAINED_KINDS = (TokenKind.POLICY, TokenKind.EXPERT)
@@ -191,6 +201,7 @@ class Trajectory:
     steps: list[Step] = field(default_factory=list)
     retrievals: list[Retrieval] = field(default_factory=list)
     text: str = ""  # the response, for people, tools and retrieval; never encoded again
+    given: tuple[str, ...] = ()  # the steps that it begins behind, with what tools answered, as histories have them
     reward: float = 0.0
     reward_terms: dict[str, float] = field(default_factory=dict)  # which add up to the reward, where the environment names them
     earlier: dict[int, float] = field(default_factory=dict)  # step -> what was paid at the end, but earned by it
@@ -199,10 +210,11 @@ class Trajectory:
     format_ok: bool = False
     score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"
     failed_retrievals: int = 0  # the buffer did not answer; it went on without
-    end: str = ""  # answer, eos, length (of tokens or steps), tool_limit or error
+    end: str = ""  # answer, eos, length (of tokens or steps), tool_limit, step (of single ones) or error
     turn_ended: bool = False  # the last token that was sampled is EOS, with nothing but blanks between it and the answer
     unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
     error: str = ""
+    start_refused: bool = False  # it could not begin behind the steps that it was to begin behind
     seconds: float = 0.0
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member, or
     # of a try of one whose environment failed, which has no member's number. Empty: all its own.
@@ -310,6 +322,10 @@ class Trajectory:
     def append_observation(self, token_ids: Sequence[int]) -> None:
         """Append the tokens of a tool's result."""
         self._append_foreign(token_ids, TokenKind.OBSERVATION)
+
+    def append_given(self, token_ids: Sequence[int]) -> None:
+        """Append tokens of the steps that it begins behind: untrained, and no steps of its own."""
+        self._append_foreign(token_ids, TokenKind.GIVEN)
 
     def append_retrieved(self, token_ids: Sequence[int], retrieved: RetrievedTrace) -> None:
         """Append the tokens of a retrieved step trace, after the last generated step."""

@@ -28,7 +28,7 @@ from ray.rllib.utils.metrics import (
 from ray.tune.result import TRIAL_INFO
 
 from rapo_rllib.algorithm.config import RAPOConfig
-from rapo_rllib.algorithm.off_policy import make_mixing
+from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.sampling import Sampling
@@ -107,10 +107,12 @@ class RAPO(Algorithm):
             config = self.config = started_from(config, self._warm_start)
         settings = config.settings
         self._off_policy_mixer = make_mixing(settings, source, self.progress)
+        starts, rows = make_starts(settings, source, self.progress, self.test_questions)
         replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
-        self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view)
+        self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows)
         cursor_state = self._sampling.cursor_state
-        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, {"off_policy": replay}, self._buffer_updater)
+        parts = {"off_policy": replay, "starts": starts}
+        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, parts, self._buffer_updater)
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
@@ -252,7 +254,7 @@ class RAPO(Algorithm):
         with self._timed("rollout"):
             result = self._sampling.take()
         steps = result.num_env_steps
-        values = rollout_metrics(result, self.settings.objective)
+        values = rollout_metrics(result, self.settings.objective) | result.values
         if self._off_policy_mixer is not None:
             values |= self._off_policy_mixer.metrics(result.groups)
         episodes = len(result.trajectories)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.config.question_source import QuestionSource
+from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.envs.expert_starts import FEWEST_LEFT, ExpertStarts
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -81,17 +84,16 @@ def open_buffer(
 
 
 def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[ExpertTrajectory]] | None:
-    if named is None:
-        return None
+    return None if named is None else lambda: trajectories_of(named, source, "step_trace_buffer.traces")
+
+
+def trajectories_of(named: str, source: QuestionSource, key: str) -> Iterable[ExpertTrajectory]:
+    """The trajectories that ``key`` names: those of the environment's ``expert``, or of a file."""
     if named == "expert":
-        return source.expert_trajectories
+        return source.expert_trajectories(key)
+    from rapo_rllib.traces.recorded import read_trace_file
 
-    def from_file() -> Iterable[ExpertTrajectory]:
-        from rapo_rllib.traces.recorded import read_trace_file
-
-        return read_trace_file(named)
-
-    return from_file
+    return read_trace_file(named)
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:
@@ -109,6 +111,53 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
     else:
         source = _expert_source(settings, asked, progress)
     return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)
+
+
+def make_starts(
+    settings: Settings, asked: QuestionSource, progress: Progress, test_questions: Sequence[Question] = ()
+) -> tuple[ExpertStarts | None, ExpertRows | None]:
+    """The steps that a share of the groups begins behind, and the single steps that others are of; None: there are none.
+
+    Raises:
+        ValueError: there are no trajectories with a positive reward to take them from.
+    """
+    off_policy, seed, size = settings.off_policy, settings.rllib.seed or 0, settings.rollout.group_size
+    if not off_policy.expert_start_share and not off_policy.expert_step_share:
+        return None, None
+    from rapo_rllib.buffer.leak_guard import LeakGuard
+
+    progress.say("reading the trajectories that groups begin inside")
+    guard = LeakGuard(question.text for question in test_questions)
+    experts = list(guard.keep(trajectories_of(off_policy.expert_start_traces, asked, "expert_start_traces")))
+    if off_policy.expert_start_traces != "expert":
+        experts = _as_asked(experts, asked.questions("train"))
+    if not any(expert.reward > 0 for expert in experts):
+        raise ValueError(
+            f"expert_start_traces = {off_policy.expert_start_traces!r}: no trajectory with a positive reward; name a file with "
+            "some, or set expert_start_share and expert_step_share to 0"
+        )
+    starts = ExpertStarts(experts, off_policy.expert_start_share, size, seed) if off_policy.expert_start_share else None
+    if starts is not None and not len(starts):
+        raise ValueError(
+            f"expert_start_share = {off_policy.expert_start_share}: no trajectory of the expert has more than {FEWEST_LEFT} "
+            "steps, so there is nothing to begin behind; set it to 0"
+        )
+    return starts, ExpertRows(experts, off_policy.expert_step_share, seed) if off_policy.expert_step_share else None
+
+
+def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]) -> list[ExpertTrajectory]:
+    """The trajectories of a file with the questions as the job asks them: with seed, earlier turns and tools.
+
+    Raises:
+        ValueError: the environment is asked by seed alone, which a file's texts say nothing of.
+    """
+    by_text = {question.text.strip(): question for question in questions}
+    if "" in by_text:
+        raise ValueError(
+            "expert_start_traces names a file, and the environment's questions are seeds without a text, so that nothing of "
+            "the file is of one of them; leave it out where the environment has an expert of its own"
+        )
+    return [replace(expert, question=by_text.get(expert.question.text.strip(), expert.question)) for expert in experts]
 
 
 def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:

@@ -50,18 +50,25 @@ def check_parts(config: RAPOConfig) -> None:
         _check_warm_start(settings.warm_start, source)
     if settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert":
         source.expert_trajectories("off_policy_source")
+    if settings.off_policy.expert_start_share or settings.off_policy.expert_step_share:
+        check_traces(settings.off_policy.expert_start_traces, "expert_start_traces", source)
 
 
 def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> None:
-    traces = warm_start.traces
-    if traces == "expert":
-        asked = source.over(warm_start.env_config)
+    asked = source.over(warm_start.env_config)
+    if warm_start.traces == "expert":
         asked.env_maker()().close()
-        asked.expert_trajectories("warm_start.traces")
+    check_traces(warm_start.traces, "warm_start.traces", asked)
+
+
+def check_traces(traces: str, key: str, source: QuestionSource) -> None:
+    """Raise ``ValueError`` where ``key`` names trajectories that are not there."""
+    if traces == "expert":
+        source.expert_trajectories(key)
     elif not Path(traces).is_file():
         raise ValueError(
-            f"warm_start.traces = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the "
-            "environment's own"
+            f"{key} = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the environment's "
+            "own"
         )
 
 

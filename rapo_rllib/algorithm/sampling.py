@@ -20,7 +20,9 @@ from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.calls import Conditions
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger
 from rapo_rllib.env_runner.stream.sampler import StreamSampler
-from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.envs.cursor import QuestionCursor, QuestionOrder
+from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.envs.expert_starts import ExpertStarts, GuidedQuestions
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question, TrajectoryGroup
@@ -34,6 +36,8 @@ class Sampling:
         cursor: of the questions.
         mixing: of off-policy trajectories into groups; None: nothing is mixed in.
         buffer_view: the buffer as it is now; it returns None where the driver adds nothing to it.
+        starts: steps that some groups begin behind; None: all begin with their question.
+        rows: single steps that some groups are of; None: all are of whole trajectories.
     """
 
     def __init__(
@@ -42,8 +46,12 @@ class Sampling:
         cursor: QuestionCursor,
         mixing: OffPolicyMixing | None,
         buffer_view: Callable[[], BufferView | None],
+        starts: ExpertStarts | None = None,
+        rows: ExpertRows | None = None,
     ) -> None:
         self._settings, self._cursor, self._mixing, self._buffer_view = settings, cursor, mixing, buffer_view
+        self._starts, self._rows = starts, rows
+        self._order: QuestionOrder = GuidedQuestions(cursor, starts, rows)
         chance: Any = settings.rollout.retrieval_prob
         self._chance, self._env_steps = Scheduler(fixed_value_or_schedule=chance, framework="torch"), 0
         self._failures = RetrievalFailures(settings.run.max_retrieval_failure_share, settings.buffer.uri)
@@ -61,7 +69,7 @@ class Sampling:
         update = self._settings.update
         rounds = update.max_sampling_rounds if update.dynamic_sampling else 1
         waits = update.stale_groups == "wait"
-        ledger = QuestionLedger(self._cursor, update.questions_per_step, update.max_staleness, waits, rounds)
+        ledger = QuestionLedger(self._order, update.questions_per_step, update.max_staleness, waits, rounds)
         sizes = (self._settings.engine.max_num_seqs, self._settings.rollout.group_size)
         self._stream = StreamSampler(env_runner_group, ledger, *sizes, restore, self._settings.rllib.sample_timeout_s)
 
@@ -72,14 +80,23 @@ class Sampling:
 
     def take(self) -> SampleResult:
         """The groups of one training step."""
+        result = self._sampled()
+        for guide in (self._starts, self._rows):
+            if guide is not None:
+                result.values |= guide.learn([*result.groups, *result.left_out])
+        return result
+
+    def _sampled(self) -> SampleResult:
         if self._stream is not None:
             return self._take_streamed(self._stream)
         roll_out = partial(self._roll_out, retrieval_prob=self.retrieval_prob, env_steps=self._env_steps)
-        return sample_batch(roll_out, self._cursor, self._settings.update, self._settings.objective)
+        return sample_batch(roll_out, self._order, self._settings.update, self._settings.objective)
 
     def reached(self, env_steps: int) -> None:
         """Move the schedules to the generated steps that the training has sampled so far."""
         self._chance.update(timestep=env_steps)
+        if self._rows is not None:
+            self._rows.reached(env_steps)
         self._env_steps = env_steps
 
     def set_version(self, version: int) -> None:

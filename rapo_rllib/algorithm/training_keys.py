@@ -16,6 +16,7 @@ class TrainingKeys(TypedDict, total=False):
     warm_start: Mapping[str, Any] | None
     group_size: int
     num_hybrid: int
+    hybrid_groups: Literal["all", "failed"]
     retrieval_prob: float | Sequence[Any]
     retrieval_level: Literal["step", "trajectory"]
     retrieval_query: Literal["history", "generated"]
@@ -84,6 +85,9 @@ class TrainingKeys(TypedDict, total=False):
     replay_per_question: int
     replay_choice: Literal["newest", "value"]
     replay_capacity: int
+    expert_start_share: float
+    expert_step_share: float | Sequence[Any]
+    expert_start_traces: str
     preset: Any
     buffer_growth: Literal["none", "successful", "advantage"]
     max_retrieval_failure_share: float

@@ -112,7 +112,7 @@ class OffPolicyMixing:
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
         counted = group.counted
-        if not counted:
+        if not counted or not group.question.is_whole:  # whose members begin behind steps of another are alone with these
             return group
         rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))
@@ -124,7 +124,7 @@ class OffPolicyMixing:
         values = {
             "trajectories": float(len(added)),
             "tokens": float(sum(t.num_trained for t in added)),
-            "groups_without": float(sum(not group.off_policy for group in groups)),
+            "groups_without": float(sum(not group.off_policy for group in groups if group.question.is_whole)),
             "reward": sum(t.reward for t in added) / max(len(added), 1),
             "age": sum(ages) / max(len(ages), 1),  # weight versions
             **self.source.metrics(),

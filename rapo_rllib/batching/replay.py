@@ -115,7 +115,7 @@ class ReplayStore:
         """Keep the correct rollouts that ended by themselves."""
         for group in groups:
             new = [t for t in group.trajectories if t.correct and t.end not in ("error", "length") and t.num_trained]
-            if not new:
+            if not new or not group.question.is_whole:  # a success behind another's steps is not the policy's
                 continue
             known = self._by_question.pop(group.question.id, [])
             stored = [StoredTrajectory.of(trajectory) for trajectory in new]

@@ -40,7 +40,7 @@ def grown_candidates(
     if growth == "none":
         return []
     found = []
-    for group in groups:
+    for group in (group for group in groups if not group.question.expected):
         mean = math.fsum(group.rewards) / max(len(group.rewards), 1)
         for trajectory in group.trajectories:
             good = trajectory.correct if growth == "successful" else trajectory.reward > max(mean, 0.0)
@@ -53,10 +53,11 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
     texts = [
         step.as_text + (render_observation(step.observation, protocol) if step.observation else "") for step in trajectory.steps
     ]
+    given = "".join(trajectory.given)
     if level == "trajectory":
-        return [_trace(trajectory, "", "".join(texts), 0)] if not trajectory.own_start else []
+        return [_trace(trajectory, "", given + "".join(texts), 0)] if not trajectory.own_start else []
     return [
-        _trace(trajectory, "".join(texts[:index]), texts[index], index)
+        _trace(trajectory, given + "".join(texts[:index]), texts[index], len(trajectory.given) + index)
         for index, step in enumerate(trajectory.steps)
         if step.start >= trajectory.own_start and not step.tool_error and texts[index].strip()
     ]

@@ -48,6 +48,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_baseline(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
+    _check_guided(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
 
@@ -72,6 +73,16 @@ def _check_sizes(settings: Settings) -> None:
     rollout, update = settings.rollout, settings.update
     if rollout.num_hybrid > rollout.group_size:
         raise ValueError(f"num_hybrid = {rollout.num_hybrid} is more than group_size = {rollout.group_size}: lower num_hybrid")
+    if rollout.hybrid_groups == "failed" and rollout.num_hybrid == rollout.group_size:
+        raise ValueError(
+            f"hybrid_groups = 'failed' with num_hybrid = group_size = {rollout.group_size}: on-policy trajectories tell "
+            "whether a group failed; lower num_hybrid, or set hybrid_groups to 'all'"
+        )
+    if rollout.hybrid_groups == "failed" and rollout.branching is not None:
+        raise ValueError(
+            "hybrid_groups = 'failed' with branching: each kind forks within its own part of the group; set hybrid_groups to "
+            "'all', or leave branching out"
+        )
     if rollout.branching is not None and (rollout.branching.initial or 1) > rollout.group_size:
         raise ValueError(
             f"branching.initial = {rollout.branching.initial}: must be a whole number between 1 and {rollout.group_size}, "
@@ -201,6 +212,23 @@ def _check_off_policy(settings: Settings) -> None:
         raise ValueError(
             f"importance_level = {level!r} with off_policy_shaping = {shaping}: the "
             "shaping is of a token's ratio; set off_policy_shaping to null"
+        )
+
+
+def _check_guided(settings: Settings) -> None:
+    """Two shares of one whole, of groups with a signal of their own."""
+    off_policy, size = settings.off_policy, settings.rollout.group_size
+    steps: Any = off_policy.expert_step_share
+    most = max(point[1] for point in steps) if isinstance(steps, list | tuple) else steps
+    if size < 2 and (off_policy.expert_start_share or most):
+        raise ValueError(
+            f"expert_start_share or expert_step_share with group_size = {size}: nothing of others joins such groups, so their "
+            "members are compared with each other alone; set group_size to 2 or more"
+        )
+    if off_policy.expert_start_share + most > 1:
+        raise ValueError(
+            f"expert_start_share = {off_policy.expert_start_share} with expert_step_share = {steps}: together they are more "
+            "than all groups; lower one of them"
         )
 
 

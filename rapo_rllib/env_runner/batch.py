@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.env_runner.metrics import SampleResult
-from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.envs.cursor import QuestionOrder
 from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question
 
@@ -15,7 +15,7 @@ RollOut = Callable[[list[Question]], SampleResult]
 
 
 def sample_batch(
-    roll_out: RollOut, cursor: QuestionCursor, settings: UpdateSettings, objective: ObjectiveSettings
+    roll_out: RollOut, cursor: QuestionOrder, settings: UpdateSettings, objective: ObjectiveSettings
 ) -> SampleResult:
     """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
 
@@ -23,14 +23,14 @@ def sample_batch(
     ``left_out``: it used the buffer, and the policy may learn from its good steps.
     """
     wanted = settings.questions_per_step
-    first = roll_out(cursor.take(wanted))
+    first = roll_out(_next(cursor, wanted))
     if not settings.dynamic_sampling:
         return first
     kept, rolled_out = _with_signal(first, objective), list(first.groups)
     for _ in range(settings.max_sampling_rounds - 1):
         if len(kept.groups) >= wanted:
             break
-        more = roll_out(cursor.take(wanted - len(kept.groups)))
+        more = roll_out(_next(cursor, wanted - len(kept.groups)))
         rolled_out += more.groups
         kept.extend(_with_signal(more, objective))
     found = kept if kept.groups else first
@@ -42,3 +42,7 @@ def sample_batch(
 
 def _with_signal(result: SampleResult, objective: ObjectiveSettings) -> SampleResult:
     return replace(result, groups=[group for group in result.groups if group_has_signal(group, objective)])
+
+
+def _next(cursor: QuestionOrder, count: int) -> list[Question]:
+    return [question for _, question in cursor.take_places(count)]

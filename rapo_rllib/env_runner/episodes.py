@@ -36,10 +36,10 @@ class EpisodeObserver:
         self._tell("on_episode_created", episode, self._episode_of(episode.trajectory))
 
     def started(self, episode: Episode) -> None:
-        """Add the question as the environment put it, and in a branch what it shares."""
+        """Add the question as the environment put it, with the steps that are given, and in a branch what it shares."""
         trajectory = episode.trajectory
         made = self._episode_of(trajectory)
-        made.add_env_reset(trajectory.question_text)
+        made.add_env_reset("\n".join([trajectory.question_text, *trajectory.given]))
         for step in trajectory.steps:
             _add(made, trajectory, step)
         self._tell("on_episode_start", episode, made)

@@ -31,6 +31,7 @@ class SampleResult:
     questions_again: int = 0  # asked again, because their engine was lost
     groups_under_way: int = 0  # when the batch was taken
     left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
+    values: dict[str, float] = field(default_factory=dict)  # metrics of what chose the questions, by flat name
 
     def extend(self, other: SampleResult) -> None:
         """Add another runner's part."""
@@ -154,11 +155,11 @@ def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    names = {TokenKind.POLICY: "policy", TokenKind.OBSERVATION: "observation", TokenKind.RETRIEVED: "retrieved"}
+    names = {kind: kind.name.lower() for kind in TokenKind if kind != TokenKind.EXPERT}
     counts = {f"tokens/{name}": float(sum(t.num_tokens(kind) for t in trajectories)) for kind, name in names.items()}
     return {
         **counts,
-        "tokens/response": float(sum(len(t.token_ids) for t in trajectories)),  # the sum of the three above
+        "tokens/response": float(sum(len(t.token_ids) for t in trajectories)),  # the sum of these
         "tokens/generated": float(sum(t.num_generated for t in trajectories)),  # policy tokens less those that branches share
         "tokens/prompt": float(sum(len(t.prompt_ids) for t in trajectories)),
     }

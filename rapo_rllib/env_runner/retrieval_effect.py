@@ -19,7 +19,8 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
     """
     counted = [t for t in trajectories if not t.failed]
     retrieved = [t for t in counted if t.retrievals]
-    others = [t for t in counted if not t.retrievals and t.steps and t.steps[0].tool is not None]
+    whole = [t for t in counted if not t.given and t.end != "step"]  # not behind an expert's steps
+    others = [t for t in whole if not t.retrievals and t.steps and t.steps[0].tool is not None]
     shown = [(t, r) for t in counted for r in t.own_retrievals if r.source != FALLBACK]
     answers = [(t, r) for t, r in shown if r.answer]
     wrong = [(t, r) for t, r in answers if not r.shows_answer]

@@ -5,9 +5,19 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from rapo_rllib.types import Question
+
+
+class QuestionOrder(Protocol):
+    """Hands out questions, each with its place in the order of the training."""
+
+    def take_places(self, count: int) -> list[tuple[int, Question]]:
+        """The next ``count`` questions; those that were put back come first."""
+
+    def put_back(self, places: Iterable[int]) -> None:
+        """Ask these again."""
 
 
 class QuestionCursor:

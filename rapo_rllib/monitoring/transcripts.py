@@ -38,6 +38,7 @@ def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveS
         "turn_ended": trajectory.turn_ended,
         "unfitting_tokens": trajectory.unfitting_tokens,
         "hybrid": trajectory.hybrid,
+        "given": list(trajectory.given),
         "segments": [list(segment) for segment in trajectory.segments],
         "policy_version": trajectory.policy_version,
         "version_changes": [list(change) for change in trajectory.version_changes],

@@ -14,7 +14,7 @@ RECENT = 3  # iterations that a rule looks at, so that one odd batch warns of no
 PATIENCE = 5  # of the rule on rewards, which may well be 0 at first
 FALL = 3.0  # standard errors, of a fall that is no chance
 
-Row = Mapping[str, float]  # one iteration: finite numbers by flat name, and num_hybrid of its config
+Row = Mapping[str, float]  # one iteration: finite numbers by flat name, and num_hybrid and helps_who_failed of its config
 Finding = tuple[str, str] | None  # what is wrong, and what to do
 
 
@@ -109,7 +109,7 @@ def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
 def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
     """One-sided test of two shares, at 1 %, over the last iterations together."""
     with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
-    if with_it is None or without is None:
+    if with_it is None or without is None or rows[-1]["helps_who_failed"]:  # whose questions are the harder ones
         return None
     (right, count), (right_without, count_without) = with_it, without
     if errors_apart(right_without, count_without, right, count) < 2.33:
@@ -197,6 +197,14 @@ def _little_covered(rows: Sequence[Row], past: Past) -> Finding:
         "raise step_trace_buffer.max_traces, import more (rllib buffer import), or let an agent write them (rllib buffer build)"
     )
     return f"the buffer has step traces for {share:.0%} of the training questions", advice
+
+
+def _no_starts(rows: Sequence[Row], past: Past) -> Finding:
+    share = _share(rows, _SAMPLED + "starts/groups_without", _SAMPLED + "starts/asked", 0.5)
+    if share is None:
+        return None
+    advice = "name a file with some of the training questions (expert_start_traces), or set expert_start_share to 0"
+    return f"{share:.0%} of the groups that may begin behind an expert's steps have none of their question", advice
 
 
 def _equal_rewards(rows: Sequence[Row], past: Past) -> Finding:
@@ -329,6 +337,7 @@ RULES: Mapping[str, Rule] = {
     "answers_shown": _answers_shown,
     "answers_copied": _answers_copied,
     "little_covered": _little_covered,
+    "no_starts": _no_starts,
     "equal_rewards": _equal_rewards,
     "never_rewarded": _never_rewarded,
     "entropy_collapse": _entropy_collapse,

@@ -51,7 +51,7 @@ class WarningWatch:
 
         Args:
             result: of an iteration, nested as RLlib has it.
-            config: that the iteration ran with; only ``num_hybrid`` is read.
+            config: that the iteration ran with; only ``num_hybrid`` and ``hybrid_groups`` are read.
 
         Returns:
             The warnings that hold for the first time.
@@ -81,6 +81,7 @@ def warnings_of(results: Sequence[Mapping[str, Any]], config: Mapping[str, Any])
 
 def _numbers(result: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
     row = {"num_hybrid": float(config.get("num_hybrid") or 0)}
+    row["helps_who_failed"] = float(config.get("hybrid_groups") == "failed")
     for name, value in flattened(result).items():
         if name.startswith(_PREFIXES) and not isinstance(value, (str, bool)):
             try:

@@ -99,7 +99,7 @@ class ChatProtocol:
         self, tokenizer: Any, settings: ProtocolSettings, tool_tags: Sequence[str] = (), schemas: Sequence[Schema] = ()
     ) -> None:
         self.tokenizer = tokenizer
-        self.settings = settings
+        self.settings, self.tools = settings, tuple(tool_tags)
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
@@ -155,6 +155,10 @@ class ChatProtocol:
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
         """The text as it is: the environment finds its tags."""
         return Turn.of(text, spill=spill, answer=text if self._closing_tag in text else None)
+
+    def written(self, step: str) -> Piece:
+        """The text as it is."""
+        return Piece(self.encode(step), step)
 
     def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
         """The tag of the tool that a turn calls."""

@@ -7,13 +7,16 @@ Tokens in, tokens out: what was generated stays as it is; what is appended is th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
+from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
-from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags
+from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
@@ -50,6 +53,7 @@ class NativeProtocol:
         self.tokenizer, self.settings = tokenizer, settings
         self.end_ids = end_ids(tokenizer)
         self._schemas = {schema["function"]["name"]: schema for schema in schemas}
+        self.tools = tuple(self._schemas)
         self._read_calls = read_calls or read_json
         self._game = game
         self._guard = Guard(tokenizer)
@@ -144,6 +148,44 @@ class NativeProtocol:
             return f"{thoughts}<{tag}>{answer}</{tag}>"
         written = "\n".join(in_tags(call, self._schemas.get(call.name)) for call in calls if not call.problem)
         return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
+
+    def written(self, step: str) -> Piece:
+        """A turn of the model's own: the call as its template has calls; without tools the text.
+
+        Raises:
+            RequestError: it calls none of the tools, or the template writes a call in a form that is not read as that call.
+        """
+        parsed = parse_step(step, self.settings, list(self._schemas))
+        tool = parsed.tool_tag
+        said = step if tool is None else step.rpartition(f"<{tool}>")[0]
+        if parse_step(said, self.settings, list(self._schemas)).complete:
+            raise RequestError(f"a step to begin behind has more than one call: {step[:200]}")
+        message: Message = {"role": "assistant", "content": self._safe_but_thoughts(said.strip())}
+        meant = [] if tool is None else [(tool, self._arguments(tool, parsed.tool_input or ""))]
+        if meant:
+            functions = [{"name": name, "arguments": self._guard.safe_schema(arguments)} for name, arguments in meant]
+            message["tool_calls"] = [{"type": "function", "id": _call_id(0), "function": functions[0]}]
+        try:
+            piece = self._piece(self._template.turn(message))
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        read = [(call.name, dict(call.arguments)) for call in self.read(piece.token_ids, "", "", "eos").calls]
+        if read != meant or (self._schemas and not meant):
+            raise RequestError(f"a step to begin behind is read as the calls {read}: {piece.text[:200]}")
+        return piece
+
+    def _safe_but_thoughts(self, text: str) -> str:
+        """Safe text in which the tags around thoughts are the template's own."""
+        tag = self.settings.think_tag
+        return "".join(
+            part if part in (f"<{tag}>", f"</{tag}>") else self._guard.safe(part)
+            for part in re.split(f"(</?{re.escape(tag)}>)", text)
+        )
+
+    def _arguments(self, tool: str, text: str) -> dict[str, Any]:
+        """The arguments of a call in tags, as :func:`in_tags` writes them."""
+        name, read = text_argument(self._schemas[tool]), read_object(text)[0]
+        return {name or "": text} if read is None else read
 
     def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
         """The tools that a turn calls, for messages."""

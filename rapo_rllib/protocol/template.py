@@ -122,6 +122,17 @@ class ChatTemplate:
         rendered = self.render([_QUESTION, self._dummy, *messages], opening=opening)
         return rendered.rpartition(self._mark)[2].partition(self._end)[2]
 
+    def turn(self, message: Message) -> str:
+        """The text of a turn of the policy, from behind its opening to the token that ends it.
+
+        Raises:
+            ValueError: the template refuses it, or opens a turn with more than it writes of one that is there, a thought say.
+        """
+        rendered, opened = self.render([_QUESTION, message]), self.render([_QUESTION], opening=True)
+        if not rendered.startswith(opened):
+            raise ValueError("the chat template opens a turn of the policy with more than it writes of one that is there")
+        return rendered[len(opened) :].partition(self._end)[0] + self._end
+
     def opening(self) -> str:
         """The text that opens the policy's turn; for many templates the role's header."""
         closed = self.render([_QUESTION])

@@ -81,6 +81,10 @@ class RolloutProtocol(Protocol):
     shows_in_turn: bool  # a retrieved step stands in the policy's turn, behind the opening; else it is a turn before it
 
     @property
+    def tools(self) -> Sequence[str]:
+        """Names of the tools that it knows of."""
+
+    @property
     def vocabulary_size(self) -> int:
         """Number of tokens the tokenizer knows."""
 
@@ -92,6 +96,9 @@ class RolloutProtocol(Protocol):
 
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
         """Read one generated step; the arguments are those of a ``Completion``."""
+
+    def written(self, step: str) -> Piece:
+        """What another agent wrote in one step, in the text protocol and without its result, as the policy would write it."""
 
     def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
         """The tool that a turn calls, for messages."""

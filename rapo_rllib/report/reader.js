@@ -64,6 +64,7 @@ function partFacts(part) {
     return ["retrieved", part.source, `similarity ${shownNumber(part.similarity)}`, part.noisy ? "noise" : ""].filter(Boolean);
   }
   if (part.by === "tool") return ["tool"];
+  if (part.by === "given") return ["begins behind an expert's steps"];
   const call = part.tool ? `calls ${part.tool}${part.tool_error ? `: ${part.tool_error}` : ""}, ${shownNumber(part.tool_seconds)} s` : "";
   return ["policy", `${part.tokens} tokens`, `entropy ${shownNumber(part.entropy)}`, call].filter(Boolean);
 }

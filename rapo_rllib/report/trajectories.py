@@ -16,7 +16,7 @@ from rapo_rllib.report.curves import number
 from rapo_rllib.report.runs import objective_keys
 from rapo_rllib.settings import ObjectiveSettings
 
-POLICY, TOOL, RETRIEVED = "policy", "tool", "retrieved"
+POLICY, TOOL, RETRIEVED, GIVEN = "policy", "tool", "retrieved", "given"
 _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
 _CLOSING_TAG = re.compile(r"\s*(</[^>\n]*>)?\n?")
 
@@ -97,8 +97,10 @@ def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     retrievals = {retrieval.get("after_step"): retrieval for retrieval in row.get("retrievals") or []}
     parts: list[dict[str, Any]] = []
     before: Mapping[str, Any] = {}
-    end = 0
-    for index, (step, start) in enumerate(zip(steps, _starts(text, steps), strict=True)):
+    starts = _starts(text, steps)
+    end = starts[0] if row.get("given") and starts else 0
+    parts += [{"by": GIVEN, "text": text[:end]}]
+    for index, (step, start) in enumerate(zip(steps, starts, strict=True)):
         parts += _between(text, end, start, before, retrievals.get(index - 1))
         end, before = max(start + len(str(step.get("text", ""))), start), step
         if step.get("stop") == len(row.get("token_ids") or ()):  # nothing follows: what its last tokens wrote is its own

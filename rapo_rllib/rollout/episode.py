@@ -11,8 +11,10 @@ from typing import Any
 
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import EnvError, RequestError
+from rapo_rllib.protocol.expert_tokens import split_observation
+from rapo_rllib.protocol.same_step import NOTHING_PRINTED, does_the_same
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
-from rapo_rllib.protocol.turns import RolloutProtocol, Turn
+from rapo_rllib.protocol.turns import Piece, RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings
@@ -101,6 +103,52 @@ class Episode:
         if length > limit:
             raise RequestError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
 
+    def give(self, step: str) -> Turn:
+        """Append a step that another agent wrote, for the policy to go on behind it; returns it as the policy's are read.
+
+        Raises:
+            RequestError: nothing was written in it, or it has no form of the policy's own.
+        """
+        chat = self.plan.chat
+        written = split_observation(step, chat.settings)[0].strip()
+        try:
+            piece = chat.written(written)
+        except RequestError as error:
+            raise self._refusal(str(error)) from error
+        if not piece.token_ids:
+            raise self._refusal(f"step {len(self.trajectory.given) + 1} to begin behind is empty")
+        self.turn, self.turn_open = chat.read(piece.token_ids, piece.text, "", "stop"), False
+        self.trajectory.turn_ended = piece.token_ids[-1] in chat.end_ids
+        self._give(piece)
+        self.trajectory.given += (written,)
+        return self.turn
+
+    def give_result(self, result: EnvResult) -> None:
+        """Append what the environment answers to such a step now. What it pays for that is not the policy's.
+
+        Raises:
+            RequestError: the environment ends there, or the budget has no room for it.
+        """
+        chat, (*before, written) = self.plan.chat, self.trajectory.given
+        where = f"step {len(before) + 1} of {len(self.question.start)} to begin behind"
+        if result.terminated or result.truncated:
+            raise self._refusal(f"the environment ends at {where}")
+        self._give(chat.observation(result.observation, self.turn))
+        given = written + render_observation(result.observation, chat.settings)
+        self.trajectory.given = (*before, given)
+        self.history += given
+        self.state = str(result.info.get("state", ""))
+        if len(chat.opening.token_ids) >= self.remaining_tokens:
+            raise self._refusal(f"{where} leaves nothing of max_response_tokens = {self.plan.settings.max_response_tokens}")
+
+    def _refusal(self, why: str) -> RequestError:
+        self.trajectory.start_refused = True
+        return RequestError(why)
+
+    def _give(self, piece: Piece) -> None:
+        self.trajectory.append_given(piece.token_ids)
+        self.trajectory.text += piece.text
+
     def wants_trace(self, level: str) -> bool:
         """Whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
         asks_here = level == self.plan.settings.retrieval_level and self.trajectory.hybrid
@@ -152,6 +200,17 @@ class Episode:
         step.calls = tuple(ToolUse(*use) for use in info.get("tool_calls", ()))
         self.state = str(info.get("state", ""))
         self._pay(result.reward)
+
+    def judge_step(self) -> str:
+        """Pay a single step for doing what the expert did; returns the end of its trajectory."""
+        step, expected = self.trajectory.steps[-1], self.question.expected
+        tools = {*(closing[2:-1] for closing in self.stop), *self.plan.chat.tools}
+        silent = step.tool_error is not None or step.observation.strip() in ("", NOTHING_PRINTED)
+        answered = "" if silent else step.observation
+        right = does_the_same(step.as_text, answered, expected, self.plan.chat.settings, sorted(tools))
+        step.reward = self.trajectory.reward = float(right)
+        self.trajectory.correct = self.trajectory.format_ok = right
+        return "step"
 
     def take_judgement(self, judgement: EnvResult) -> None:
         """Note what the environment says of an episode that a budget has ended."""
@@ -208,7 +267,8 @@ class Episode:
 
     def take_outcome(self, info: Mapping[str, Any]) -> None:
         """Note what the environment says at the end. Raises ``EnvError`` if it pays steps that there are not."""
-        earlier = [float(reward) for reward in info.get("step_rewards", ())]
+        paid = [float(reward) for reward in info.get("step_rewards", ())]
+        earlier = paid[len(self.trajectory.given) :]  # what given steps earned is in the reward, alike in the whole group
         if len(earlier) > len(self.trajectory.steps):
             raise EnvError(f"info['step_rewards'] has {len(earlier)} rewards for {len(self.trajectory.steps)} steps")
         self.trajectory.earlier = {index: reward for index, reward in enumerate(earlier) if reward}

@@ -50,7 +50,19 @@ class RolloutGroup:
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
         size, branching = self.plan.size, self.plan.branching
-        return self._fresh(size if branching is None else min(size, branching.initial or max(1, size // 2)))
+        if self._helps_who_failed:
+            return self._fresh(size - self._num_hybrid, 0)
+        count = size if branching is None else min(size, branching.initial or max(1, size // 2))
+        return self._fresh(count, self._due(count))
+
+    @property
+    def _num_hybrid(self) -> int:
+        return self.plan.num_hybrid if self.question.is_whole else 0  # behind another's steps nobody needs more help
+
+    @property
+    def _helps_who_failed(self) -> bool:
+        """Whether its hybrid episodes, if there are to be any, begin when the others have ended."""
+        return self.plan.settings.hybrid_groups == "failed" and 0 < self._num_hybrid < self.plan.size
 
     @property
     def is_complete(self) -> bool:
@@ -62,15 +74,22 @@ class RolloutGroup:
         missing = self.plan.size - len(self.episodes)
         if missing <= 0 or self.given_up or not all(episode.trajectory.end for episode in self.episodes):
             return []
+        if self._helps_who_failed:
+            right = any(episode.trajectory.correct for episode in self.episodes)
+            return self._fresh(missing, 0 if right else missing, "fresh")
         self.stats.refilled += missing
-        return self._fresh(missing, "fresh")
+        return self._fresh(missing, self._due(missing), "fresh")
 
-    def _fresh(self, count: int, prefix: str = "") -> list[Episode]:
-        """``count`` episodes, of which the last ones may retrieve: as many as are due, both kinds where two can be."""
+    def _due(self, count: int) -> int:
+        """The number of hybrid ones among ``count`` fresh episodes: as many as are due, both kinds where two can be."""
         hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
         num_hybrid = round(hybrid_room / room * count)
         if count > 1:
             num_hybrid = min(max(num_hybrid, min(hybrid_room, 1)), count - min(room - hybrid_room, 1))
+        return num_hybrid
+
+    def _fresh(self, count: int, num_hybrid: int, prefix: str = "") -> list[Episode]:
+        """``count`` episodes, of which the last ones may retrieve."""
         for index in range(count):
             member = len(self.episodes)
             trajectory = self._empty(index >= count - num_hybrid, member)
@@ -96,7 +115,7 @@ class RolloutGroup:
 
     def _room_for(self, hybrid: bool) -> int:
         """The number of hybrid, or on-policy, episodes that the group still lacks."""
-        wanted = self.plan.num_hybrid if hybrid else self.plan.size - self.plan.num_hybrid
+        wanted = self._num_hybrid if hybrid else self.plan.size - self._num_hybrid
         return wanted - sum(episode.trajectory.hybrid == hybrid for episode in self.episodes)
 
     def fork(self, episode: Episode, completion: Completion) -> list[Episode]:

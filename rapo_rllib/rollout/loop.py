@@ -190,7 +190,9 @@ class Run:
             result = await call_env(step_env, episode, turn, trajectory.turn_ended)
             episode.take_result(result)
             end = ""
-            if result.terminated or result.truncated:
+            if episode.question.expected:
+                end = episode.judge_step()
+            elif result.terminated or result.truncated:
                 episode.take_outcome(result.info)
                 end = result.info.get("end") or episode.natural_end(completion)
             elif completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
@@ -215,6 +217,10 @@ class Run:
                 await self._env_calls.call(acquire_env, episode, self._envs)
                 self._observer.created(episode)
             episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
+            for step in episode.question.start:
+                turn = episode.give(step)
+                episode.give_result(await self._env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended))
+                episode.open_turn()
             if self._observer is not None:
                 self._observer.started(episode)
             await self._maybe_retrieve(episode, "trajectory")

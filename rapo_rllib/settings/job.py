@@ -44,6 +44,10 @@ def _check_callbacks(name: str, value: Any) -> None:
         raise ValueError(f"{name} = {shown(value)}: must be a class, or a list of classes")
 
 
+def _check_share(name: str, value: Any) -> None:
+    check_schedule(name, value, 1)
+
+
 @dataclass(frozen=True)
 class UpdateSettings(Knobs):
     """One training step: what it asks, how the learner goes through it, and how weights reach the engines."""
@@ -109,6 +113,21 @@ class OffPolicySettings(Knobs):
         "questions that the group answers half of the time (ExGRPO)",
     )
     replay_capacity: int = knob(16384, "trajectories that are kept in all", at_least=1)
+    expert_start_share: float = knob(
+        0.0,
+        "share of the groups that may begin, all members alike, behind the first steps that an expert wrote for their "
+        "question; how many is drawn by where the outcomes of groups differ now",
+        at_least=0,
+        at_most=1,
+    )
+    expert_step_share: float | tuple = knob(
+        0.0,
+        "share of the groups that are of single steps, behind the first steps of an expert's trajectory of any question, and "
+        "right where they do what the expert did next; or a schedule `[[env steps sampled, share], ...]`",
+        rule="between 0 and 1 or a schedule",
+        check=_check_share,
+    )
+    expert_start_traces: str = knob("expert", "whose steps: `expert` (the environment's), or a .jsonl[.gz] file")
 
 
 @dataclass(frozen=True)

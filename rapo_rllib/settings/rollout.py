@@ -75,6 +75,11 @@ class RolloutSettings(Knobs):
 
     group_size: int = knob(16, "`G`, trajectories per question (paper: 16)", at_least=1)
     num_hybrid: int = knob(8, "`N_hybrid`, how many of them may retrieve (paper: 8)", at_least=0)
+    hybrid_groups: Literal["all", "failed"] = knob(
+        "all",
+        "which groups have them: `all` (paper), or those that have `failed`: the others of a group are sampled first, and "
+        "where one of them is right the rest are on-policy, too",
+    )
     retrieval_prob: float | tuple = knob(
         0.5,
         "chance of a retrieval after a completed step (paper: 0.5), or a schedule `[[env steps sampled, chance], ...]`",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rapo_rllib.protocol.same_step import NOTHING_PRINTED
 from rapo_rllib.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxSettings, shared_sandbox
 from rapo_rllib.sandbox.settings import names, require
 from rapo_rllib.tools.base import ToolLimits, ToolResult
@@ -131,7 +132,7 @@ class PythonTool:
             text = f"{text[: self.max_output_chars]}\n... (output cut after {self.max_output_chars} characters)"
         if result.outcome in notes:
             text = f"{text}\n{notes[result.outcome]}".strip("\n")
-        return text or "(no output)"
+        return text or NOTHING_PRINTED
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sandbox": None}  # a sandbox belongs to its process

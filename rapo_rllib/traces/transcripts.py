@@ -35,7 +35,7 @@ def read_transcripts(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
         if reason:
             dropped[reason] += 1
             continue
-        texts = _texts(row, where)
+        texts, given = _texts(row, where), _given(row, where)
         for index, text in enumerate(texts):
             if row["steps"][index].get("tool_error") or not text.strip():
                 dropped["a step whose tool call failed, or that is empty"] += 1
@@ -43,11 +43,11 @@ def read_transcripts(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
             trace = StepTrace(
                 id="",
                 question=text_field(row, "question", where),
-                history="".join(texts[:index]),
+                history="".join([*given, *texts[:index]]),
                 text=text,
                 reward=reward_field(row, where, 1.0),
                 question_id=text_field(row, "question_id", where, ""),
-                step_index=index,
+                step_index=len(given) + index,
                 source=SOURCE,
             )
             yield storable(trace, where)
@@ -58,7 +58,17 @@ def _why_not(row: dict[str, Any], where: str) -> str:
         return "a trajectory that failed, or that a budget ended"
     if truth_field(row, "correct", where) is False:
         return "correct is false"
+    if row.get("end") == "step":
+        return "a single step"
     return "" if str(row.get("question", "")).strip() else "no question, in a transcript of an earlier version"
+
+
+def _given(row: dict[str, Any], where: str) -> list[str]:
+    """The steps that it began behind; files of earlier versions have none."""
+    given = row.get("given", [])
+    if not isinstance(given, list) or not all(isinstance(step, str) for step in given):
+        raise ValueError(f"{where}: field 'given' must be a list of texts, got {str(given)[:80]}")
+    return given
 
 
 def _texts(row: dict[str, Any], where: str) -> list[str]:

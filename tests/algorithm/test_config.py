@@ -22,6 +22,21 @@ NATIVE = {"format": "native"}
     [
         ({"retrieval_probability": 0.5}, "unknown key 'retrieval_probability': did you mean 'retrieval_prob'"),
         ({"num_hybrid": 20}, "num_hybrid = 20 is more than group_size = 16"),
+        (
+            {"hybrid_groups": "failed", "num_hybrid": 16},
+            "hybrid_groups = 'failed' with num_hybrid = group_size = 16",
+        ),
+        ({"hybrid_groups": "failed", "branching": {}}, "hybrid_groups = 'failed' with branching: each kind forks"),
+        (
+            {"expert_start_share": 0.5, "expert_step_share": 0.6},
+            "expert_start_share = 0.5 with expert_step_share = 0.6",
+        ),
+        (
+            {"expert_start_share": 0.5, "group_size": 1, "num_hybrid": 0, "off_policy_trajectories": 1},
+            "expert_start_share or expert_step_share with group_size = 1",
+        ),
+        ({"expert_step_share": [[0, 2.0]]}, "expert_step_share = 2.0: must be between 0 and 1"),
+        ({"expert_start_share": 1.5}, "expert_start_share = 1.5: must be between 0 and 1"),
         ({"group_size": 0}, "group_size = 0: must be a whole number at least 1"),
         ({"retrieval_prob": 1.5}, "retrieval_prob = 1.5: must be between 0 and 1"),
         ({"retrieval_prob": [[5, 0.1]]}, "a schedule starts at env step 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tiny_models import save_tiny_model
 
 import rapo_rllib.algorithm.sampling as module
 from rapo_rllib import RAPOConfig
-from rapo_rllib.algorithm.off_policy import make_mixing
+from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
 from rapo_rllib.algorithm.preflight import check_parts
 from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.batching.off_policy import OffPolicyMixing
@@ -48,7 +49,8 @@ def scripted(config: RAPOConfig, monkeypatch: pytest.MonkeyPatch, correct: bool)
         return SampleResult([TrajectoryGroup(q, [answer(q), answer(q)]) for q in batch])
 
     monkeypatch.setattr(module, "sample_questions", sample)
-    return Sampling(config.settings, cursor, mixing, lambda: None), mixing
+    guides = make_starts(config.settings, config.question_source, Progress("test"))
+    return Sampling(config.settings, cursor, mixing, lambda: None, *guides), mixing
 
 
 def test_failed_groups_with_an_expert_have_signal_and_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +89,10 @@ def test_replay_is_in_the_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert restored.source.metrics() == mixing.source.metrics() == {"stored": 8.0, "questions": 4.0}
 
 
+class AskedBySeed:
+    """A text environment whose questions are seeds; only its class is looked at."""
+
+
 class NoExpert:
     """A text environment without one; only its class is looked at."""
 
@@ -101,3 +107,79 @@ def test_an_environment_without_expert_is_refused_before_anything_starts(folder:
     untrained.env, untrained.env_config = "rapo/questions", {"dataset": "x.jsonl"}
     with pytest.raises(ValueError, match=r"env_config\.traces = None"):
         make_mixing(untrained.settings, untrained.question_source, Progress("test"))
+
+
+def test_a_share_of_the_groups_begins_behind_the_solvers_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling, _ = scripted(make_config(folder, expert_start_share=1.0, num_hybrid=0), monkeypatch, correct=True)
+    results = [sampling.take() for _ in range(5)]
+    started = [group for result in results for group in result.groups if group.question.start]
+    assert 0 < len(started) < 20 and all("<python>" in step for group in started for step in group.question.start)
+    assert sum(result.values["starts/groups"] for result in results) == len(started)
+    assert results[0].values["starts/groups_without"] == 0
+
+
+def test_dynamic_sampling_learns_from_the_groups_that_it_drops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling, _ = scripted(make_config(folder, preset="dapo", expert_start_share=1.0), monkeypatch, correct=False)
+    values = sampling.take().values
+    assert sum(value for name, value in values.items() if name.startswith("starts/right_of/")) == 0
+    assert values["starts/groups"] > 4  # of 16 that were rolled out
+
+
+def test_starts_are_read_from_a_file_too(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    config = make_config(folder, expert_start_share=0.5, expert_start_traces=str(file))
+    with pytest.raises(ValueError, match=r"expert_start_traces = .*traces\.jsonl'?: no such file"):
+        check_parts(config)
+    question = config.question_source.questions("train")[0]
+    steps = ["<python>1 + 1</python>", "<python>2 + 1</python>", "<answer>3</answer>"]
+    row = {"id": "1", "source": "x", "question": question.text, "steps": steps, "reward": 0.0}
+    file.write_text(json.dumps(row) + "\n")
+    check_parts(config)
+    with pytest.raises(ValueError, match=r"expert_start_traces = .*: no trajectory with a positive reward; name a"):
+        make_starts(config.settings, config.question_source, Progress("test"))
+    file.write_text(json.dumps({**row, "reward": 1.0}) + "\n")
+    starts, rows = make_starts(config.settings, config.question_source, Progress("test"))
+    assert starts is not None and len(starts) == 1 and rows is None
+    file.write_text(json.dumps({**row, "steps": steps[1:], "reward": 1.0}) + "\n")
+    with pytest.raises(ValueError, match=r"expert_start_share = 0\.5: no trajectory of the expert has more than 2 steps"):
+        make_starts(config.settings, config.question_source, Progress("test"))
+
+
+def test_questions_of_a_file_are_asked_as_the_job_asks_them(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    config = make_config(folder, expert_step_share=0.5, expert_start_traces=str(file))
+    known = config.question_source.questions("train")[3]
+    about = {"source": "x", "steps": ["<answer>3</answer>"], "reward": 1.0}
+    rows = [{"id": str(n), "question": text, **about} for n, text in enumerate([f" {known.text}", "Another?"])]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, made = make_starts(config.settings, config.question_source, Progress("test"))
+    assert made is not None
+    assert {made.row(place).id for place in range(50)} == {known.id, "1"}
+    config.env, config.env_config = AskedBySeed, {}
+    with pytest.raises(ValueError, match="expert_start_traces names a file, and the environment's questions are seeds"):
+        make_starts(config.settings, config.question_source, Progress("test"))
+
+
+def test_an_environment_without_expert_cannot_begin_inside(folder: Path) -> None:
+    config = make_config(folder, expert_start_share=0.5)
+    config.env = NoExpert
+    with pytest.raises(ValueError, match=r"expert_start_traces = 'expert', but env .*NoExpert.* has no expert: name a"):
+        make_starts(config.settings, config.question_source, Progress("test"))
+
+
+def test_single_steps_are_of_any_question_but_those_of_the_evaluation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, Any] = {"expert_step_share": [[0, 1.0], [100, 0.0]], "num_hybrid": 0}
+    sampling, _ = scripted(make_config(folder, **changes), monkeypatch, correct=True)
+    result = sampling.take()
+    assert all(group.question.expected for group in result.groups)
+    assert result.values["single_steps/groups"] == 4 and result.values["single_steps/accuracy"] == 1
+    assert result.values["single_steps/groups_without_signal"] == 4
+    sampling.reached(100)
+    assert all(group.question.is_whole for group in sampling.take().groups)
+    config = make_config(folder, **changes)
+    source, settings = config.question_source, config.settings
+    _, every = make_starts(settings, source, Progress("test"))
+    asked = source.questions("train")[0]
+    _, fewer = make_starts(settings, source, Progress("test"), [asked])
+    assert every is not None and fewer is not None and len(fewer) < len(every)
+    assert all(fewer.row(place).text != asked.text for place in range(300))

@@ -13,6 +13,7 @@ from learning_parts import plan
 from learning_parts.chain_run import ChainRun
 from learning_parts.measures import area, cost_until, first_success, solved_once, waited
 from learning_parts.methods import ABLATIONS, ARMS, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE, rated
+from learning_parts.packaged_pairs import packaged
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.policies import passes
 from learning_parts.rates import choose, rate_of
@@ -254,7 +255,7 @@ def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
-    found = summary(read(), read(RESULTS, TIMED))
+    found = summary(read(), read(RESULTS, TIMED)) | {"packaged": packaged(RESULTS)}
     for file in PAGES:
         page = file.read_text(encoding="utf-8")
         assert written_into(page, tables(found), figures(found)) == page

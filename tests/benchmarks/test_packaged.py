@@ -9,6 +9,7 @@ from typing import Any
 
 import packaged
 import pytest
+from learning_parts import packaged_pairs
 from places import REPOSITORY
 
 from rapo_rllib.algorithm.run_summary import RunSummary
@@ -87,3 +88,20 @@ def test_the_alarms_are_quiet_on_every_seed_that_did_not_collapse(file: Path) ->
             summary.take_evaluation({"accuracy": curve[number], "num_episodes": measured["evaluated_questions"]})
         results.append({"training_iteration": number, "env_runners": sampled, "rapo": summary.as_dict(60.0)})
     assert not {warning.name for warning in warnings_of(results, {"num_hybrid": 4})} & set(ALARMS)
+
+
+def test_pairs_are_those_seeds_that_both_jobs_have(tmp_path: Path) -> None:
+    def write(job: str, seed: int, end: float, seconds: float) -> None:
+        raw = {"seed": seed, "held_out": [[0, 0.0], [20, end]], "seconds": seconds}
+        (tmp_path / f"packaged-{job}-seed-{seed}.json").write_text(json.dumps(raw))
+
+    assert packaged_pairs.packaged(tmp_path) == {}
+    for seed, end in enumerate([0.5, 0.6, 0.4]):
+        write("rapo_math", seed, end, 100.0)
+    found = packaged_pairs.packaged(tmp_path)
+    assert found == {"lowest": 0.4, "n": 3, "mean": 0.5}
+    for seed, end in ((1, 0.5), (2, 0.4), (7, 0.9)):
+        write("grpo_math", seed, end, 100.0 + 100.0 * (seed == 2))
+    found = packaged_pairs.packaged(tmp_path)
+    assert found["rapo_minus_grpo"]["mean"] == pytest.approx(0.05) and found["rapo_minus_grpo"]["n"] == 2
+    assert found["seconds_ratio"]["mean"] == 0.75 and found["seconds_ratio"]["n"] == 2

@@ -68,7 +68,7 @@ def config(folder: Path, model: str) -> RAPOConfig:
                 "kv_cache_gib": 0.1,
             },
             step_trace_buffer={"uri": str(folder / "steps.db")},
-            questions_per_step=2,
+            questions_per_step=4,
             group_size=4,
             num_hybrid=2,
             retrieval_prob=1.0,
@@ -85,6 +85,7 @@ def config(folder: Path, model: str) -> RAPOConfig:
             off_policy_trajectories=1,
             off_policy_source="replay",
             replay_choice="value",
+            expert_start_share=0.5,
             evaluate_before_training=False,
             learner_num_threads=1,
         )
@@ -107,6 +108,7 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
         algorithm.stop()
     assert at(first, "learners/default_policy/num_unaided_trajectories") > 0
     assert at(first, "env_runners/retrieval/count") > 0 and at(expected, "env_runners/off_policy/trajectories") > 0
+    assert at(first, "env_runners/starts/groups") + at(expected, "env_runners/starts/groups") > 0
     assert any(not torch.equal(after[name], tensor) for name, tensor in before.items())
     again = RAPO.from_checkpoint(str(checkpoint))
     try:
@@ -115,6 +117,12 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
         again.stop()
     for name in ("total_loss", "num_unaided_trajectories", "num_tokens", "gradient_norm"):
         assert at(found, f"learners/default_policy/{name}") == at(expected, f"learners/default_policy/{name}"), name
-    for name in ("episode_return_mean", "retrieval/retrieval_reward", "off_policy/trajectories"):
+    for name in (
+        "episode_return_mean",
+        "retrieval/retrieval_reward",
+        "off_policy/trajectories",
+        "starts/given",
+        "starts/right_of/3",
+    ):
         assert at(found, f"env_runners/{name}") == at(expected, f"env_runners/{name}"), name
     assert all(torch.equal(resumed[name], tensor) for name, tensor in after.items())

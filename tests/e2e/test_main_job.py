@@ -89,7 +89,9 @@ def test_every_metric_is_in_the_result(job: tuple[Any, Trial]) -> None:
 def test_every_metric_that_is_logged_is_explained(job: tuple[Any, Trial]) -> None:
     """In docs/metrics.md, or in RLlib's own documentation."""
     parts = ("env_runners/", "learners/default_policy/", "sync/", "buffer/", "rapo/", "sampling/")
-    many = re.compile(r"env_runners/(ends|reward|tools)/|_count$|num_trainable_parameters$|num_non_trainable_parameters$")
+    many = re.compile(
+        r"env_runners/(ends|reward|tools|starts/right_of)/|_count$|num_trainable_parameters$|num_non_trainable_parameters$"
+    )
     logged = {name for result in job[1].results for name in flattened(result) if name.startswith(parts)}
     assert len(logged) > 80
     assert {name for name in logged if not many.search(name)} - metrics_on_the_page() == set()

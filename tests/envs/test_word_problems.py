@@ -1,3 +1,4 @@
+import itertools
 import re
 from dataclasses import replace
 
@@ -30,6 +31,20 @@ def test_numbers_of_operations_are_drawn_as_weighted() -> None:
     lengths = [len(p.operations) for p in problems(replace(PLAIN, step_weights=(0.9, 0.08, 0.02)), "train", 500)]
     shares = [lengths.count(n) / 500 for n in (1, 2, 3)]
     assert shares == pytest.approx([0.9, 0.08, 0.02], abs=0.04) and 0 < shares[2] < shares[1]
+
+
+def test_no_answer_of_several_operations_comes_of_one_where_shortcuts_are_off() -> None:
+    def short(problem: WordProblem) -> bool:
+        pairs = itertools.permutations(problem.numbers, 2)
+        values = {eval(f"{a} {operator} {b}") for a, b in pairs for operator in "+-*/"}
+        return len(problem.operations) > 1 and (problem.answer in values or problem.answer in problem.numbers)
+
+    with_some = problems(PLAIN, "test", 200)
+    assert sum(map(short, with_some)) > 20
+    none, weights = replace(PLAIN, shortcuts=False), (0.5, 0.25, 0.25)
+    assert not any(map(short, problems(none, "train", 200) + problems(none, "test", 200)))
+    lengths = [len(p.operations) for p in problems(replace(none, step_weights=weights), "train", 600)]
+    assert [lengths.count(n) / 600 for n in (1, 2, 3)] == pytest.approx(weights, abs=0.06)
 
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 0.0, 1.0), (1.0, "2", 1.0)])

@@ -40,12 +40,14 @@ RIGHT = {SAMPLED + "retrieval/retrieved_count": 80.0, SAMPLED + "retrieval/other
 HARMS = RIGHT | {SAMPLED + "retrieval/accuracy_retrieved": 0.15, SAMPLED + "retrieval/accuracy_others": 0.3}
 COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/wrong_answers_copied": 0.75}
 SHOWN = {SAMPLED + "retrieval/count": 40.0, SAMPLED + "retrieval/shows_answer": 0.8}
+NO_STARTS = {SAMPLED + "starts/groups_without": 6.0, SAMPLED + "starts/asked": 9.0}
 FELL = {"rapo/accuracy_best": 0.195, "rapo/accuracy_after": 0.031, "rapo/evaluated_questions": 128}
 CASES = [
     ("answers_shown", SHOWN, "80% of the steps that are shown hold the answer", "hide_answers"),
     ("held_out_fell", FELL, "fell from 19.5% to 3.1%, by 4.1 standard errors", "checkpoint"),
     ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
     ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
+    ("no_starts", NO_STARTS, "67% of the groups that may begin", "expert_start_traces"),
     ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/queries": 0.0}, "no trajectory asked", "protocol.examples"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
@@ -131,6 +133,7 @@ def test_few_wrong_answers_say_nothing() -> None:
 
 def test_a_buffer_that_nobody_asks_need_not_cover_anything() -> None:
     assert "little_covered" not in after({"buffer/coverage": 0.1}, config={"num_hybrid": 0})
+    assert "retrieval_harms" not in after(HARMS, config={"num_hybrid": 4, "hybrid_groups": "failed"})
 
 
 def test_entropy_collapse_is_seen_against_the_beginning() -> None:

@@ -66,6 +66,15 @@ def test_a_trace_ahead_of_all_steps_is_retrieved_text() -> None:
     assert [part["by"] for part in text_parts(transcript(QUESTION, trajectory))] == ["retrieved", "policy"]
 
 
+def test_the_steps_that_it_begins_behind_are_a_part_of_their_own() -> None:
+    trajectory = Trajectory("q", [1], given=("<python>3</python>\n<result>\n3\n</result>\n",))
+    trajectory.append_given([5, 6])
+    trajectory.text = trajectory.given[0]
+    add_step(trajectory, "<answer>1</answer>", [0.5])
+    parts = text_parts(transcript(QUESTION, trajectory))
+    assert [(part["by"], part["text"]) for part in parts] == [("given", trajectory.given[0]), ("policy", "<answer>1</answer>")]
+
+
 @pytest.mark.parametrize("missing", ["entropies", "retrievals", "steps", "kinds", "group"])
 def test_older_transcripts_lack_fields(missing) -> None:
     row = transcript(QUESTION, hybrid())

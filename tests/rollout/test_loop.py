@@ -285,3 +285,54 @@ def test_coins_do_not_depend_on_timing() -> None:
 
     even, uneven = retrieved(lambda r: 1), retrieved(lambda r: 1 + len(r.request_id) % 5)
     assert even == uneven and 10 < sum(even) < 38
+
+
+class Sometimes:
+    """Answers right at once where it is asked for the ``first`` time; else calls, and answers right behind a step trace."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.begun = first, 0
+
+    def __call__(self, so_far: str) -> str:
+        if TRACE.text in so_far:
+            return "<answer>1</answer>"
+        if "<result>" in so_far:
+            return "<answer>0</answer>"
+        self.begun += 1
+        return "<answer>1</answer>" if self.begun == self.first else "<python>0 + 1</python>"
+
+
+@pytest.mark.parametrize(("first", "num_hybrid"), [(1, 0), (5, 0), (99, 3)])
+def test_only_who_failed_is_helped(first: int, num_hybrid: int) -> None:
+    """Five on-policy trajectories begin; the last three of the group are hybrid where none of them is right."""
+    loop = make_loop(Sometimes(first), source=OneTrace(), group_size=8, num_hybrid=3, hybrid_groups="failed")
+    (group,) = loop.run([Question("q", "What is 0 + 1?", "1")], retrieval_prob=1.0)
+    assert [t.hybrid for t in group.trajectories] == [False] * (8 - num_hybrid) + [True] * num_hybrid
+    assert [bool(t.retrievals) for t in group.trajectories] == [t.hybrid for t in group.trajectories]
+    assert all(t.correct for t in group.trajectories if t.retrievals)
+    assert loop.stats.refilled == 0
+
+
+class HeldBack(ScriptedEngine):
+    """Does not end the first step of question 0 before a hybrid trajectory of question 1 has begun."""
+
+    def submit(self, request: Any) -> None:
+        super().submit(request)
+        if "/q0/0/" in request.request_id:
+            self._running[request.request_id] = (request, 10**9)
+        if "/q1/fresh2/" in request.request_id:
+            self._running |= {name: (held, 1) for name, (held, left) in self._running.items() if left > 10**6}
+
+
+def test_groups_that_wait_for_help_do_not_wait_for_each_other() -> None:
+    loop = make_loop(source=OneTrace(), num_hybrid=2, hybrid_groups="failed")
+    loop.engine = HeldBack(solve)
+    asked = [Question(f"q{number}", f"What is {number} + 1?", "never") for number in range(3)]
+    groups = loop.run(asked, retrieval_prob=1.0)
+    assert all([t.hybrid for t in group.trajectories] == [False, False, True, True] for group in groups)
+
+
+def test_a_group_that_could_be_all_hybrid_begins_whole() -> None:
+    loop = make_loop(source=OneTrace(), num_hybrid=2, hybrid_groups="failed")
+    (group,) = loop.run([Question("q", "What is 1 + 1?", "2")], retrieval_prob=1.0, group_size=2)
+    assert len(group.trajectories) == 2

@@ -44,6 +44,11 @@ class WordProblemsOptions(ToolEnvOptions):
     )
     max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
     distractor_prob: float = knob(0.0, "chance of an irrelevant fact with a number of its own", at_least=0, at_most=1)
+    shortcuts: bool = knob(
+        True,
+        "whether the answer of a problem of several operations may be one of its numbers, or what one operation on two of them "
+        "gives",
+    )
     num_train: int = knob(10_000, "training questions", at_least=1)
     num_test: int = knob(500, "test questions", at_least=1)
     seed: int = knob(0, "other numbers, other problems; no problem is in both splits of any seed", at_least=0)
@@ -89,9 +94,13 @@ class WordProblemQuestions(LazyQuestions):
         """Problem ``index`` with its solution."""
         options = self._options
         rng = random.Random(f"{options.seed}/{self._split}/{index}")
+        num_steps = 0
         for _ in range(_ATTEMPTS):
-            problem = make_problem(rng, self._num_steps(rng), options.max_number, options.distractor_prob)
-            if split_of(problem) == self._split:
+            num_steps = num_steps or self._num_steps(rng)
+            problem = make_problem(rng, num_steps, options.max_number, options.distractor_prob)
+            if split_of(problem) != self._split:
+                num_steps = 0 if options.shortcuts else num_steps  # as ever; without them it would prefer those that pass
+            elif options.shortcuts or not problem.has_shortcut:
                 return problem
         raise ValueError(f"env_config.max_number = {options.max_number!r}: too few different problems; raise it")
 

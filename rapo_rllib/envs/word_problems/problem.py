@@ -60,6 +60,15 @@ class WordProblem:
         """The value of the last operation."""
         return self.operations[-1].value
 
+    @property
+    def has_shortcut(self) -> bool:
+        """Whether fewer operations do: one of the story's numbers is the answer, or one operation on two of them gives it."""
+        if len(self.operations) < 2:
+            return False
+        pairs = permutations(self.numbers, 2)
+        reached = {value for a, b in pairs for value in (a + b, a - b, a * b, a / b)}
+        return self.answer in reached.union(self.numbers)
+
 
 @cache
 def compositions(num_steps: int) -> tuple[Composition, ...]:

@@ -1,0 +1,54 @@
+"""Groups of single steps: behind the first steps of an expert, the policy writes the next one (algorithm.md section 14).
+
+    trajectories of another agent --rows--> (question, steps before, the step) --some places of the order--> env runners
+
+The rows need not be of the questions that are asked: what others did elsewhere teaches a step just as well. Each has a signal
+of its own, at the price of one step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from rapo_rllib.settings.schedule import value_at
+from rapo_rllib.types import ExpertTrajectory, Question, TrajectoryGroup
+
+
+class ExpertRows:
+    """The steps of another agent, each with those before it.
+
+    Args:
+        experts: trajectories; those with a positive reward.
+        share: of the groups that are single steps: a number, or a schedule over env steps.
+        seed: of the draws.
+    """
+
+    def __init__(self, experts: Iterable[ExpertTrajectory], share: Any, seed: int = 0) -> None:
+        self._share, self._seed = share, seed
+        self._experts = [expert for expert in experts if expert.reward > 0 and expert.steps]
+        self._rows = [(number, index) for number, expert in enumerate(self._experts) for index in range(len(expert.steps))]
+        self.share = value_at(share, 0)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def reached(self, env_steps: int) -> None:
+        """Move the schedule to the generated steps that the training has sampled so far."""
+        self.share = value_at(self._share, env_steps)
+
+    def row(self, place: int) -> Question:
+        """The row that a place of the training's order has."""
+        number, index = random.Random(f"{self._seed}/row/{place}").choice(self._rows)
+        expert = self._experts[number]
+        return replace(expert.question, start=tuple(expert.steps[:index]), expected=expert.steps[index])
+
+    def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+        """Return the metrics of what was rolled out: ``single_steps/...``."""
+        rows = [group for group in groups if group.question.expected]
+        right = [t.correct for group in rows for t in group.counted]
+        equal = sum(len({t.correct for t in group.counted}) < 2 for group in rows)
+        values = {"groups": len(rows), "accuracy": sum(right) / max(len(right), 1), "groups_without_signal": equal}
+        return {f"single_steps/{name}": float(value) for name, value in values.items()}

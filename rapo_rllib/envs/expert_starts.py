@@ -1,0 +1,179 @@
+"""Groups that begin behind the first steps of an expert's trajectory of their question (algorithm.md section 13).
+
+    cursor --questions--> GuidedQuestions --some with ``start``--> env runners --groups--> ExpertStarts.learn
+
+A reward that comes behind T right steps in a row is found by chance with p^T, behind all but the last two with p^2. How many
+are left to the policy is drawn by where the outcomes of groups differ now: of steps that it always gets right, or never, it
+learns nothing. All members of a group begin alike, so they share a baseline, and what they write is on-policy: the steps that
+are given are history, as a tool's results are, and nobody is trained on them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from rapo_rllib.envs.cursor import QuestionOrder
+from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.types import ExpertTrajectory, Question, TrajectoryGroup
+
+WINDOW = 64  # newest trajectories that a success rate is taken of
+_GOLDEN = (math.sqrt(5) - 1) / 2
+FEWEST_LEFT = 2  # steps left to the policy: behind all but the last one it would learn that the next step is to answer
+
+
+def signal_chance(success: float, size: int) -> float:
+    """The chance that the outcomes of a group differ, so that something is learned from them.
+
+        1 - p^G - (1 - p)^G
+
+    Args:
+        success: p, chance of a trajectory to be right.
+        size: G.
+
+    Returns:
+        A chance. Example: p = 1/2, G = 2: 1/2.
+    """
+    return 1.0 - success**size - (1.0 - success) ** size
+
+
+def success_rate(right: int, count: int) -> float:
+    """The rate at which trajectories are right, ½ where nobody knows (Laplace's rule of succession).
+
+        (r + 1) / (n + 2)
+
+    Args:
+        right: r, of ``count``.
+        count: n.
+    """
+    return (right + 1) / (count + 2)
+
+
+def spread(place: int) -> float:
+    """A number in [0, 1) for a place of the training's order; those of any places in a row are spread evenly.
+
+        frac((i + 1) φ),  φ = (√5 - 1) / 2
+
+    Whoever asks the question there, and whenever, gets the same.
+
+    Args:
+        place: i, from 0.
+    """
+    return (place + 1) * _GOLDEN % 1.0
+
+
+class ExpertStarts:
+    """The steps that a question begins behind, and how often the policy is right with so many left to it.
+
+    Args:
+        experts: trajectories of another agent; of each question the first with a positive reward is taken.
+        share: of the questions that may begin behind such steps.
+        group_size: G.
+        seed: of the draws.
+    """
+
+    def __init__(self, experts: Iterable[ExpertTrajectory], share: float, group_size: int, seed: int = 0) -> None:
+        self.share, self._group_size, self._seed = share, group_size, seed
+        self._steps: dict[str, tuple[str, ...]] = {}  # by text of the question
+        for expert in experts:
+            if expert.reward > 0 and expert.steps:
+                self._steps.setdefault(_key(expert.question), expert.steps)
+        self._right: defaultdict[int, deque[bool]] = defaultdict(lambda: deque(maxlen=WINDOW))  # by steps left to the policy
+        self._refused: set[str] = set()  # questions whose environment or budget did not take their steps
+        self._asked = self._without = 0  # that may begin behind steps, and of them those that have none; since the last batch
+
+    def __len__(self) -> int:
+        """Questions that can begin behind steps at all."""
+        return sum(len(steps) > FEWEST_LEFT for steps in self._steps.values())
+
+    def begun(self, place: int, question: Question) -> Question:
+        """The question, with the steps that its trajectories begin behind, if it is to have any."""
+        steps = self._steps.get(_key(question), ())
+        self._asked += 1
+        self._without += not steps
+        if len(steps) <= FEWEST_LEFT or _key(question) in self._refused:
+            return question
+        rng = random.Random(f"{self._seed}/{place}")
+        choices = range(FEWEST_LEFT, len(steps) + 1)
+        (left,) = rng.choices(choices, [self._signal(left) for left in choices])
+        return replace(question, start=steps[: len(steps) - left])
+
+    def _signal(self, left: int) -> float:
+        outcomes = self._right.get(left, ())
+        return signal_chance(success_rate(sum(outcomes), len(outcomes)), self._group_size)
+
+    def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+        """Take note of what was rolled out; returns the metrics of it: ``starts/...``."""
+        started = []
+        for group in groups:
+            if group.question.expected:
+                continue
+            steps, given = self._steps.get(_key(group.question), ()), group.question.start
+            if given:
+                started.append(group)
+            if given and any(trajectory.start_refused for trajectory in group.trajectories):
+                self._refused.add(_key(group.question))
+            elif steps:
+                self._right[len(steps) - len(given)].extend(t.correct for t in group.counted if not t.hybrid)
+        right = [t.correct for group in started for t in group.counted]
+        values = {
+            "groups": float(len(started)),
+            "given": sum(len(group.question.start) for group in started) / max(len(started), 1),  # steps
+            "accuracy": sum(right) / max(len(right), 1),
+            "asked": float(self._asked),
+            "groups_without": float(self._without),
+            "refused": float(len(self._refused)),
+            **{f"right_of/{left}": sum(seen) / len(seen) for left, seen in sorted(list(self._right.items())) if seen},
+        }
+        self._asked = self._without = 0
+        return {f"starts/{name}": value for name, value in values.items()}
+
+    def get_state(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {"right": {left: list(seen) for left, seen in list(self._right.items())}, "refused": sorted(self._refused)}
+
+    def set_state(self, state: dict[str, Any] | None) -> None:
+        """From a checkpoint; None: of a run in which every trajectory began with its question."""
+        state = state or {"right": {}, "refused": []}
+        self._refused = set(state["refused"])
+        self._right.clear()
+        for left, seen in state["right"].items():
+            self._right[int(left)].extend(seen)
+
+
+class GuidedQuestions:
+    """Questions in the order of the training; in some places single steps, and some behind steps of an expert.
+
+    Args:
+        order: of the questions.
+        starts: knows the steps that questions begin behind; None: they all begin at their beginning.
+        rows: single steps; None: there are none.
+    """
+
+    def __init__(self, order: QuestionOrder, starts: ExpertStarts | None, rows: ExpertRows | None) -> None:
+        self._order, self._starts, self._rows = order, starts, rows
+
+    def take_places(self, count: int) -> list[tuple[int, Question]]:
+        """The next ``count`` questions, each with its place."""
+        return [(place, self._guided(place, question)) for place, question in self._order.take_places(count)]
+
+    def _guided(self, place: int, question: Question) -> Question:
+        where = spread(place)
+        if self._rows is not None:
+            if where < self._rows.share:
+                return self._rows.row(place)
+            where -= self._rows.share
+        return self._starts.begun(place, question) if self._starts is not None and where < self._starts.share else question
+
+    def put_back(self, places: Iterable[int]) -> None:
+        """Ask these again."""
+        self._order.put_back(places)
+
+
+def _key(question: Question) -> str:
+    """Two data sets number their questions alike, so the text tells which is which; seeds alone have none."""
+    return question.text.strip() or question.id

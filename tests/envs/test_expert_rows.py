@@ -1,0 +1,46 @@
+"""Single steps: which they are, and what they count as."""
+
+from __future__ import annotations
+
+from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
+
+STEPS = ("<python>1</python>", "<python>2</python>", "<answer>2</answer>")
+SOLVED = ExpertTrajectory(Question("q", "How much?", "2"), STEPS, 1.0, "x")
+FAILED = ExpertTrajectory(Question("f", "How many?", "2"), ("<answer>0</answer>",), 0.0, "x")
+
+
+def test_every_step_of_a_success_is_a_row_behind_those_before_it() -> None:
+    rows = ExpertRows([FAILED, SOLVED], 0.5)
+    assert len(rows) == 3
+    found = {rows.row(place) for place in range(60)}
+    assert {(one.id, one.start, one.expected) for one in found} == {("q", STEPS[:index], STEPS[index]) for index in range(3)}
+    assert all(one.text == "How much?" and one.answer == "2" and not one.is_whole for one in found)
+
+
+def test_draws_depend_on_seed_and_place_alone() -> None:
+    drawn = [[ExpertRows([SOLVED], 0.5, seed).row(place) for place in range(30)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_share_follows_its_schedule() -> None:
+    rows = ExpertRows([SOLVED], [[0, 1.0], [200, 0.0]])
+    assert rows.share == 1.0
+    rows.reached(50)
+    assert rows.share == 0.75
+    rows.reached(500)
+    assert rows.share == 0.0
+
+
+def test_metrics_are_of_single_steps_alone() -> None:
+    row = ExpertRows([SOLVED], 1.0).row(0)
+
+    def group(of: Question, *right: bool) -> TrajectoryGroup:
+        return TrajectoryGroup(of, [Trajectory(of.id, (), correct=one, end="step") for one in right])
+
+    groups = [group(row, True, False), group(row, True, True), group(SOLVED.question, False, False)]
+    assert ExpertRows([SOLVED], 1.0).learn(groups) == {
+        "single_steps/groups": 2.0,
+        "single_steps/accuracy": 0.75,
+        "single_steps/groups_without_signal": 1.0,
+    }
