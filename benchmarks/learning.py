@@ -2,6 +2,7 @@
 
     python benchmarks/learning.py policies     make the base policies of the chains, and hold them against their gates
     python benchmarks/learning.py rates        choose each method's learning rate
+    python benchmarks/learning.py pilot        options beside each other, with seeds that are reported nowhere else
     python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
     python benchmarks/learning.py seconds      a few of them again, one at a time on an idle machine: what they cost
     python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of the docs
@@ -24,11 +25,13 @@ from pathlib import Path
 
 from learning_parts import plan
 from learning_parts.chain_run import ChainRun
+from learning_parts.packaged_pairs import packaged
+from learning_parts.pilot import pilot_table
 from learning_parts.plots import curves
 from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
+from learning_parts.results import PILOT, RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
 from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
@@ -86,6 +89,17 @@ def chains(options: argparse.Namespace) -> list[str]:
     return failed
 
 
+def pilot(options: argparse.Namespace) -> list[str]:
+    """Run the options that a study might be of, with seeds of their own, and print a table."""
+    found, folder = base_policies(options.results / "policies"), options.folder / "pilot"
+    there = read(options.results, PILOT)
+    missing = [run for run in plan.pilot_runs() if run.seed not in there.get((run.calls, run.arm), {})]
+    failed = _run([_chain_run(run, plan.PILOT_RATE, found, folder) for run in missing], options)
+    collect(folder, options.results, PILOT)
+    print(pilot_table(read(options.results, PILOT)), flush=True)
+    return failed
+
+
 def seconds(options: argparse.Namespace) -> list[str]:
     """Time some of the runs that count, again and alone."""
     found, folder = base_policies(options.results / "policies"), options.folder / "timed"
@@ -126,7 +140,7 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
 
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
-    found = summary(read(options.results), read(options.results, TIMED))
+    found = summary(read(options.results), read(options.results, TIMED)) | {"packaged": packaged(options.results)}
     (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for page in PAGES:
         page.write_text(written_into(page.read_text(encoding="utf-8"), tables(found), figures(found)), encoding="utf-8")
@@ -161,7 +175,7 @@ def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -
     return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder))
 
 
-COMMANDS = {command.__name__: command for command in (policies, rates, chains, seconds, report, short, words)}
+COMMANDS = {command.__name__: command for command in (policies, rates, pilot, chains, seconds, report, short, words)}
 
 if __name__ == "__main__":
     main()

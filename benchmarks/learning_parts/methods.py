@@ -52,6 +52,18 @@ ARMS: dict[str, dict[str, Any]] = {
     "m_0": {"importance_shaping_weight": 0.0},
     "m_1": {"importance_shaping_weight": 1.0, "shaping_order": "after_clip"},  # before it, it would pass the clip by itself
 }
+# What else can be made of an expert's steps: looked at with seeds that are reported nowhere else, to choose what to study
+PILOT: dict[str, dict[str, Any]] = {
+    **{arm: ARMS[arm] for arm in ("grpo", "rapo", "luffy", "imitated", "own")},
+    "starts": {"expert_start_share": 0.75},  # and hybrids in what begins at the beginning
+    "starts_alone": {**_GRPO, "expert_start_share": 0.75},
+    "single_steps": {**_GRPO, "expert_step_share": 0.5},
+    "steps_first": {**_GRPO, "expert_step_share": [[0, 1.0], [1500, 1.0], [1501, 0.0]]},
+    "steps_and_starts": {**_GRPO, "expert_step_share": 0.25, "expert_start_share": 0.5},
+    "failed": {"hybrid_groups": "failed"},
+    "failed_by_kind": {"hybrid_groups": "failed", "advantage_baseline": "kind"},
+}
+ARMS |= PILOT
 MAIN = ("grpo", "rapo", "rapo_hidden", "luffy", "trajectories")
 NOISE = {0.0: "rapo", **{p: f"noise_{p}" for p in (0.2, 0.4, 0.6, 0.8, 1.0)}}  # the paper's six values
 # arm -> what it is an ablation of, paired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from learning_parts.methods import ABLATIONS, CREDIT, MAIN, NOISE, RATED, SAME_RATE, STALE
+from learning_parts.methods import ABLATIONS, CREDIT, MAIN, NOISE, PILOT, RATED, SAME_RATE, STALE
 
 CALLS = (2, 3, 4)  # calculations of a chain: an experiment of its own each
 PRIMARY = 3  # where noise, ablations and learning rates are looked at
@@ -16,6 +16,9 @@ TOKENS = 40_000  # generated in training, per run
 RATES = (0.75e-4, 1.5e-4, 3e-4, 6e-4, 1.2e-3)
 LATER_RATES = {"grpo": (2.4e-3,)}  # tried after the study, to see whether its rate was too low; not chosen from
 RATE_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
+PILOT_SEEDS = (1000, 1001, 1002)  # are reported nowhere else
+PILOT_CALLS = (3, 4)
+PILOT_RATE = 6e-4  # that was chosen for RAPO, LUFFY and whole trajectories; GRPO's is twice as much
 TARGET = 0.5  # held-out accuracy whose cost is reported
 EQUIVALENT = 0.03  # a difference within this is none
 WORD_ARMS = ("grpo", "rapo", "rapo_hidden")
@@ -47,6 +50,11 @@ def runs() -> list[Planned]:
     found += [Planned(SAME_RATE, seed, 2) for seed in range(SEEDS)]
     found += [Planned(arm, seed, PRIMARY) for seed in range(SEEDS) for arm, seeds in CREDIT.items() if seed < seeds]
     return found + [Planned(arm, seed, PRIMARY) for seed in range(STALE_SEEDS) for arm in STALE]
+
+
+def pilot_runs() -> list[Planned]:
+    """The runs that options are chosen by, what is to be studied."""
+    return [Planned(arm, seed, calls) for seed in PILOT_SEEDS for calls in PILOT_CALLS for arm in PILOT]
 
 
 def timed_runs() -> list[Planned]:

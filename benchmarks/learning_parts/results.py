@@ -19,7 +19,7 @@ from learning_parts.statistics import holm, mean_interval, paired_difference
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COSTS = ("tokens", "tool_calls", "train_s")  # seconds are those of two runs at a time
-CHAINS, TIMED = "chains", "timed"  # kinds of raw results
+CHAINS, TIMED, PILOT = "chains", "timed", "pilot"  # kinds of raw results
 Rows = list[dict[str, Any]]
 Runs = dict[int, Rows]  # by seed
 Study = dict[tuple[int | str, str], Runs]  # by calls, or "words", and arm
