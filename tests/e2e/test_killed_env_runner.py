@@ -82,7 +82,7 @@ def test_a_dead_env_runner(algorithm: Any, folder: Path, fault: str) -> None:
     begun = {seed for pid, seed in asked if pid == dead}
     assert len(begun) == 2  # its share of the four questions ...
     again = {seed: count for (pid, seed), count in asked.items() if seed in begun and pid != dead}
-    assert again == dict.fromkeys(begun, 4)  # ... was sampled again by another
+    assert again and set(again.values()) == {4}  # ... was sampled again by another, but for what had come back before
     after = runners(algorithm)
     assert dead not in [pid for pid, _ in after]
     assert [version for _, version in after] == [at(result, "sync/weight_version")] * 2
