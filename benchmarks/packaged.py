@@ -108,7 +108,7 @@ def run(job: Path, seed: int, settings: Sequence[str], folder: Path) -> dict[str
     git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
     about = {"job": job.name, "seed": seed, "set": list(settings), "settings": settings_hash(job, settings)}
     about["commit"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    about["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, in shared use"
+    about["machine"] = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {platform.machine()}, in shared use"
     summary = json.loads((trial / "summary.json").read_text(encoding="utf-8"))
     return {**about, **figures([json.loads(line) for line in lines]), "warnings": summary["warnings"]}
 
