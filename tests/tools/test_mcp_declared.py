@@ -19,10 +19,10 @@ from rapo_rllib.protocol.turns import text_argument
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.tools.base import ToolLimits
 from rapo_rllib.tools.mcp import server as server_module
-from rapo_rllib.tools.mcp.connection import ServerLostError
+from rapo_rllib.tools.mcp.connection import ServerHungError, ServerLostError
 from rapo_rllib.tools.mcp.options import McpOptions
 from rapo_rllib.tools.mcp.server import McpServer, _shown_tools
-from rapo_rllib.tools.mcp.tool import McpTool
+from rapo_rllib.tools.mcp.tool import McpTool, text_of
 from rapo_rllib.tools.schema import check_parameters, problem_of
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -112,13 +112,34 @@ def test_a_byte_that_is_no_text_ends_nobodys_session() -> None:
     """It comes as an answer, and in what the server logs, which is read to say why one hangs."""
     tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
     program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
-    (say,) = shared_tools({"mcp": {**program, "state": "none", "sessions": 1}, "limits": {"timeout_s": 5}})
-    one, other = say.session({}), say.session({})
-    assert one.run("x").text == other.run("x").text == "a\ufffdb"
-    hung = one.run("hang")
-    assert hung.error == "server" and hung.text.endswith(" s (it wrote: \ufffd)")
-    assert other.run("x").text == "a\ufffdb"  # in another session: that one was given up
+    server = McpServer(McpOptions.of({**program, "state": "none", "sessions": 1}))
+    one, other = server.session(), server.session()
+    long_s = 120.0  # a server that begins on a busy machine may take seconds to its first answer
+    said = [text_of(session.call("say", {"text": "x"}, long_s)) for session in (one, other)]
+    assert said == ["a\ufffdb"] * 2
+    with pytest.raises(ServerHungError, match=r"not answered within 2 s \(it wrote: \ufffd\)$"):
+        one.call("say", {"text": "hang"}, 2)
+    assert text_of(other.call("say", {"text": "x"}, long_s)) == "a\ufffdb"  # in another session: that one was given up
     one.close(), other.close()
+
+
+def test_a_call_that_waited_for_its_session_to_begin_gives_no_server_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a server that begins slowly would be begun again for every call, and never answer one."""
+    tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
+    program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
+    server = McpServer(McpOptions.of({**program, "state": "none", "sessions": 1}))
+    first = server.acquire(120)
+    with pytest.raises(TimeoutError, match=r"had just begun, and 0\.5 s were left"):
+        first.call("say", {"text": "hang"}, 0.5, is_whole=False)
+    assert not first.lost and text_of(first.call("say", {"text": "x"}, 120)) == "a\ufffdb"
+
+    whole: list[bool] = []
+    monkeypatch.setattr(first, "call", lambda *given: whole.append(given[-1]))
+    monkeypatch.setattr(server, "acquire", lambda timeout_s: (time.sleep(0.1), first)[1])
+    session = server.session()
+    for _ in range(2):
+        session.call("say", {"text": "x"}, 0.4)
+    assert whole == [False, True]
 
 
 def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,19 +126,26 @@ class McpConnection:
         if self._lost:
             raise ServerLostError(self._lost)
 
-    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float, is_whole: bool = True) -> Any:
         """Call a tool; returns what ``mcp`` does.
+
+        Args:
+            tool: its name.
+            arguments: by name.
+            timeout_s: of the call.
+            is_whole: ``timeout_s`` is all the time of a call, so that a server without an answer hangs; else the session stays.
 
         Raises:
             ServerLostError: the server died meanwhile or before, or was given up for the call of another; its session ends.
             ServerHungError: it has not answered this call in time.
+            TimeoutError: nor this one, whose time was not whole.
             mcp.MCPError: the server refused the call.
         """
         if self.lost:
             raise ServerLostError(self._lost)
-        return _wait(self._called(tool, dict(arguments), timeout_s), timeout_s + _END_S)
+        return _wait(self._called(tool, dict(arguments), timeout_s, is_whole), timeout_s + _END_S)
 
-    async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+    async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float, is_whole: bool) -> Any:
         if self._client is None:
             raise ServerLostError(self._lost)
         call = asyncio.ensure_future(self._client.call_tool(tool, arguments))
@@ -157,6 +164,8 @@ class McpConnection:
             except Exception as error:
                 why = f"the server cannot be reached: {error}"
         call.cancel()
+        if hung and not is_whole:
+            raise TimeoutError(f"its session had just begun, and {timeout_s:.1f} s were left for the call")
         self._lost = self._lost or self._reason(ConnectionError(why))
         if self._closing is not None:
             self._closing.set()

@@ -15,6 +15,7 @@ from rapo_rllib.tools.mcp.connection import McpConnection, ServerHungError, Serv
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
+_WHOLE = 0.8  # of a call's time: where a session's beginning left less, a missing answer does not mean that the server hangs
 
 
 class McpServer:
@@ -117,6 +118,8 @@ class McpSession:
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
         """Call a tool.
 
+        A session that begins for a call takes of its time.
+
         Raises what ``McpConnection.call`` raises, and ``ToolError`` where the trajectory cannot go on: no session can be begun,
         or the server died with its state.
         """
@@ -128,8 +131,10 @@ class McpSession:
             raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
         if options.state_key is not None:
             arguments = {**arguments, options.state_key: self._key}
+        left = max(deadline - time.monotonic(), 0.1)
+        is_whole = options.keeps_state or left > _WHOLE * timeout_s
         try:
-            return self._connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
+            return self._connection.call(tool, arguments, left, is_whole)
         except ServerLostError as error:
             self.hung = self.hung or isinstance(error, ServerHungError)
             if options.ends_with_session and not self.hung:
