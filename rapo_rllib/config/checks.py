@@ -193,8 +193,8 @@ def _check_baseline(settings: Settings) -> None:
     size = settings.rollout.group_size
     if size < 2 and not settings.off_policy.off_policy_trajectories:
         raise ValueError(
-            f"group_size = {size}: a trajectory is compared with the others of its group, and one alone would have its whole "
-            "reward as advantage; set group_size to 2 or more"
+            f"group_size = {size}: a trajectory is compared with the others of its group, and one alone learns nothing; "
+            "set group_size to 2 or more"
         )
 
 

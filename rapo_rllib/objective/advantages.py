@@ -7,8 +7,8 @@ Shapes: ``G`` trajectories of the group. Computed in float64; results are float3
 
 Choices where the paper is silent (algorithm.md section 9); both advantages follow them:
 1. The standard deviation is the unbiased one (n - 1).
-2. A group of one has mean 0 and standard deviation 1: its advantage is its reward.
-3. A group of two or more equal values has advantages of exactly 0, free of rounding.
+2. A group of equal values has advantages of exactly 0, free of rounding. So has one alone, as what failures leave of a group:
+   the released code takes its whole reward as advantage, which has no baseline.
 
 :func:`kind_advantages` is not the paper's: one baseline for the trajectories that retrieved, and another for the others.
 """
@@ -75,8 +75,7 @@ def kind_advantages(
         raise ValueError(f"one kind per reward: got {len(kinds)}, expected {len(x)}")
     found = torch.zeros_like(x)
     for places in compared_places(kinds):
-        if len(places) > 1:
-            found[places] = _group_normalized(x[places], normalize_std, epsilon)
+        found[places] = _group_normalized(x[places], normalize_std, epsilon)
     return found.to(_result_dtype(rewards))
 
 
@@ -102,8 +101,7 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
         A = (1 + a · A_ret) · A_acc
 
     The retrieval advantage scales the outcome advantage and adds nothing to it: where A_acc is 0, A is 0 whatever Z. The factor
-    stays positive for a = 0.2 and groups of 2 to 26, as ``|A_ret| ≤ (G - 1) / √G``; in larger ones an outlier can turn it, in a
-    group of one a Z below -5.
+    stays positive for a = 0.2 and groups of up to 26, as ``|A_ret| ≤ (G - 1) / √G``; in larger ones an outlier can turn it.
 
     Args:
         outcome: A_acc, ``[G]``.
@@ -163,24 +161,17 @@ def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> li
 def has_signal(rewards: Values) -> bool:
     """Whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
 
-    False for equal rewards, and for none. A group of one has its reward as advantage, so it has signal where that is not 0.
+    False for equal rewards, for one alone, and for none.
 
     Args:
         rewards: R, ``[G]`` outcome rewards, of ``TrajectoryGroup.member_rewards``: those that advantages are taken over.
     """
-    values = _doubles(rewards)
-    if len(values) == 0:
-        return False
-    if len(values) == 1:
-        return bool(values[0] != 0)
-    return not _all_equal(values)
+    return not _all_equal(_doubles(rewards))
 
 
 def _group_normalized(values: Values, normalize_std: bool, epsilon: float) -> torch.Tensor:
     x = _doubles(values)
-    if len(x) == 1:
-        mean, std = torch.zeros_like(x), torch.ones_like(x)
-    elif _all_equal(x):
+    if _all_equal(x):
         mean, std = x, torch.zeros_like(x)  # a computed mean may miss x by rounding
     else:
         mean, std = x.mean(), x.std(unbiased=True)

@@ -109,7 +109,7 @@ def _among_those_that_reached(turns: Steps, discount: float, normalize_std: bool
     found = [[0.0] * (len(own) + 1) for own in turns]
     for turn in range(max(map(len, turns), default=0)):
         there = [i for i, own in enumerate(turns) if turn < len(own)]
-        values = _normalized([turns[i][turn] for i in there], normalize_std, epsilon) if len(there) > 1 else [0.0]
+        values = _normalized([turns[i][turn] for i in there], normalize_std, epsilon)
         for i, value in zip(there, values, strict=True):
             found[i][turn] = value
     return [returns(own, discount) for own in found]

@@ -79,8 +79,7 @@ CRASHED = Trajectory("q", (), end="error")
         ([1.0, 0.0], 2, True),
         ([1.0, 1.0], 2, False),  # the crashed ones' rewards of 0 are no outcome
         ([-1.0, -1.0], 1, False),
-        ([1.0], 1, True),  # a group of one: its advantage is its reward
-        ([0.0], 1, False),
+        ([1.0], 1, False),  # what is alone has nothing to be compared with
         ([], 2, False),
     ],
 )

@@ -41,10 +41,8 @@ def test_one_success_of_four(advantages) -> None:
 
 
 @pytest.mark.parametrize("advantages", BOTH)
-def test_group_of_one_has_mean_zero_and_std_one(advantages) -> None:
-    assert float(advantages([0.75], epsilon=0.5)) == 0.5  # 0.75 / (1 + 0.5)
-    assert float(advantages([0.75], normalize_std=False)) == 0.75
-    assert float(advantages([0.0])) == 0.0
+def test_one_alone_has_nothing_to_be_compared_with(advantages) -> None:
+    assert float(advantages([0.75])) == float(advantages([0.75], normalize_std=False)) == 0.0
 
 
 def test_each_kind_has_a_baseline_of_its_own() -> None:
@@ -102,7 +100,7 @@ def test_combined_needs_one_of_each() -> None:
 
 @pytest.mark.parametrize(
     ("rewards", "signal"),
-    [([0, 0, 0], False), ([0.1] * 3, False), ([0, 1], True), ([1.0], True), ([0.0], False), ([], False)],
+    [([0, 0, 0], False), ([0.1] * 3, False), ([0, 1], True), ([1.0], False), ([], False)],
 )
 def test_signal(rewards: list[float], signal: bool) -> None:
     assert has_signal(rewards) is signal
