@@ -1,6 +1,7 @@
 # make train      set up and run the main job                    make train JOB=tuned_examples/grpo_math.yaml
 # make check      ruff, mypy, and the tests that need no Ray, engine, database, model or other process
 # make test       ruff, mypy, and all tests but the slow ones     make test TESTS=tests/objective
+# make gates      the tests that no change of the house may loosen (tests/gates.md), but the slow ones
 # make test-slow  the slow tests: what does not fit in make test  make test-slow MINUTES=20
 # make setup      only the virtual environment in .venv
 # make docs       the pages of docs/ and the Python API as a site: site/index.html
@@ -43,7 +44,7 @@ OTHER_ACCEL := $(filter-out %/.accel-$(ACCEL),$(wildcard $(VENV)/.accel-*))
 # deadline; two for slow tests, several of which are whole jobs of some gigabytes.
 PYTEST := $(BIN)/python -m pytest --dist=loadgroup --no-loadscope-reorder --durations=30 --durations-min=10
 
-.PHONY: train check test test-slow docs lint pure setup clean
+.PHONY: train check test gates test-slow docs lint pure setup clean
 
 train: $(STAMP)
 	$(BIN)/rllib train file "$(JOB)"
@@ -56,6 +57,9 @@ pure: $(STAMP)
 
 test: lint
 	$(PYTEST) --numprocesses=3 -m "not slow" $(TESTS)
+
+gates: $(STAMP)
+	$(PYTEST) --numprocesses=3 --gates -m "not slow"
 
 test-slow: $(STAMP)
 	$(PYTEST) --numprocesses=2 -m slow $(if $(MINUTES),--minutes=$(MINUTES)) $(TESTS) || [ $$? = 5 ] # 5: none among TESTS

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gates import GATES
 from groups import LARGE, LONGEST
 from pure_tests import PURE
 
@@ -28,6 +29,8 @@ def test_other(): ...
 def test_files_that_lists_name_are_there() -> None:
     named = [*LARGE, *(f"tests/{name}" for name in PURE), *(name for name in LONGEST if name.endswith(".py"))]
     assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+    patterns = {pattern for files in GATES.values() for pattern in files}
+    assert [pattern for pattern in patterns if not list((REPOSITORY / "tests").glob(pattern))] == []
 
 
 @pytest.mark.process

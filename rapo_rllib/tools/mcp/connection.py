@@ -153,7 +153,7 @@ class McpConnection:
         await asyncio.wait([call, session], timeout=timeout_s, return_when="FIRST_COMPLETED")
         hung = not call.done() and not session.done()
         forgotten = "" if self._http is None else self._http.forgotten
-        why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:g} s"
+        why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:.3g} s"
         if call.done():
             try:
                 return call.result()

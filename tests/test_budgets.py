@@ -1,0 +1,44 @@
+"""The house stays small: lines per folder, and what a key and a word cost. A budget only ever falls."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rapo_rllib"
+SLACK = 0.95  # a budget follows what was cut: a folder takes more than this share of its own
+
+# Lines of Python. What a finding costs is paid from its folder's budget: first ask what can go.
+BUDGETS = {
+    "root": 680,
+    "agents": 1180,
+}
+
+
+def lines_by_folder() -> Counter[str]:
+    """Physical lines of the package's files, by their first folder."""
+    found: Counter[str] = Counter()
+    for file in PACKAGE.rglob("*.py"):
+        inside = file.relative_to(PACKAGE).parts
+        found[inside[0] if len(inside) > 1 else "root"] += len(file.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def test_every_folder_has_a_budget() -> None:
+    assert set(lines_by_folder()) == set(BUDGETS)
+
+
+@pytest.mark.parametrize("folder", BUDGETS)
+def test_a_folder_keeps_to_its_budget(folder: str) -> None:
+    lines, budget = lines_by_folder()[folder], BUDGETS[folder]
+    assert lines <= budget, f"{folder} has {lines} lines: what can go from it?"
+    assert lines > SLACK * budget, f"{folder} has {lines} lines: lower its budget of {budget}"
+
+
+def test_a_key_is_known_in_few_files() -> None:
+    """A knob costs every file that names it; temperature stands for all."""
+    naming = [file for file in PACKAGE.rglob("*.py") if re.search(r"\btemperature\b", file.read_text(encoding="utf-8"))]
+    assert len(naming) <= 24, sorted(str(file.relative_to(PACKAGE)) for file in naming)
