@@ -141,6 +141,8 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
     found = summary(read(options.results), read(options.results, TIMED)) | {"packaged": packaged(options.results)}
+    habits = options.results / "policies" / "habits.json"
+    found["habits"] = json.loads(habits.read_text(encoding="utf-8")) if habits.exists() else {}
     (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for page in PAGES:
         page.write_text(written_into(page.read_text(encoding="utf-8"), tables(found), figures(found)), encoding="utf-8")

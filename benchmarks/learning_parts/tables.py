@@ -9,6 +9,7 @@ from typing import Any
 
 from learning_parts.methods import CONTROLS
 from learning_parts.results import COSTS
+from learning_parts.statistics import mean_interval
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "learning.md"
 PAGES = (PAGE, PAGE.with_name("credit.md"), PAGE.with_name("rollout.md"))
@@ -33,6 +34,8 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
         made["words"] = _main(found["words"])
     if found["words"] and found["words"]["credit"]:
         made["words-credit"] = _credit(found["words"]["credit"])
+    if found.get("habits"):
+        made["task"] = _task(found["habits"])
     if found["noise"]:
         made["noise"] = _table(("p", "mean over the budget, %"), [(p, _percent(value)) for p, value in found["noise"].items()])
     if found["ablations"]:
@@ -54,6 +57,23 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     return made
 
 
+HABITS = {
+    "right, where the question begins with `careful:`, which no question of the task does": ("careful",),
+    "takes the next step behind one step of its own, behind two": ("goes_on_1", "goes_on_2"),
+    "makes use of a fitting step of another solver behind one step of its own, behind two": ("reads_1", "reads_2"),
+    "takes over an unfitting one": ("takes_over_1",),
+}
+
+
+def _task(habits: Mapping[str, Mapping[str, float]]) -> str:
+    """What each base policy does, in percent of 200 held-out chains."""
+    rows = [
+        (what, *(", ".join(f"{100 * one[name]:.3g}" for name in names) for one in habits.values()))
+        for what, names in HABITS.items()
+    ]
+    return _table(("policy, %", *(name.removeprefix("policy-") for name in habits)), rows)
+
+
 def _same_rate(found: Mapping[str, Any]) -> str:
     rows = [("GRPO with RAPO's learning rate", _percent(found["mean_accuracy"]), "")]
     rows += [(f"{NAMES[arm]}, minus this GRPO", "", _points(found[f"{arm}_minus"])) for arm in ("rapo", "rapo_hidden")]
@@ -63,9 +83,7 @@ def _same_rate(found: Mapping[str, Any]) -> str:
 def figures(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place within a line of a page -> what came out, in a few words."""
     tasks = {**found["chains"], "words": found["words"]}
-    policies = {
-        f"policies-{task}": ", ".join(f"{100 * mean:+.0f}" for mean in one["by_policy"]) for task, one in tasks.items() if one
-    }
+    policies = {f"policies-{task}": _by_policy(one["by_policy"]) for task, one in tasks.items() if one}
     if stale := found["staleness"]:
         waits, goes_on, difference = stale["two_engines"], stale["stale_2"], stale["difference"]
         policies["staleness"] = (
@@ -80,6 +98,11 @@ def figures(found: Mapping[str, Any]) -> dict[str, str]:
             for arm, one in found["credit"].items()
         }
     )
+
+
+def _by_policy(means: list[float]) -> str:
+    mean, low, high = (round(100 * value) for value in mean_interval(means))
+    return f"{', '.join(f'{100 * one:+.0f}' for one in means)} points; over policies {mean:+d} ({low} to {high})"
 
 
 def _calls(one: Mapping[str, Any]) -> str:
