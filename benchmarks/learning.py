@@ -25,13 +25,12 @@ from pathlib import Path
 
 from learning_parts import plan
 from learning_parts.chain_run import ChainRun
-from learning_parts.packaged_pairs import packaged
 from learning_parts.pilot import pilot_table
 from learning_parts.plots import curves
 from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import PILOT, RESULTS, TIMED, collect, read, rows_of, summary
+from learning_parts.results import PILOT, RESULTS, TIMED, all_figures, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
 from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
@@ -140,9 +139,7 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
 
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
-    found = summary(read(options.results), read(options.results, TIMED)) | {"packaged": packaged(options.results)}
-    habits = options.results / "policies" / "habits.json"
-    found["habits"] = json.loads(habits.read_text(encoding="utf-8")) if habits.exists() else {}
+    found = all_figures(options.results)
     (options.results / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for page in PAGES:
         page.write_text(written_into(page.read_text(encoding="utf-8"), tables(found), figures(found)), encoding="utf-8")

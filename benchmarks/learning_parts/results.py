@@ -14,6 +14,7 @@ import numpy as np
 
 from learning_parts.measures import area, cost_until, first_success, waited
 from learning_parts.methods import ABLATIONS, BASELINE, BRANCHING, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE
+from learning_parts.packaged_pairs import packaged
 from learning_parts.plan import CALLS, EQUIVALENT, POLICIES, PRIMARY, TARGET, WORD_MENDS
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
@@ -65,6 +66,12 @@ def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
         runs = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
         found[int(calls) if task == kind else calls, arm] = runs
     return found
+
+
+def all_figures(results: Path) -> dict[str, Any]:
+    """Of everything in the folder of raw results: the study, the packaged jobs, the habits of the base policies."""
+    habits = json.loads((results / "policies" / "habits.json").read_text(encoding="utf-8"))
+    return summary(read(results), read(results, TIMED)) | {"packaged": packaged(results), "habits": habits}
 
 
 def summary(study: Study, timed: Study) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from learning_parts import plan
 from learning_parts.chain_run import ChainRun
 from learning_parts.measures import area, cost_until, first_success, solved_once, waited
 from learning_parts.methods import ABLATIONS, ARMS, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE, rated
-from learning_parts.packaged_pairs import packaged
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.policies import passes
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
+from learning_parts.results import RESULTS, TIMED, all_figures, collect, read, rows_of, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
 from learning_parts.tables import PAGES, figures, tables, written_into
 from learning_parts.training import EFFECT
@@ -142,7 +141,7 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     assert found["seconds_alone"] == {"rapo": 9.0, "grpo": None} and found["seconds_to_half"] == {"rapo": 9.0, "grpo": None}
     assert found["seconds_ratio"] == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0, "n": 3})
     assert found["chains"]["3"]["by_policy"] == pytest.approx([0.2, 0.1, 0.2])
-    assert figures(found)["policies-3"] == "+20, +10, +20"
+    assert figures(found)["policies-3"] == "+20, +10, +20 points; over policies +17 (2 to 31)"
     assert rapo["answers_copied"] == pytest.approx((0.8**2 + 0.6**2 + 0.7**2) / 2.1)  # weighted by how many there were
     json.loads(json.dumps(found, allow_nan=False))
     made = tables(found)
@@ -255,7 +254,7 @@ def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
-    found = summary(read(), read(RESULTS, TIMED)) | {"packaged": packaged(RESULTS)}
+    found = all_figures(RESULTS)
     for file in PAGES:
         page = file.read_text(encoding="utf-8")
         assert written_into(page, tables(found), figures(found)) == page
