@@ -42,9 +42,10 @@ class ChainRun:
         from rapo_rllib import RAPOConfig
 
         arm = dict(ARMS[self.arm])
-        buffer = {"uri": str(Path(self.folder) / f"buffer-{self.calls}-{self.seed}.db"), **arm.pop("step_trace_buffer", {})}
-        engines = arm.pop("num_env_runners", 0)  # 0: one in this process
         env = {"seed": self.seed, "lengths": [self.calls], "max_tool_calls": 5, **arm.pop("env_config", {})}
+        name = f"buffer-{self.calls}-{self.seed}{'-others' if env.get('traces_of_others') else ''}.db"
+        buffer = {"uri": str(Path(self.folder) / name), **arm.pop("step_trace_buffer", {})}
+        engines = arm.pop("num_env_runners", 0)  # 0: one in this process
         return (
             RAPOConfig()
             .environment(Chains, env_config=env)

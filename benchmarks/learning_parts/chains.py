@@ -15,7 +15,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rapo_rllib.envs.base import LazyQuestions, check_split
@@ -28,6 +28,7 @@ from rapo_rllib.types import ExpertTrajectory, Question
 
 RETRIEVAL_SENTENCE = "A step of another solver:"
 _CALL = re.compile(r"(\d{1,3})([+\-*])(\d{1,3})")
+OTHERS = 100_000  # added to a seed, of which there are few
 _TEST_SHARE = 5  # every fifth chain is a test question, whatever the seed
 
 
@@ -121,6 +122,7 @@ class ChainsOptions(ToolEnvOptions):
     num_train: int = 400
     num_test: int = 200
     seed: int = 0
+    traces_of_others: bool = False  # the expert has solved as many other chains, and none of the training questions
 
 
 class ChainQuestions(LazyQuestions):
@@ -163,10 +165,12 @@ class Chains(ToolEnv):
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """One for every training question."""
+        """One for every training question, or for as many others."""
         options = read_options(ChainsOptions, env_config)
-        source = ChainQuestions(options, "train")
-        for index in range(len(source)):
+        asked = ChainQuestions(options, "train")
+        texts = {asked.chain(index).text for index in range(len(asked))} if options.traces_of_others else set()
+        source = ChainQuestions(replace(options, seed=options.seed + OTHERS), "train") if options.traces_of_others else asked
+        for index in (index for index in range(len(source)) if source.chain(index).text not in texts):
             yield ExpertTrajectory(source[index], expert_steps(source.chain(index), options.protocol), 1.0, "chains/expert")
 
     def step_right(self, question: Question, output: str) -> bool | None:

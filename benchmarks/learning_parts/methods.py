@@ -11,6 +11,8 @@ _BRANCHING = {"initial": 4, "branches": 2, "rule": "coin", "base_prob": 0.5, "en
 _UNSURE = {"initial": 2, "branches": 4, "rule": "threshold", "threshold": 0.5, "entropy_weight": 1.0, "entropy_tokens": 1}
 _AGAIN = {"num_train": 64}  # of 400: each question comes four to six times
 _PAID = {"scorer": "learning_parts.chains:paid_steps", "reward": {"steps": 0.2}}  # right values on the way earn 0.2 each
+_OTHERS = {"traces_of_others": True}
+_IMITATES = {"num_trajectories": 400, "shown_share": 0.0}  # all of the expert's trajectories, once
 # R1-Searcher's two stages: first the way, then the answer alone. 2,000 env steps are about a third of the budget
 _STAGES = {
     "scorer": "learning_parts.chains:paid_steps",
@@ -62,6 +64,12 @@ PILOT: dict[str, dict[str, Any]] = {
     "steps_and_starts": {**_GRPO, "expert_step_share": 0.25, "expert_start_share": 0.5},
     "failed": {"hybrid_groups": "failed"},
     "failed_by_kind": {"hybrid_groups": "failed", "advantage_baseline": "kind"},
+    "grpo_explores": {**_GRPO, "temperature": 1.2, "group_size": 16, "questions_per_step": 8},  # as many trajectories
+    "sft_grpo": {**_GRPO, "warm_start": _IMITATES},  # what one would do with traces without any of this
+    # the same where the expert has solved other questions
+    "rapo_other": {"env_config": _OTHERS},
+    "single_steps_other": {**_GRPO, "expert_step_share": 0.5, "env_config": _OTHERS},
+    "sft_grpo_other": {**_GRPO, "warm_start": _IMITATES, "env_config": _OTHERS},
 }
 ARMS |= PILOT
 MAIN = ("grpo", "rapo", "rapo_hidden", "luffy", "trajectories")

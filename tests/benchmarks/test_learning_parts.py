@@ -198,7 +198,7 @@ def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
     assert arm not in CREDIT or config.clip_high == 0.28  # as GRPO's and RAPO's is
     assert config.settings.buffer.filter.hide_answers == (arm == "rapo_hidden")
     assert config.settings.buffer.filter.question == "any"
-    assert config.settings.buffer.uri == str(tmp_path / "buffer-3-0.db")
+    assert config.settings.buffer.uri == str(tmp_path / f"buffer-3-0{'-others' if arm.endswith('_other') else ''}.db")
     noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
     assert config.settings.rollout.retrieval_noise == noise.get(arm, 0.0)
 
@@ -240,3 +240,12 @@ def test_a_run_that_fails_is_named_and_its_log_says_why(tmp_path, monkeypatch, c
     assert "2-grpo-0.0001-3: " in capsys.readouterr().out
     assert "gone" in run.file.with_suffix(".log").read_text()
     assert rows_of(run.file) == []
+
+
+def test_traces_of_others_are_of_no_question_that_is_asked() -> None:
+    env = {"lengths": (2,), "seed": 3}
+    asked = {question.text for split in ("train", "test") for question in Chains.questions(env, split)}
+    own = [expert.question.text for expert in Chains.expert_trajectories(env)]
+    others = [expert.question.text for expert in Chains.expert_trajectories({**env, "traces_of_others": True})]
+    assert set(own) <= asked and len(own) == 400
+    assert not asked & set(others) and 300 < len(others) < 400  # of two calculations some come twice
