@@ -31,7 +31,6 @@ class TrainingKeys(TypedDict, total=False):
     max_steps: int | None
     tool_workers: int | None
     step_timeout_s: float
-    env_retries: int
     entropy_top_k: int | None
     branching: Mapping[str, Any] | None
     retrieval_advantage_weight: float

@@ -50,8 +50,8 @@ class Observer(Protocol):
     def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
         """The environment has answered its last step, with ``info``; ``end`` says what ended it, if anything did."""
 
-    def failed(self, episode: Episode) -> None:
-        """Its environment failed, and it begins anew, with another trajectory: this one is to be forgotten."""
+    def given_up(self, episode: Episode) -> None:
+        """Its group is wanted no more: it is to be forgotten."""
 
     def ended(self, episode: Episode) -> None:
         """It is whole, however it ended; its environment is about to be released."""
@@ -245,43 +245,30 @@ class Run:
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
         try:
-            while not (end := await self._outcome(group, episode)):
-                episode = self._again(group, episode)
-            episode.trajectory.end = end
+            episode.trajectory.end = await self._outcome(group, episode)
             episode.trajectory.seconds = time.monotonic() - episode.started
             if self._observer is not None:
                 self._observer.ended(episode)
         except GivenUpError:
             if self._observer is not None:
-                self._observer.failed(episode)
+                self._observer.given_up(episode)
             return
         finally:
-            self._release(episode)
+            self._envs.release(episode, close_failed=episode.plan.branching is None)
         self._on_end()
         self._begin(group, group.refill())
 
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
-        """The end of the trajectory; "": it is to be tried again. What fails for it alone is noted in it."""
-        trajectory, retries = episode.trajectory, episode.plan.settings.env_retries
+        """The end of the trajectory; what fails for it alone is noted in it."""
+        trajectory = episode.trajectory
         try:
             return await self.roll_out(group, episode)
         except (EnvError, RequestError) as error:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
-            again = isinstance(error, EnvError) and episode.tries < retries
-            what = f"; try {episode.tries + 2} of {retries + 1} begins" if again else ""
-            details = (episode.question.id, episode.name, step, episode.called_tool(), age, error, what)
-            logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s%s", *details)
+            details = (episode.question.id, episode.name, step, episode.called_tool(), age, error)
+            logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
             trajectory.error = str(error)
-            return "" if again else "error"
-
-    def _again(self, group: RolloutGroup, episode: Episode) -> Episode:
-        if self._observer is not None:
-            self._observer.failed(episode)
-        self._release(episode)
-        return group.again(episode)
-
-    def _release(self, episode: Episode) -> None:
-        self._envs.release(episode, close_failed=episode.plan.branching is None)
+            return "error"
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:

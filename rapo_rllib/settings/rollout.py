@@ -124,9 +124,6 @@ class RolloutSettings(Knobs):
     step_timeout_s: float = knob(
         120.0, "deadline of one env step (its tool call included; of several in a turn, each)", at_least=1e-3
     )
-    env_retries: int = knob(
-        1, "times that a trajectory whose environment failed begins anew, in a new one, before it is an `error`", at_least=0
-    )
     entropy_top_k: int | None = knob(
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
     )
