@@ -22,7 +22,6 @@ class TrainingKeys(TypedDict, total=False):
     retrieval_query: Literal["history", "generated"]
     retrieval_budget: Literal["response", "prompt_and_response"]
     retrieval_noise: float
-    rollout_schedule: Literal["continuous", "lockstep"]
     temperature: float
     max_prompt_tokens: int
     max_response_tokens: int

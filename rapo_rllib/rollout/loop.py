@@ -2,8 +2,7 @@
 
 Each trajectory is a coroutine, ``Run.roll_out``. Beside them stand what they wait for: the engine, which one loop polls for
 all; environments (tools), on threads; and one search at a time, for all histories that have asked meanwhile. No trajectory
-waits for another one's generation, tool or retrieval. (The ``lockstep`` schedule of the released code is there to compare
-with: tools run when all steps are written, steps are written when all tools have answered.)
+waits for another one's generation, tool or retrieval.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
 from rapo_rllib.rollout.engine import Completion, Engine
-from rapo_rllib.rollout.engine_pump import Barrier, EnginePump
+from rapo_rllib.rollout.engine_pump import EnginePump
 from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.group import RolloutGroup, make_groups
@@ -171,8 +170,7 @@ class Run:
     ) -> None:
         self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer
         self._coroutines = Coroutines()
-        self._barrier = Barrier(closed=loop.settings.rollout_schedule == "lockstep")
-        self._engine = EnginePump(loop.engine, self._barrier, stats, loop.finished, one_version)
+        self._engine = EnginePump(loop.engine, stats, loop.finished, one_version)
         self._env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
@@ -311,4 +309,3 @@ class Run:
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self._env_calls.end_overdue()
         self._searcher.start(self._coroutines)
-        self._barrier.open_for(len(self._coroutines))

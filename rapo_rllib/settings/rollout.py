@@ -103,9 +103,6 @@ class RolloutSettings(Knobs):
         at_least=0,
         at_most=1,
     )
-    rollout_schedule: Literal["continuous", "lockstep"] = knob(
-        "continuous", "`continuous`, or `lockstep`: every trajectory waits for the slowest of the round (released code)"
-    )
     temperature: float = knob(  # 0 is for those that only answer; vLLM refuses more than 2
         1.0,
         "of sampling; the learner divides its logits by it too",

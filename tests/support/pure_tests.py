@@ -53,7 +53,7 @@ PURE = (
     "env_runner/test_rollout_metrics.py",
     "rollout/test_branching.py",
     "rollout/test_off_policy_mixing.py",
-    "rollout/test_schedules.py",
+    "rollout/test_seeds_and_budgets.py",
     "test_layers.py",
     "test_suite.py",
     "traces/test_trace_files.py",
