@@ -65,7 +65,7 @@ PURE = (
     "web_search/test_observation.py",
     "web_search/test_providers.py",
 )
-HEAVY = ("ray", "vllm", "pymilvus", "milvus_lite", "openvino", "sentence_transformers")
+HEAVY = ("ray", "vllm", "pymilvus", "milvus_lite", "sentence_transformers")
 STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 started: list[str] = []  # by the current test
 
