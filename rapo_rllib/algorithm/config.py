@@ -124,7 +124,6 @@ class RAPOConfig(AlgorithmConfig):
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
-            self.batch_mode = "complete_episodes"  # trajectories are never cut, and RLlib records nothing else
         if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
             check_schedule("lr", self.lr)
         try:
