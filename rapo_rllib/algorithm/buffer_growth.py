@@ -150,10 +150,10 @@ class BufferUpdater:
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
         """From a checkpoint, of this run or of another; None: of a run that kept no account."""
-        state = state or {"usage": {}, "grown": []}
-        self._go_on_as(self._run.after(state.get("run")))
+        state = state or {"usage": {}, "own_usage": {}, "grown": [], "run": None}
+        self._go_on_as(self._run.after(state["run"]))
         self._record.set_state(state["usage"])
-        self._own_record.set_state(state.get("own_usage", {}))
+        self._own_record.set_state(state["own_usage"])
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
         if refused := len(state["grown"]) - len(allowed):
             logger.warning("left out %d step traces of the checkpoint, of questions of the evaluation", refused)
