@@ -73,8 +73,7 @@ class BufferUpdater:
         if self._stored is None:
             self.sync()
         collection = None if self._grown is None or self._stored is None else self._grown.collection
-        usage = self._record.totals | self._own_record.totals if self._settings.usage_weight else {}
-        return BufferView(collection, self._version, self._source_weights, usage)
+        return BufferView(collection, self._version, self._source_weights)
 
     def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
         """Account for a rollout; returns metrics.

@@ -138,7 +138,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def set_buffer_view(self, view: BufferView) -> None:
         """Read the buffer as the driver has it from now on."""
         self._layers.set_view(view)
-        self.loop.retriever.usage, self.loop.retriever.source_weights = view.usage, view.source_weights
+        self.loop.retriever.source_weights = view.source_weights
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]
