@@ -216,8 +216,8 @@ class Trajectory:
     error: str = ""
     start_refused: bool = False  # it could not begin behind the steps that it was to begin behind
     seconds: float = 0.0
-    # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member, or
-    # of a try of one whose environment failed, which has no member's number. Empty: all its own.
+    # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
+    # Empty: all its own.
     segments: list[tuple[int, int]] = field(default_factory=list)
     # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # From the ground up: a folder imports itself and those before it. A new folder belongs into this list.
 FOLDERS = (
-    *("errors.py", "types.py", "validation.py", "lazy.py", "services", "settings"),
+    *("errors.py", "types.py", "validation.py", "services", "settings"),
     *("objective", "protocol", "traces", "models", "embedding", "weights", "checkpoints"),
     *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
     *("batching", "attention", "monitoring", "rollout", "learner"),
@@ -25,12 +25,11 @@ FOLDERS = (
     *("loggers", "report", "estimate", "cli"),
 )
 
-ROOT_FILES = 7  # at most
+ROOT_FILES = 6  # at most
 FEW_LINES = 40  # a shorter file belongs to its only importer
 SMALL = ("objective/*", "*__init__.py")  # an equation is a file all the same
 
-# The package's face, and names that checkpoints and programs have from before: they load what stands above when it is used.
-LAZY = tuple(f"{folder}__init__.py" for folder in ("", "config/", "env_runner/", "evaluation/", "algorithm/"))
+FACE = "__init__.py"  # loads what stands above it when it is used
 
 # (importer, imported): folders that must not know each other, whatever their order.
 STRANGERS = (("corpus", "buffer"), ("envs", "buffer"), ("batching", "envs"))
@@ -98,7 +97,7 @@ def fault_of_internal(path: str, name: str, root: Path) -> str | None:
     if target is None:
         return f"{name}: no such module"
     place, other = place_of(path), place_of(target)
-    if place is None or other is None or path in LAZY:
+    if place is None or other is None or path == FACE:
         return None
     if other > place:
         return f"{FOLDERS[place]} stands below {FOLDERS[other]} and must not import {target}"
@@ -148,7 +147,7 @@ def circles(root: Path) -> list[set[str]]:
         path = file.relative_to(root).as_posix()
         names = (name for _, name in imported_names(tree_of(file.read_text(encoding="utf-8")), path))
         targets = {module_path(name, root) for name in names if name.split(".")[0] == PACKAGE}
-        graph[path] = set() if path in LAZY else {target for target in targets if target not in (None, path)}  # type: ignore[misc]
+        graph[path] = set() if path == FACE else {target for target in targets if target not in (None, path)}  # type: ignore[misc]
 
     def reached(start: str) -> set[str]:
         seen: set[str] = set()

@@ -73,8 +73,7 @@ class BufferUpdater:
         if self._stored is None:
             self.sync()
         collection = None if self._grown is None or self._stored is None else self._grown.collection
-        usage = self._record.totals | self._own_record.totals if self._settings.usage_weight else {}
-        return BufferView(collection, self._version, self._source_weights, usage)
+        return BufferView(collection, self._version, self._source_weights)
 
     def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
         """Account for a rollout; returns metrics.
@@ -150,10 +149,10 @@ class BufferUpdater:
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
         """From a checkpoint, of this run or of another; None: of a run that kept no account."""
-        state = state or {"usage": {}, "grown": []}
-        self._go_on_as(self._run.after(state.get("run")))
+        state = state or {"usage": {}, "own_usage": {}, "grown": [], "run": None}
+        self._go_on_as(self._run.after(state["run"]))
         self._record.set_state(state["usage"])
-        self._own_record.set_state(state.get("own_usage", {}))
+        self._own_record.set_state(state["own_usage"])
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
         if refused := len(state["grown"]) - len(allowed):
             logger.warning("left out %d step traces of the checkpoint, of questions of the evaluation", refused)

@@ -58,10 +58,6 @@ class RAPOConfig(AlgorithmConfig):
         for key, value in {**default_keys(), **_rllib_defaults()}.items():
             setattr(self, key, value)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Keys that were not there yet when a checkpoint was written get their defaults."""
-        self.__dict__.update({**default_keys(), **state})
-
     @classmethod
     def released_code(cls) -> RAPOConfig:
         """The behaviour of the authors' released code where it differs from the paper (``presets.RELEASED_CODE``).
@@ -124,7 +120,6 @@ class RAPOConfig(AlgorithmConfig):
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
-            self.batch_mode = "complete_episodes"  # trajectories are never cut, and RLlib records nothing else
         if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
             check_schedule("lr", self.lr)
         try:

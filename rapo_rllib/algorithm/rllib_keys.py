@@ -20,7 +20,7 @@ READ_BY_RAPO = (
     *("num_env_runners", "create_local_env_runner", "num_gpus_per_env_runner", "sample_timeout_s"),
     *("num_learners", "num_gpus_per_learner", "lr", "grad_clip", "num_epochs"),
     *("callbacks_class", "callbacks_on_environment_created", "callbacks_on_episode_created", "callbacks_on_episode_start"),
-    *("callbacks_on_episode_step", "callbacks_on_episode_end", "callbacks_on_sample_end", "output"),
+    *("callbacks_on_episode_step", "callbacks_on_episode_end", "callbacks_on_sample_end"),
     *("callbacks_on_evaluate_start", "callbacks_on_evaluate_end"),
     *("evaluation_interval", "evaluation_duration", "evaluation_config", "evaluation_num_env_runners"),
     *("evaluation_sample_timeout_s", "custom_evaluation_function", "in_evaluation"),
@@ -35,8 +35,6 @@ READ_BY_RLLIB = (  # on the way that RAPO takes through it: resources, restarts,
     *("num_cpus_per_learner", "custom_resources_per_learner", "max_requests_in_flight_per_learner", "local_gpu_idx"),
     *("callbacks_on_algorithm_init", "callbacks_on_env_runners_recreated", "callbacks_on_checkpoint_loaded"),
     "callbacks_on_train_result",
-    *("output_compress_columns", "output_max_rows_per_file", "output_write_remaining_data", "output_write_method"),
-    *("output_write_method_kwargs", "output_filesystem", "output_filesystem_kwargs", "output_write_episodes"),
     *("learner_config_dict", "_learner_class", "_rl_module_spec"),  # for subclasses of RAPO's own learner and module
     *("stats_cls_lookup", "_use_msgpack_checkpoints", "_validate_config", "_is_frozen", "_dont_auto_sync_env_runner_states"),
 )
@@ -81,7 +79,11 @@ _USE_INSTEAD: dict[str, tuple[str, ...]] = {
     "RAPO samples its own data; give trajectories of others by off_policy_trajectories, step traces by step_trace_buffer": (
         *("input_", "offline_data_class", "input_read_method", "dataset_num_iters_per_learner"),
     ),
-    "set output_write_method and output_write_method_kwargs": ("output_config", "output_max_file_size"),
+    "trajectories are written by `transcripts`: set transcripts to true": (
+        *("output", "output_config", "output_max_file_size", "output_compress_columns", "output_max_rows_per_file"),
+        *("output_write_remaining_data", "output_write_method", "output_write_method_kwargs", "output_write_episodes"),
+        *("output_filesystem", "output_filesystem_kwargs"),
+    ),
     _EVALUATION: STOCK_EVALUATION,
     "evaluation needs weights that stand still: set it to false": ("evaluation_parallel_to_training",),
     "an iteration is one training step: set questions_per_step for longer ones": (
@@ -141,8 +143,6 @@ def _is_default(config: AlgorithmConfig, key: str) -> bool:
     if key == "policies":  # RLlib puts spaces into it
         return set(config.policies) == {DEFAULT_MODULE_ID}
     if key == "simple_optimizer" and config.simple_optimizer is False:  # RLlib's own validation sets it
-        return True
-    if key == "batch_mode" and config.batch_mode == "complete_episodes":  # as every trajectory is
         return True
     default, value = _defaults().get(key), getattr(config, key, None)
     return bool(value is default or value == default)

@@ -22,7 +22,6 @@ class TrainingKeys(TypedDict, total=False):
     retrieval_query: Literal["history", "generated"]
     retrieval_budget: Literal["response", "prompt_and_response"]
     retrieval_noise: float
-    rollout_schedule: Literal["continuous", "lockstep"]
     temperature: float
     max_prompt_tokens: int
     max_response_tokens: int
@@ -31,7 +30,6 @@ class TrainingKeys(TypedDict, total=False):
     max_steps: int | None
     tool_workers: int | None
     step_timeout_s: float
-    env_retries: int
     entropy_top_k: int | None
     branching: Mapping[str, Any] | None
     retrieval_advantage_weight: float

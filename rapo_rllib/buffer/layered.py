@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from rapo_rllib.buffer.drawing import random_traces
 from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.usage import TraceUsage
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
@@ -24,7 +23,6 @@ class BufferView:
     grown_collection: str | None = None  # the policy's own traces; None: there are none
     grown_version: int = 0  # changes with them
     source_weights: dict[str, float] = field(default_factory=dict)  # by source
-    usage: dict[str, TraceUsage] = field(default_factory=dict)  # by trace id; empty where it does not count
 
 
 def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:

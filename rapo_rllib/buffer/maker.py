@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
-MAKER = {"name": str, "fingerprint": str, "pooling?": str, "tokenizer?": str | None, "level?": str, "probe?": [float]}
+MAKER = {"name": str, "fingerprint": str, "pooling": str, "tokenizer": str | None, "level": str, "probe": [float]}
 
 
 def maker_of(embedder: Embedder) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
             f"makes other vectors ({'; '.join(different)}). Name that embedder (with its pooling, key_recipe and "
             "key_…_tokens), or another collection."
         )
-    built = stored.get("level", "step")
+    built = stored["level"]
     if built != level:
         raise ValueError(
             f"retrieval_level = {level!r}: the buffer in step_trace_buffer.collection {where} was built with {built!r}. Name "
@@ -87,7 +87,7 @@ def differences(stored: dict[str, Any], embedder: Embedder) -> list[str]:
         for name in sorted({*there, *here})
         if there.get(name) != here.get(name)
     ]
-    if not found and "probe" in stored:  # buffers by a model of this machine had none at first
+    if not found:
         cosine = probe_cosine(stored["probe"], embedder.encoder.probe)
         if cosine < MIN_PROBE_COSINE:
             found.append(

@@ -33,9 +33,9 @@ def adopted(settings: BufferSettings) -> BufferSettings:
     recipes: dict[str, Any] = {text: name for name, text in RECIPES.items()}
     return replace(
         settings,
-        level=made_by.get("level", "step"),
+        level=made_by["level"],
         embedder=made_by["name"],
-        embedder_tokenizer=made_by.get("tokenizer"),
+        embedder_tokenizer=made_by["tokenizer"],
         pooling=facts.get("pooling", settings.pooling),
         key_recipe=recipes.get(str(facts.get("recipe")), settings.key_recipe),
         key_question_tokens=facts.get("key_question_tokens"),

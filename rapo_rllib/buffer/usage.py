@@ -1,4 +1,4 @@
-"""Count how often each step trace was shown, and how it fared: what ``rllib buffer stats`` tells and ``usage_weight`` ranks by.
+"""Count how often each step trace was shown, and how it fared: for ``rllib buffer stats`` and the limit of grown traces.
 
     RAPO (driver) --UsageRecord.add after every rollout--> totals of this run --write--> <collection>_usage --all--> stats
 

@@ -24,7 +24,7 @@ from rapo_rllib.services.json_files import read_json
 MANIFEST = "manifest.json"
 RESULT = "result.json"  # of the iteration after which it was written
 _TUNES_OWN = ".metadata.json"
-_FORMAT = 1
+_FORMAT = 2
 _LISTING = {"format": int, "files": {str: [int]}, "iteration?": int}
 _BLOCK = 1 << 22
 

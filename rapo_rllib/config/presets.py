@@ -17,8 +17,9 @@ from rapo_rllib.settings.knobs import knobs
 
 NESTED = ("step_trace_buffer", "env_config")
 
-# algorithm.md section 9, row by row. Two of its rows are deliberately not here: the released python tool is a bare subprocess,
-# and an unsandboxed tool is not offered; the entropy's division by log V cancels (`objective.entropy.step_entropy`).
+# algorithm.md section 9, row by row. Three of its rows are deliberately not here: the released python tool is a bare subprocess
+# (an unsandboxed tool is not offered); the entropy's division by log V cancels (`objective.entropy.step_entropy`); and a
+# schedule in which all wait for the slowest gives the same trajectories, later.
 RELEASED_CODE: dict[str, Any] = {
     "num_hybrid": 7,  # hybrid count: strict ">" on the index, 7 of 16
     "entropy_top_k": 10,  # entropy: of the top-10 logprobs ...
@@ -33,7 +34,6 @@ RELEASED_CODE: dict[str, Any] = {
     "retrieval_advantage_weight": 0.2,  # a, m: the constants written into the loss
     "importance_shaping_weight": 0.05,
     "retrieval_budget": "prompt_and_response",  # overlong retrieval: prompt + response + trace against the response limit
-    "rollout_schedule": "lockstep",  # rollout schedule
     "step_trace_buffer": {
         "collection": "step_traces_released",  # other vectors than the default's
         "top_k": 3,  # which trace: the highest reward among the 3 nearest ...

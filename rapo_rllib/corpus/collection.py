@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 NOTE = "corpus"
-FACTS = {"embedder": str, "fingerprint": str, "bm25": bool, "files": [str], "complete": bool, "probe?": [float]}  # its shape
+FACTS = {"embedder": str, "fingerprint": str, "bm25": bool, "files": [str], "complete": bool, "probe": [float]}  # its shape
 WORDS = "passage"  # title, newline, text: one column, because BM25 reads one
 FIELDS = (Field("id", max_bytes=64), Field("source_id", max_bytes=MAX_SOURCE_ID_BYTES), Field("title"), Field(WORDS))
 NAMES = tuple(field.name for field in FIELDS)
@@ -248,7 +248,7 @@ def _difference(facts: dict[str, Any], encoder: TextEncoder) -> str:
     """List what of an encoder has changed since the corpus was made; empty: their vectors are comparable."""
     if (here := _fingerprint(encoder)) != facts["fingerprint"]:
         return f"{facts['fingerprint']} there, {here} here"
-    cosine = probe_cosine(facts["probe"], encoder.probe) if "probe" in facts else 1.0  # the first corpora had none
+    cosine = probe_cosine(facts["probe"], encoder.probe)
     return f"the cosine of a fixed text's vectors is {cosine:.3f}" if cosine < MIN_PROBE_COSINE else ""
 
 

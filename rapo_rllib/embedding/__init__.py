@@ -1,1 +1,1 @@
-"""Texts to vectors: in this process, by OpenVINO, or by an endpoint."""
+"""Texts to vectors: in this process, or by an endpoint."""

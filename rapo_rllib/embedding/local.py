@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rapo_rllib.embedding.openvino import PAD_TO, PART_ROWS, use_openvino
-
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -29,7 +27,8 @@ ROLES = ("query", "document")
 BATCH_SIZE = 64
 PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
 MIN_PROBE_COSINE = 0.99  # of both precisions of the same weights it is above
-CPU_BATCH_SIZE = 16  # by torch: small matrices stay in the caches, and texts of one batch have nearly one length
+CPU_BATCH_SIZE = 16  # small matrices stay in the caches, and texts of one batch have nearly one length
+PAD_TO = 8  # tokens; kernels are compiled and kept for every shape, so there should be few
 
 Item = TypeVar("Item")
 
@@ -231,7 +230,6 @@ _load_lock = threading.Lock()
 
 @cache
 def _load_once(path: str, device: str) -> LoadedModel:
-    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
     from transformers.utils import logging
@@ -246,8 +244,6 @@ def _load_once(path: str, device: str) -> LoadedModel:
     batch_size = CPU_BATCH_SIZE if device == "cpu" else BATCH_SIZE
     if device == "cpu" and isinstance(model[0], Transformer):
         _pad_to_few_lengths(model[0])
-        if _gives_last_states(model[0]) and use_openvino(model[0].model):
-            batch_size = max(BATCH_SIZE, PART_ROWS * torch.get_num_threads())  # a part for every thread
     return LoadedModel(model, _weights_hash(model), threading.Lock(), batch_size)
 
 
@@ -256,13 +252,6 @@ def _pad_to_few_lengths(first: Transformer) -> None:
     if first.max_seq_length and first.max_seq_length % PAD_TO == 0:
         of_text = {"pad_to_multiple_of": PAD_TO, **first.processing_kwargs.get("text", {})}
         first.processing_kwargs = {**first.processing_kwargs, "text": of_text}
-
-
-def _gives_last_states(first: Transformer) -> bool:
-    """Whether nothing is asked of the model but its last hidden states: no pooler, no other layer's."""
-    of_text = first.modality_config.get("text", {})
-    plain = of_text.get("method") == "forward" and of_text.get("method_output_name") == "last_hidden_state"
-    return plain and not first.model.config.output_hidden_states
 
 
 def _weights_hash(model: SentenceTransformer) -> str:

@@ -33,7 +33,7 @@ from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
 from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
-from rapo_rllib.env_runner.parts import make_engine, make_loop, make_recorder, open_layers
+from rapo_rllib.env_runner.parts import make_engine, make_loop, open_layers
 from rapo_rllib.env_runner.stream.calls import Answer, Order
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.errors import EnvError
@@ -64,7 +64,6 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
         self._callbacks = RunnerCallbacks(self)
-        self._recorder = make_recorder(self.config, self.worker_index or 0, self._source)
         index, count = max((self.worker_index or 0) - 1, 0), max(self.num_workers or 0, 1)
         self.own_questions = OwnQuestions(self._source, self.settings.rllib.seed or 0, index, count)
         self._stream: RunnerStream | None = None
@@ -129,8 +128,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         """
         self._env_steps = self._env_steps if order.conditions.env_steps is None else order.conditions.env_steps
         if self._stream is None:
-            listens = self._callbacks.listens or self._recorder is not None
-            self._stream = RunnerStream(self, self._observer() if listens else None)
+            self._stream = RunnerStream(self, self._observer() if self._callbacks.listens else None)
         try:
             return self._stream.work(order)
         except Exception:
@@ -140,7 +138,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def set_buffer_view(self, view: BufferView) -> None:
         """Read the buffer as the driver has it from now on."""
         self._layers.set_view(view)
-        self.loop.retriever.usage, self.loop.retriever.source_weights = view.usage, view.source_weights
+        self.loop.retriever.source_weights = view.source_weights
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]
@@ -195,7 +193,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         if retrieval_prob is None:
             raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
         self._retrieval_prob = retrieval_prob
-        observer = self._observer() if self._callbacks.listens or self._recorder is not None else None
+        observer = self._observer() if self._callbacks.listens else None
         groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer, env_steps)
         if observer is not None:
             self.hand_on(observer.of(groups))
@@ -250,10 +248,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return groups
 
     def hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
-        """To the recorder, and to whoever listens."""
-        if self._recorder is not None:
-            kept = self._recorder.record(episodes)
-            self.metrics.log_value("recording_buffer_size", kept, window=1)
+        """Tell the callbacks of episodes that are whole."""
         self._callbacks.sample_end(episodes)
 
     @property
@@ -325,8 +320,6 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def stop(self) -> None:
         """Stop threads, free the engine, leave the buffer."""
-        if self._recorder is not None:
-            self._recorder.stop()
         self.loop.close()
         self.engine.close()
         if self._layers is not None:

@@ -50,8 +50,8 @@ class EpisodeObserver:
         _add(made, episode.trajectory, episode.trajectory.steps[-1], {**info, **_outcome(episode, end)}, end)
         self._tell("on_episode_step", episode, made)
 
-    def failed(self, episode: Episode) -> None:
-        """Drop what there is: as in RLlib, nobody is told of the end of an episode whose environment is made anew."""
+    def given_up(self, episode: Episode) -> None:
+        """Drop what there is; no callback is told of its end."""
         self._episodes.pop(id(episode.trajectory), None)
 
     def ended(self, episode: Episode) -> None:

@@ -169,7 +169,6 @@ def _engine_metrics(stats: Sequence[RolloutStats]) -> dict[str, float]:
     requested = sum(s.requested_tokens for s in stats)
     return {
         "prefix_cache_share": sum(s.cached_tokens for s in stats) / max(requested, 1),
-        "retries": float(sum(s.retries for s in stats)),
         "tokens/discarded": float(sum(s.discarded_tokens for s in stats)),
         "branching/forks": float(sum(s.forks for s in stats)),
         "branching/refilled": float(sum(s.refilled for s in stats)),

@@ -1,4 +1,4 @@
-"""The parts of an env runner, as its settings say: engine, rollout loop, what it reads of the buffer, recorder of episodes."""
+"""The parts of an env runner, as its settings say: engine, rollout loop, what it reads of the buffer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from rapo_rllib.settings import Settings
 from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 if TYPE_CHECKING:
-    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
     from rapo_rllib.buffer.layered import LayeredBuffer
-    from rapo_rllib.env_runner.recording import EpisodeRecorder
     from rapo_rllib.rollout.loop import RolloutLoop
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
@@ -76,14 +73,3 @@ def open_layers(settings: Settings) -> LayeredBuffer:
     except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
         logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
     return LayeredBuffer(buffer)
-
-
-def make_recorder(config: AlgorithmConfig, worker_index: int, source: QuestionSource) -> EpisodeRecorder | None:
-    """RLlib's recording of episodes, where ``output`` asks for it; its folder has the environment's name."""
-    if not config.output:
-        return None
-    from rapo_rllib.env_runner.recording import EpisodeRecorder
-
-    env = source.env_maker()()
-    env.close()
-    return EpisodeRecorder(config, worker_index, type(env.unwrapped).__name__.lower())

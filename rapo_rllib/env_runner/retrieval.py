@@ -19,7 +19,6 @@ def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
         selection=buffer.selection,
         top_k=buffer.top_k,
         fallback_text=buffer.fallback_text,
-        usage_weight=buffer.usage_weight,
         noise=settings.rollout.retrieval_noise,
         seed=settings.rllib.seed or 0,
     )

@@ -84,4 +84,4 @@ class QuestionCursor:
                 f"{len(self._questions)}: restore with the same env_config"
             )
         self.position, self._seed, self._order = state["position"], state["seed"], None
-        self._again = list(state.get("again", ()))
+        self._again = list(state["again"])

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,8 +23,6 @@ from rapo_rllib.weights.digest import base_digests, fingerprint
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
-
-logger = logging.getLogger(__name__)
 
 IDENTITY = "model.json"  # in the folder of the training state
 
@@ -93,21 +90,15 @@ def write_identity(folder: str, identity: Mapping[str, Any]) -> None:
 def check_identity(folder: str, here: Mapping[str, Any]) -> None:
     """Compare with the model that the state in ``folder`` belongs to.
 
-    A checkpoint of before models were recorded is taken, with a warning: nothing in it tells.
-
     Raises:
         CheckpointError: naming both models, what differs, and what to do.
     """
-    file = Path(folder) / IDENTITY
-    if not file.is_file():
-        logger.warning(
-            "%s does not say which model it belongs to, as checkpoints did not before: make sure that it is %s",
-            folder,
-            here["name_or_path"],
-        )
-        return
     try:
-        there = read_json(file, _SHAPE)
+        there = read_json(Path(folder) / IDENTITY, _SHAPE)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} does not say which model it belongs to: {IDENTITY} cannot be read ({error})"
+        ) from error
     except ValueError as error:
         raise CheckpointError(f"{error}. Take an older checkpoint.") from error
     if problem := _difference(there, here):

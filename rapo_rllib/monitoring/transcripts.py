@@ -61,8 +61,7 @@ def write_transcripts(
 ) -> None:
     """Write one line per trajectory to ``folder/name``; the file appears whole or not at all.
 
-    Each line is a :func:`transcript` with ``group``, the place of its group in the batch. Readers take what they know and pass
-    over the rest: files of earlier versions have neither ``group`` nor ``entropies``.
+    Each line is a :func:`transcript` with ``group``, the place of its group in the batch.
 
     Args:
         folder: made if it is missing.

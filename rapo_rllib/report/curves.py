@@ -21,7 +21,6 @@ _LEARNER = "learners/default_policy/"
 HELD_OUT = "evaluation/env_runners/accuracy"
 REWARD, ACCURACY = _ROLLOUT + "episode_return_mean", _ROLLOUT + "accuracy"
 GENERATED, POLICY_TOKENS = _ROLLOUT + "tokens/generated", _ROLLOUT + "tokens/policy"
-_EVALUATION_S = "timers/evaluation_iteration"
 _ALWAYS = (REWARD, ACCURACY, HELD_OUT)  # drawn where they are zero throughout
 _PHASES = {
     "rollout": ("timers/rollout",),
@@ -29,10 +28,9 @@ _PHASES = {
     "update": ("timers/update",),
     "sync": ("timers/sync",),
     "buffer": ("timers/buffer",),
-    "evaluation": (_EVALUATION_S, "evaluation/env_runners/rollout_s"),
+    "evaluation": ("timers/evaluation_iteration", "evaluation/env_runners/rollout_s"),
 }
 _TOTAL_S = "time_this_iter_s"
-_OLD_NAMES = {"z_ret": "retrieval_reward", "f_ret": "retrieved_share"}  # in results of earlier versions
 
 
 @dataclass(frozen=True)
@@ -120,11 +118,6 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
 def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
     """All numbers of one result by their key, with the seconds of each phase."""
     values = {key: number(value) for key, value in flattened(row).items() if isinstance(value, (int, float))}
-    for old, new in _OLD_NAMES.items():
-        if _RETRIEVAL + old in values:
-            values.setdefault(_RETRIEVAL + new, values.pop(_RETRIEVAL + old))
-    if (row.get("training_iteration") or 0) > 1 and not any(key.startswith("evaluation/") for key in values):
-        values.pop(_EVALUATION_S, None)  # earlier versions repeat that of the last evaluation
     seconds = {name: next((values[key] for key in keys if key in values), None) for name, keys in _PHASES.items()}
     total = values.get(_TOTAL_S)
     if total is not None:

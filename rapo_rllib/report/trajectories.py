@@ -5,7 +5,6 @@ iteration_*.jsonl --grouped--> rows of one question --shown_group--> {"question"
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -18,7 +17,6 @@ from rapo_rllib.settings import ObjectiveSettings
 
 POLICY, TOOL, RETRIEVED, GIVEN = "policy", "tool", "retrieved", "given"
 _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
-_CLOSING_TAG = re.compile(r"\s*(</[^>\n]*>)?\n?")
 
 
 def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
@@ -27,8 +25,8 @@ def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
 
 
 def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Rows of one file by group; older files do not number them: there a group is rows in succession with one question."""
-    return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group", row.get("question_id")))]
+    """Rows of one file by group."""
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group"))]
 
 
 def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int, objective: ObjectiveSettings) -> dict[str, Any]:
@@ -96,34 +94,17 @@ def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     text, steps = str(row.get("text", "")), row.get("steps") or []
     retrievals = {retrieval.get("after_step"): retrieval for retrieval in row.get("retrievals") or []}
     parts: list[dict[str, Any]] = []
-    before: Mapping[str, Any] = {}
-    starts = _starts(text, steps)
+    starts = [int(step.get("text_start", 0)) for step in steps]
     end = starts[0] if row.get("given") and starts else 0
     parts += [{"by": GIVEN, "text": text[:end]}]
     for index, (step, start) in enumerate(zip(steps, starts, strict=True)):
-        parts += _between(text, end, start, before, retrievals.get(index - 1))
-        end, before = max(start + len(str(step.get("text", ""))), start), step
+        parts += _between(text, end, start, retrievals.get(index - 1))
+        end = start + len(str(step.get("text", "")))
         if step.get("stop") == len(row.get("token_ids") or ()):  # nothing follows: what its last tokens wrote is its own
             end = len(text)
         parts.append(_policy_part(text[start:end], step, row.get("entropies") or ()))
-    parts += _between(text, end, len(text), before, retrievals.get(len(steps) - 1))
+    parts += _between(text, end, len(text), retrievals.get(len(steps) - 1))
     return [part for part in parts if part["text"]]
-
-
-def _starts(text: str, steps: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Find where the text of each step begins. Older files do not say: there it is found from the end of the response.
-
-    From the end, since a policy that copies what it retrieved writes the same text a second time.
-    """
-    noted = [int(step.get("text_start", -1)) for step in steps]
-    if all(start >= 0 for start in noted):
-        return noted
-    starts, end = [], len(text)
-    for step in reversed(steps):
-        found = text.rfind(str(step.get("text", "")), 0, end)
-        end = found if found >= 0 else end
-        starts.append(end)
-    return starts[::-1]
 
 
 def _policy_part(text: str, step: Mapping[str, Any], entropies: Sequence[float]) -> dict[str, Any]:
@@ -140,26 +121,14 @@ def _policy_part(text: str, step: Mapping[str, Any], entropies: Sequence[float])
     }
 
 
-def _between(
-    text: str, start: int, stop: int, step: Mapping[str, Any], retrieval: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
+def _between(text: str, start: int, stop: int, retrieval: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """``text[start:stop]``, which stands behind a step: a tool's result, a retrieved trace, or both in that order."""
     if retrieval is None:
         return [{"by": TOOL, "text": text[start:stop]}]
-    middle = int(retrieval.get("text_start", -1))
-    if not start <= middle <= stop:
-        middle = _end_of_observation(text, start, stop, str(step.get("observation", "")).strip())
+    middle = min(max(int(retrieval.get("text_start", start)), start), stop)
     about = {"source": str(retrieval.get("source", "")), "similarity": number(retrieval.get("similarity"))}
     traced = {"by": RETRIEVED, "text": text[middle:stop], **about, "noisy": bool(retrieval.get("noisy"))}
     return [{"by": TOOL, "text": text[start:middle]}, traced]
-
-
-def _end_of_observation(text: str, start: int, stop: int, observation: str) -> int:
-    found = text.find(observation, start, stop) if observation else -1
-    if found < 0:
-        return start
-    closing = _CLOSING_TAG.match(text, found + len(observation), stop)
-    return closing.end() if closing else found + len(observation)
 
 
 def _binned(values: Sequence[float]) -> list[float]:

@@ -13,47 +13,18 @@ from rapo_rllib.rollout.stats import RolloutStats
 logger = logging.getLogger(__name__)
 
 
-class Barrier:
-    """Where all wait for the slowest, in the ``lockstep`` schedule; in any other (``closed=False``) nobody ever does."""
-
-    def __init__(self, closed: bool) -> None:
-        self._closed = closed
-        self._arrived: list[Future[None]] = []
-
-    async def wait(self) -> None:
-        """Go on when all are here."""
-        if self._closed:
-            self._arrived.append(Future())
-            await result_of(self._arrived[-1])
-
-    def open_for(self, expected: int) -> None:
-        """Let them go on if so many are here."""
-        if len(self._arrived) == expected:
-            arrived, self._arrived = self._arrived, []
-            for future in arrived:
-                future.set_result(None)
-
-
 class EnginePump:
     """Generates for many coroutines.
 
     Args:
         engine: writes steps.
-        barrier: stands before each generation and behind it: all write, then the tools of all run.
         stats: counts tokens.
         finished: completions by request that another run of the same engine has asked for; shared by all its pumps.
         one_version: weights must not change while it generates.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        barrier: Barrier,
-        stats: RolloutStats,
-        finished: dict[str, Completion],
-        one_version: bool = True,
-    ) -> None:
-        self._engine, self._barrier, self._stats, self._finished = engine, barrier, stats, finished
+    def __init__(self, engine: Engine, stats: RolloutStats, finished: dict[str, Completion], one_version: bool = True) -> None:
+        self._engine, self._stats, self._finished = engine, stats, finished
         self._version = engine.policy_version if one_version else None
         self._running: dict[str, tuple[Future[Completion], object]] = {}
 
@@ -64,14 +35,12 @@ class EnginePump:
             RequestError: the engine refuses the request.
             GivenUpError: ``give_up`` was called for the owner.
         """
-        await self._barrier.wait()
         self._engine.submit(request)
         self._stats.requested_tokens += len(request.token_ids)
         answer = Future[Completion]()
         self._running[request.request_id] = (answer, owner)
         completion = await result_of(answer)
         self._stats.cached_tokens += completion.cached_tokens
-        await self._barrier.wait()
         return completion
 
     def poll(self) -> bool:

@@ -30,7 +30,6 @@ class Borrower(Protocol):
     stop: tuple[str, ...]
     env_started: float | None  # when the call that is running began; None: none runs
     env_failed: bool  # a call of it raised, or never returned
-    tries: int  # that have failed
 
     @property
     def env_steps(self) -> int | None:
@@ -52,13 +51,10 @@ class EnvPool:
         self._lock = threading.Lock()
 
     def acquire(self, borrower: Borrower) -> None:
-        """Give ``borrower`` an environment of its own, and the strings at which its steps stop.
-
-        One that tries again gets a new one: what broke the last may have broken those that wait.
-        """
+        """Give ``borrower`` an environment of its own, and the strings at which its steps stop."""
         borrower.env_failed = False
         with self._lock:
-            borrower.env = self._idle.pop() if self._idle and not borrower.tries else None
+            borrower.env = self._idle.pop() if self._idle else None
         if borrower.env is None:
             borrower.env = self._make_env()
         if hasattr(borrower.env.unwrapped, "env_steps"):

@@ -52,7 +52,6 @@ class Episode:
     turn_open: bool = True  # the policy's next turn has begun
     env_started: float | None = None  # when the call of its env that is running began; None: none runs
     env_failed: bool = False
-    tries: int = 0  # from its start, that failed with their environments
     history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
     state: str = ""  # key of the environment's state, where it tells; "": it has not told
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
@@ -65,19 +64,8 @@ class Episode:
 
     def fork(self, branch: int, member: int) -> Episode:
         """Return one that shares everything so far, environment included, and goes its own way from here."""
-        name = f"{self.label}.{len(self.trajectory.steps)}.{branch}"
-        return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env), tries=0)
-
-    def again(self, trajectory: Trajectory) -> Episode:
-        """Return one that begins anew, with the same name and so the same coins, and writes ``trajectory``."""
-        made = Episode(self.name, self.question, self.plan, trajectory, tries=self.tries + 1)
-        made.started = self.started
-        return made
-
-    @property
-    def label(self) -> str:
-        """Its name, with the try: no two requests and no two forks of a run are called the same."""
-        return f"{self.name}~{self.tries}" if self.tries else self.name
+        name = f"{self.name}.{len(self.trajectory.steps)}.{branch}"
+        return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
 
     @property
     def env_steps(self) -> int | None:
@@ -159,7 +147,7 @@ class Episode:
         seeded = self.plan.seeded and self.plan.temperature > 0
         stop, final_stop = self.plan.chat.stops(self.stop)
         return GenerationRequest(
-            request_id=f"{self.label}/{len(self.trajectory.own_steps) + 1}",
+            request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
             token_ids=[*self.trajectory.prompt_ids, *self.trajectory.token_ids],
             max_tokens=min(self.remaining_tokens, self.plan.settings.max_step_tokens or self.remaining_tokens),
             stop=stop,

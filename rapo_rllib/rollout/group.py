@@ -44,7 +44,6 @@ class RolloutGroup:
     plan: RunPlan
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
-    num_again: int = 0  # episodes that were begun anew
     given_up: bool = False  # nobody wants it any more
 
     def open(self) -> list[Episode]:
@@ -92,26 +91,10 @@ class RolloutGroup:
         """``count`` episodes, of which the last ones may retrieve."""
         for index in range(count):
             member = len(self.episodes)
-            trajectory = self._empty(index >= count - num_hybrid, member)
+            hybrid, version = index >= count - num_hybrid, self.plan.policy_version
+            trajectory = Trajectory(self.question.id, (), hybrid=hybrid, policy_version=version, segments=[(0, member)])
             self.episodes.append(Episode(f"{self.name}/{prefix}{member}", self.question, self.plan, trajectory))
         return self.episodes[-count:]
-
-    def _empty(self, hybrid: bool, writer: int) -> Trajectory:
-        version = self.plan.policy_version
-        return Trajectory(self.question.id, (), hybrid=hybrid, policy_version=version, segments=[(0, writer)])
-
-    def again(self, episode: Episode) -> Episode:
-        """Begin ``episode`` anew in its place, as its environment failed; nothing of the failed try is in the group.
-
-        It may retrieve if it might before. A branch starts from the prompt: nothing can put a new environment where it was.
-        Branches of the failed try go on and share its tokens, which are not the new one's: that counts as another writer.
-        """
-        self.stats.add_failed_try(episode.trajectory)
-        place = next(index for index, other in enumerate(self.episodes) if other is episode)
-        writer = self.plan.size + self.num_again
-        self.num_again += 1
-        self.episodes[place] = episode.again(self._empty(episode.trajectory.hybrid, writer))
-        return self.episodes[place]
 
     def _room_for(self, hybrid: bool) -> int:
         """The number of hybrid, or on-policy, episodes that the group still lacks."""

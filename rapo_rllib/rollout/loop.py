@@ -2,8 +2,7 @@
 
 Each trajectory is a coroutine, ``Run.roll_out``. Beside them stand what they wait for: the engine, which one loop polls for
 all; environments (tools), on threads; and one search at a time, for all histories that have asked meanwhile. No trajectory
-waits for another one's generation, tool or retrieval. (The ``lockstep`` schedule of the released code is there to compare
-with: tools run when all steps are written, steps are written when all tools have answered.)
+waits for another one's generation, tool or retrieval.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
 from rapo_rllib.rollout.engine import Completion, Engine
-from rapo_rllib.rollout.engine_pump import Barrier, EnginePump
+from rapo_rllib.rollout.engine_pump import EnginePump
 from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.group import RolloutGroup, make_groups
@@ -50,8 +49,8 @@ class Observer(Protocol):
     def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
         """The environment has answered its last step, with ``info``; ``end`` says what ended it, if anything did."""
 
-    def failed(self, episode: Episode) -> None:
-        """Its environment failed, and it begins anew, with another trajectory: this one is to be forgotten."""
+    def given_up(self, episode: Episode) -> None:
+        """Its group is wanted no more: it is to be forgotten."""
 
     def ended(self, episode: Episode) -> None:
         """It is whole, however it ended; its environment is about to be released."""
@@ -171,8 +170,7 @@ class Run:
     ) -> None:
         self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer
         self._coroutines = Coroutines()
-        self._barrier = Barrier(closed=loop.settings.rollout_schedule == "lockstep")
-        self._engine = EnginePump(loop.engine, self._barrier, stats, loop.finished, one_version)
+        self._engine = EnginePump(loop.engine, stats, loop.finished, one_version)
         self._env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
@@ -245,43 +243,30 @@ class Run:
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
         try:
-            while not (end := await self._outcome(group, episode)):
-                episode = self._again(group, episode)
-            episode.trajectory.end = end
+            episode.trajectory.end = await self._outcome(group, episode)
             episode.trajectory.seconds = time.monotonic() - episode.started
             if self._observer is not None:
                 self._observer.ended(episode)
         except GivenUpError:
             if self._observer is not None:
-                self._observer.failed(episode)
+                self._observer.given_up(episode)
             return
         finally:
-            self._release(episode)
+            self._envs.release(episode, close_failed=episode.plan.branching is None)
         self._on_end()
         self._begin(group, group.refill())
 
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
-        """The end of the trajectory; "": it is to be tried again. What fails for it alone is noted in it."""
-        trajectory, retries = episode.trajectory, episode.plan.settings.env_retries
+        """The end of the trajectory; what fails for it alone is noted in it."""
+        trajectory = episode.trajectory
         try:
             return await self.roll_out(group, episode)
         except (EnvError, RequestError) as error:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
-            again = isinstance(error, EnvError) and episode.tries < retries
-            what = f"; try {episode.tries + 2} of {retries + 1} begins" if again else ""
-            details = (episode.question.id, episode.name, step, episode.called_tool(), age, error, what)
-            logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s%s", *details)
+            details = (episode.question.id, episode.name, step, episode.called_tool(), age, error)
+            logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
             trajectory.error = str(error)
-            return "" if again else "error"
-
-    def _again(self, group: RolloutGroup, episode: Episode) -> Episode:
-        if self._observer is not None:
-            self._observer.failed(episode)
-        self._release(episode)
-        return group.again(episode)
-
-    def _release(self, episode: Episode) -> None:
-        self._envs.release(episode, close_failed=episode.plan.branching is None)
+            return "error"
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:
@@ -324,4 +309,3 @@ class Run:
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self._env_calls.end_overdue()
         self._searcher.start(self._coroutines)
-        self._barrier.open_for(len(self._coroutines))

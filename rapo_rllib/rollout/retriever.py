@@ -1,9 +1,9 @@
 """When a history may be answered by a step trace, and by which one. algorithm.md sections 3, 4.
 
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
-above a share of failures training stops (``retrieval_failures.py``). Weights of sources and what earlier uses of a trace have
-brought may order its candidates. Where nothing suitable is found, ``fallback_text`` may be shown instead (released code), and
-``noise`` puts random traces in the place of found ones (an ablation of the paper), of those that a search could have found.
+above a share of failures training stops (``retrieval_failures.py``). Weights of sources may order the candidates. Where
+nothing suitable is found, ``fallback_text`` may be shown instead (released code), and ``noise`` puts random traces in the
+place of found ones (an ablation of the paper), of those that a search could have found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from rapo_rllib.buffer.choices import ranked, select
-from rapo_rllib.buffer.usage import TraceUsage
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.types import FALLBACK, HistoryQuery, RetrievedTrace, StepTrace
 
@@ -42,7 +41,6 @@ class Retriever:
         selection: which of the ``top_k`` is taken.
         top_k: nearest traces to look at.
         fallback_text: stands for a trace where nothing suitable was found; empty: nothing is shown.
-        usage_weight: of a trace's mean retrieval reward so far. :attr:`usage` and :attr:`source_weights` are told from outside.
         noise: chance that a query is answered by a random trace. Coin and draw depend on ``seed`` and the query alone, so
             neither on timing nor on who asks at the same time.
         seed: of the noise.
@@ -55,7 +53,6 @@ class Retriever:
         selection: str,
         top_k: int,
         fallback_text: str = "",
-        usage_weight: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
     ) -> None:
@@ -63,11 +60,9 @@ class Retriever:
         self._selection = selection
         self._top_k = top_k
         self._fallback = _fallback(fallback_text) if fallback_text else None
-        self._usage_weight = usage_weight
         self._noise = noise
         self._seed = seed
         self.source_weights: Mapping[str, float] = {}  # one that is missing has 1, one with 0 is not searched
-        self.usage: Mapping[str, TraceUsage] = {}
         self._unanswered = 0  # queries since the buffer has last answered
         self._silent_since = 0.0
 
@@ -102,7 +97,7 @@ class Retriever:
         return self._fallback if drawn is None else RetrievedTrace(drawn, 0.0, noisy=True)
 
     def _chosen(self, hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
-        candidates = ranked(hits, self.source_weights, self.usage, self._usage_weight)
+        candidates = ranked(hits, self.source_weights)
         return select(candidates, self._selection) or self._fallback
 
 

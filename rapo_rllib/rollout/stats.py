@@ -23,8 +23,7 @@ class RolloutStats:
     cached_tokens: int = 0  # of these, found in its prefix cache
     forks: int = 0  # trajectories that branched off another one
     refilled: int = 0  # trajectories started because all others of their group had ended within the budget
-    retries: int = 0  # trajectories begun anew, because their environment failed
-    discarded_tokens: int = 0  # that the policy generated in tries that failed, and in groups that were given up
+    discarded_tokens: int = 0  # that the policy generated in groups that were given up
     retrieval_queries: int = 0
     retrieval_failures: int = 0  # the buffer did not answer; those trajectories went on without
     retrieval_empty: int = 0  # nothing suitable was found
@@ -38,12 +37,6 @@ class RolloutStats:
         self.ends[trajectory.end] += 1
         self.prompt_tokens += len(trajectory.prompt_ids)
         self.trajectory_s += trajectory.seconds
-        self._add_calls(trajectory)
-
-    def add_failed_try(self, trajectory: Trajectory) -> None:
-        """Count a try that nothing else will tell of: what it generated and called has been done all the same."""
-        self.retries += 1
-        self.discarded_tokens += trajectory.num_generated
         self._add_calls(trajectory)
 
     def add_given_up(self, trajectory: Trajectory) -> None:

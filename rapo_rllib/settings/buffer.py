@@ -82,9 +82,6 @@ class BufferSettings(Knobs):
     index: Literal["auto", "exact", "hnsw"] = knob("auto", "`auto`: exact while small; `exact`; `hnsw` (released code)")
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
     filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
-    usage_weight: float = knob(
-        0.0, "of a trace's mean retrieval reward so far, beside its similarity, among the top_k", at_least=0
-    )
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
     max_grown: int = knob(10_000, "step traces of the policy's own; above, those of the lowest score leave", at_least=1)
     grown_half_life: float = knob(100.0, "weight versions after which such a trace's score has halved", above=0)
@@ -98,8 +95,3 @@ class BufferSettings(Knobs):
                     f"step_trace_buffer.{name} = {getattr(self, name)} with key_recipe = {self.key_recipe!r}, which has its "
                     f"own lengths; set key_recipe to 'goal_and_recent', or leave {name} out"
                 )
-        if self.usage_weight > 0 and self.top_k == 1:
-            raise ValueError(
-                f"step_trace_buffer.usage_weight = {self.usage_weight} with top_k = 1: with one candidate there is nothing to "
-                "rank; set top_k to 8, say"
-            )

@@ -103,9 +103,6 @@ class RolloutSettings(Knobs):
         at_least=0,
         at_most=1,
     )
-    rollout_schedule: Literal["continuous", "lockstep"] = knob(
-        "continuous", "`continuous`, or `lockstep`: every trajectory waits for the slowest of the round (released code)"
-    )
     temperature: float = knob(  # 0 is for those that only answer; vLLM refuses more than 2
         1.0,
         "of sampling; the learner divides its logits by it too",
@@ -123,9 +120,6 @@ class RolloutSettings(Knobs):
     tool_workers: int | None = knob(None, "threads that wait for tools; None: 4, or 32 beside engines on GPUs", at_least=1)
     step_timeout_s: float = knob(
         120.0, "deadline of one env step (its tool call included; of several in a turn, each)", at_least=1e-3
-    )
-    env_retries: int = knob(
-        1, "times that a trajectory whose environment failed begins anew, in a new one, before it is an `error`", at_least=0
     )
     entropy_top_k: int | None = knob(
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1

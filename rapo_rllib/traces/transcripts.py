@@ -60,12 +60,12 @@ def _why_not(row: dict[str, Any], where: str) -> str:
         return "correct is false"
     if row.get("end") == "step":
         return "a single step"
-    return "" if str(row.get("question", "")).strip() else "no question, in a transcript of an earlier version"
+    return "" if str(row.get("question", "")).strip() else "no question"
 
 
 def _given(row: dict[str, Any], where: str) -> list[str]:
-    """The steps that it began behind; files of earlier versions have none."""
-    given = row.get("given", [])
+    """The steps that it began behind."""
+    given = row.get("given")
     if not isinstance(given, list) or not all(isinstance(step, str) for step in given):
         raise ValueError(f"{where}: field 'given' must be a list of texts, got {str(given)[:80]}")
     return given

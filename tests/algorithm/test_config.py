@@ -110,7 +110,6 @@ NATIVE = {"format": "native"}
         ({"retrieval_noise": 1.1}, "retrieval_noise = 1.1: must be between 0 and 1"),
         ({"retrieval_query": "all"}, "retrieval_query = 'all': must be one of 'history', 'generated'"),
         ({"retrieval_budget": "prompt"}, "retrieval_budget = 'prompt': must be one of 'response', 'prompt_and_response'"),
-        ({"rollout_schedule": "async"}, "rollout_schedule = 'async': must be one of 'continuous', 'lockstep'"),
         ({"importance_level": "word"}, "importance_level = 'word': must be one of 'token', 'sequence', 'sequence_token'"),
         ({"clip_mode": "soft"}, "clip_mode = 'soft': must be one of 'hard', 'gradient_preserving'"),
         ({"clip_mode": "gradient_preserving", "dual_clip": 3.0}, "is to be preserved; set dual_clip to null"),

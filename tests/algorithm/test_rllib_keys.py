@@ -101,7 +101,16 @@ def test_a_key_that_nothing_reads_is_refused_with_what_to_use(key: str) -> None:
         ("env_runners", {"env_to_module_connector": lambda *_: None}, "env_to_module_connector = .*RAPO has no connectors"),
         ("multi_agent", {"policies": {"a", "b"}}, "policies = .*: RAPO trains one policy"),
         ("offline_data", {"input_": ["/data"]}, r"input_ = \['/data'\]: RAPO samples its own data"),
-        ("offline_data", {"output_config": {"format": "json"}}, "output_config = .*: set output_write_method"),
+        (
+            "offline_data",
+            {"output": "/data"},
+            "output = .*: trajectories are written by `transcripts`: set transcripts to true",
+        ),
+        (
+            "offline_data",
+            {"output_config": {"format": "json"}},
+            "output_config = .*: trajectories are written",
+        ),
         (
             "callbacks",
             {"on_evaluate_offline_end": print},
@@ -212,12 +221,6 @@ def test_rllibs_own_evaluation_is_taken_with_its_keys_where_it_has_env_runners_t
     with pytest.raises(ValueError, match="custom_evaluation_function = None with num_env_runners = 1 and evaluation_num_env_"):
         stock.validate()
     stock.evaluation(evaluation_num_env_runners=1).validate()
-
-
-def test_recording_needs_nothing_else() -> None:
-    made = config().offline_data(output="/data")
-    made.validate()
-    assert made.batch_mode == "complete_episodes"
 
 
 def test_settings_of_an_evaluation_without_engines_of_its_own_are_refused() -> None:

@@ -284,9 +284,6 @@ def test_what_was_written_is_seen_at_once_and_a_dropped_buffer_is_gone(other, fi
     assert buffer.count() == 2 and buffer.retrieve([query(TRACES[0])])[0][0].trace != TRACES[0]
     buffer.set_note("fact", {"a": ["é" * 10]})
     assert buffer.note("fact") == {"a": ["é" * 10]} and buffer.note("nothing") is None
-    note = buffer.note("embedder")
-    buffer.set_note("embedder", {key: value for key, value in note.items() if key != "level"})
-    other(collection="growing").create()  # a buffer without a level is one of steps
     buffer.drop()
     assert not buffer.exists() and buffer.note("fact") is None
 

@@ -1,8 +1,8 @@
-"""Accounts of the use of traces, and the order that they and the weights of sources make."""
+"""Accounts of the use of traces, and the order that weights of sources make."""
 
 import pytest
 
-from rapo_rllib.buffer.choices import ranked, ranking_score
+from rapo_rllib.buffer.choices import ranked
 from rapo_rllib.buffer.usage import TraceUsage, UsageRecord
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import RetrievedTrace, StepTrace
@@ -47,29 +47,14 @@ def hit(name: str, similarity: float, source: str = "gpt") -> RetrievedTrace:
 HITS = [hit("near", 0.9), hit("human", 0.75, "human"), hit("far", 0.6)]
 
 
-@pytest.mark.parametrize(
-    ("weights", "usage", "usage_weight", "order"),
-    [
-        ({}, {}, 0.0, ["near", "human", "far"]),
-        ({"human": 2.0}, {}, 0.0, ["human", "near", "far"]),
-        ({}, {"near": TraceUsage(16, -1.0)}, 0.0, ["near", "human", "far"]),  # counted, not asked for
-        ({}, {"near": TraceUsage(16, -1.0)}, 0.5, ["human", "far", "near"]),  # 0.9 - 0.5 * 0.8
-        ({}, {"near": TraceUsage(1, -1.0)}, 0.5, ["near", "human", "far"]),  # one use: 0.9 - 0.5 * 0.2
-    ],
-)
-def test_order(weights: dict, usage: dict, usage_weight: float, order: list[str]) -> None:
-    assert [each.trace.id for each in ranked(HITS, weights, usage, usage_weight)] == order
-
-
-def test_score() -> None:
-    assert ranking_score(0.8, 2.0, TraceUsage(4, 0.5), 0.5) == pytest.approx(1.6 + 0.125)
+@pytest.mark.parametrize(("weights", "order"), [({}, ["near", "human", "far"]), ({"human": 2.0}, ["human", "near", "far"])])
+def test_order(weights: dict, order: list[str]) -> None:
+    assert [each.trace.id for each in ranked(HITS, weights)] == order
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"usage_weight": -1.0, "top_k": 4}, "usage_weight"),
-        ({"usage_weight": 0.5}, "top_k = 1"),
         ({"max_grown": 0}, "max_grown"),
         ({"grown_half_life": 0.0}, "grown_half_life"),
         ({"growth": "always"}, "step_trace_buffer.growth"),

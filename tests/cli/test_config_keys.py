@@ -60,15 +60,15 @@ def test_keys_that_another_key_sets_are_not_offered(keys: dict[str, ConfigKey]) 
     assert not {"step_trace_buffer.level", "step_trace_buffer.growth"} & set(keys)
 
 
-@pytest.mark.parametrize("key", ["rollout_schedule", "transcripts", "canary_tolerance", "max_retrieval_failure_share"])
+@pytest.mark.parametrize("key", ["retrieval_level", "transcripts", "canary_tolerance", "max_retrieval_failure_share"])
 def test_training_sets_the_attribute_that_is_read(key: str) -> None:
-    value = {"rollout_schedule": "lockstep", "transcripts": True}.get(key, 0.25)
+    value = {"retrieval_level": "trajectory", "transcripts": True}.get(key, 0.25)
     assert getattr(RAPOConfig().training(**{key: value}), key) == value
 
 
 def test_training_has_no_parameter_that_is_no_attribute() -> None:
-    with pytest.raises(ValueError, match="unknown key 'schedule'"):
-        RAPOConfig().training(schedule="lockstep")
+    with pytest.raises(ValueError, match="unknown key 'level'"):
+        RAPOConfig().training(level="step")
 
 
 def test_the_command_looks_for_words() -> None:

@@ -88,7 +88,6 @@ def test_the_released_code_in_every_layer() -> None:
         "loss_aggregation": "token",
         "dual_clip": 3.0,
         "retrieval_budget": "prompt_and_response",
-        "rollout_schedule": "lockstep",
     }
     objective = config.settings.objective
     assert (objective.clip_low, objective.clip_high) == (0.2, 0.28)

@@ -132,10 +132,6 @@ ELSEWHERE = {
         "minutes on an idle machine; a few step traces",
         "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone",
     ),
-    "python benchmarks/embedding.py": (
-        "minutes on an idle machine; few keys",
-        "benchmarks/test_embedding_figures.py::test_both_forward_passes_are_timed",
-    ),
     "python benchmarks/search_recall.py": (
         "hours, and data sets; its sample",
         "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",

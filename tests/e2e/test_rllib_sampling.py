@@ -1,18 +1,13 @@
-"""RLlib's own ways with an env runner, on vLLM: episodes without questions, its evaluation, its recording, its callbacks."""
+"""RLlib's own ways with an env runner, on vLLM: episodes without questions, its evaluation, its callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 from jobs import at, small_config
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-from rapo_rllib.algorithm.config import RAPOConfig
-from rapo_rllib.env_runner.recording import EpisodeRecorder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]
 
@@ -22,16 +17,10 @@ def count_starts(*, metrics_logger: Any, **kwargs: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("recorded")
-
-
-@pytest.fixture(scope="module")
-def algorithm(small_model: str, recorded: Path) -> Iterator[Any]:
+def algorithm(small_model: str) -> Iterator[Any]:
     config = (
         small_config(small_model)
         .evaluation(evaluation_interval=1, evaluation_duration=3, custom_evaluation_function=None)
-        .offline_data(output=str(recorded), output_max_rows_per_file=1000, output_write_remaining_data=True)
         .callbacks(on_episode_start=count_starts)
     )
     algorithm = config.training(evaluate_before_training=False).build_algo()
@@ -41,15 +30,6 @@ def algorithm(small_model: str, recorded: Path) -> Iterator[Any]:
 
 def questions_of(episodes: list[SingleAgentEpisode]) -> list[str]:
     return [episode.get_infos(-1)["question_id"] for episode in episodes]
-
-
-def read(folder: Path) -> list[SingleAgentEpisode]:
-    """As RLlib's offline data reads episodes."""
-    import ray
-
-    rows = ray.data.read_parquet(str(folder)).take_all()
-    states = [msgpack.unpackb(row["item"]) for row in rows]
-    return [SingleAgentEpisode.from_state(state) for state in states]
 
 
 def test_episodes_without_questions_are_of_the_jobs_own(algorithm: Any) -> None:
@@ -95,45 +75,3 @@ def test_rllibs_own_evaluation(algorithm: Any) -> None:
     assert values["episode_return_min"] <= values["episode_return_mean"] <= values["episode_return_max"]
     assert at(result, "env_runners/num_episodes") == at(result, "env_runners/starts") == 16
     assert at(result, "rapo/evaluated_questions") == 3
-
-
-def test_everything_is_recorded_as_rllib_reads_it(algorithm: Any, recorded: Path) -> None:
-    assert list(recorded.iterdir()) == [], "a file is not full yet"
-    algorithm.env_runner._recorder.stop()
-    episodes = read(recorded / "letters")
-    assert len({one.id_ for one in episodes}) == len(episodes) == 40 + 2 + 2 + 2 + 2 + 2 * (16 + 3)
-    for one in episodes:
-        assert one.get_observations(0).startswith("Write a sentence about the number")
-        assert 0 <= one.get_return() <= 1 and one.is_done
-        assert one.get_infos(-1)["end"] in ("eos", "length")
-        assert one.get_extra_model_outputs("action_logp", 0) < 0
-
-
-def test_files_are_filled_and_no_row_is_written_twice_or_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = RAPOConfig().offline_data(output=str(tmp_path), output_max_rows_per_file=2, output_write_remaining_data=True)
-    recorder = EpisodeRecorder(config, 0, "game")
-    texts = [{"observations": ["q", ""], "actions": [f"a{index}"], "rewards": [1.0]} for index in range(5)]
-    made = [SingleAgentEpisode(**each, len_lookback_buffer=0) for each in texts]
-    assert [recorder.record(made[:1]), recorder.record(made[1:])] == [1, 1]
-    recorder.output_write_method = "write_nowhere"
-    recorder.stop()
-    assert "1 recorded rows could not be written to" in caplog.text
-    recorder.output_write_method = "write_parquet"
-    recorder.stop()
-    assert sorted(one.get_actions(0) for one in read(tmp_path / "game")) == [f"a{i}" for i in range(5)]
-    assert len(list((tmp_path / "game").iterdir())) == 3
-
-
-def test_steps_are_rows_where_no_episodes_are_wanted(tmp_path: Path) -> None:
-    import ray
-
-    config = RAPOConfig().offline_data(
-        output=str(tmp_path), output_write_episodes=False, output_write_method="write_json", output_compress_columns=[]
-    )
-    one = SingleAgentEpisode(
-        observations=["q", "r", ""], actions=["a", "b"], rewards=[0.0, 1.0], terminated=True, len_lookback_buffer=0
-    )
-    assert EpisodeRecorder(config, 1, "game").record([one]) == 0
-    rows = sorted(ray.data.read_json(str(tmp_path / "game")).take_all(), key=lambda row: row["actions"])
-    wanted = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    assert [[row[name] for name in wanted] for row in rows] == [["q", "a", 0.0, "r", False], ["r", "b", 1.0, "", True]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from rapo_rllib.embedding.local import TextEncoder, _gives_last_states, _pad_to_few_lengths, resolve_embedder
+from rapo_rllib.embedding.local import TextEncoder, _pad_to_few_lengths, resolve_embedder
 
 
 def fresh_model() -> SentenceTransformer:
@@ -79,12 +79,3 @@ def test_no_model_is_padded_beyond_what_it_reads(limit: int | None, pad_to: int 
     transformer.max_seq_length = limit
     _pad_to_few_lengths(transformer)
     assert transformer.processing_kwargs.get("text", {}).get("pad_to_multiple_of") == pad_to
-
-
-def test_a_model_of_which_more_is_asked_than_last_states_stays_with_torch() -> None:
-    assert _gives_last_states(fresh_model()[0])
-    pooled, all_layers = fresh_model()[0], fresh_model()[0]
-    pooled.modality_config = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
-    assert not _gives_last_states(pooled)
-    all_layers.model.config.output_hidden_states = True
-    assert not _gives_last_states(all_layers)

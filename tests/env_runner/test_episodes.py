@@ -19,6 +19,7 @@ from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, TrajectoryGroup
 
@@ -46,6 +47,12 @@ def calls_then_answers(text: str) -> str:
     return ANSWER if "</python>" in text else CALL
 
 
+def make_loop(make_env: Callable[[], Any] = PaysPerStep, **settings: Any) -> RolloutLoop:
+    chat = ChatProtocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ("python",))
+    given = {"group_size": 2, "max_response_tokens": 200, **settings}
+    return RolloutLoop(ScriptedEngine(calls_then_answers), chat, EnvPool(make_env, "answer"), RolloutSettings(**given))
+
+
 def rolled_out(
     config: RAPOConfig,
     make_env: Callable[[], Any] = PaysPerStep,
@@ -58,9 +65,7 @@ def rolled_out(
     runner = runner or SimpleNamespace(config=config, metrics=logger, module=None, worker_index=2, num_workers=3)
     callbacks = RunnerCallbacks(runner)
     observer = EpisodeObserver(callbacks)
-    chat = ChatProtocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ("python",))
-    given = {"group_size": 2, "max_response_tokens": 200, "branching": branching, **settings}
-    loop = RolloutLoop(ScriptedEngine(calls_then_answers), chat, EnvPool(make_env, "answer"), RolloutSettings(**given))
+    loop = make_loop(make_env, branching=branching, **settings)
     try:
         groups = loop.run([SUM], observer=observer)
     finally:
@@ -208,6 +213,25 @@ def test_a_branch_begins_with_the_steps_it_shares() -> None:
     assert [one.get_return() for one in episodes] == [t.reward for t in group.trajectories] == [1.25, 1.25]
 
 
+def test_a_trajectory_of_a_group_that_was_given_up_is_no_episode() -> None:
+    ended: list[Any] = []
+    config = RAPOConfig().callbacks(on_episode_end=lambda **kwargs: ended.append(kwargs))
+    logger = MetricsLogger(root=True)
+    observer = EpisodeObserver(
+        RunnerCallbacks(SimpleNamespace(config=config, metrics=logger, module=None, worker_index=1, num_workers=1))
+    )
+    loop = make_loop()
+    stream = RolloutStream(loop, observer)
+    stream.begin([(0, SUM)], 0.0)
+    while len(observer._episodes) < 2:
+        stream._run.tick()
+    stream.give_up([0])
+    while stream._run._coroutines:
+        stream._run.tick()
+    loop.close()
+    assert observer._episodes == {} and ended == []
+
+
 class Source:
     """Ten training questions, five held-out ones."""
 
@@ -234,27 +258,3 @@ def test_how_much_is_wanted() -> None:
     assert Wanted.of(settings, 2, True, None, 0) == Wanted()
     with pytest.raises(ValueError, match="num_timesteps = 7 with num_episodes = 1: give one of them"):
         Wanted.of(settings, 2, True, 7, 1)
-
-
-def test_a_try_whose_environment_failed_is_no_episode() -> None:
-    begun = iter(range(100))
-
-    class BreaksOnce(PaysPerStep):
-        """The second episode that begins fails at its first step, whichever trajectory it is of."""
-
-        def reset(self, **kwargs: Any) -> tuple[str, dict]:
-            self.breaks = next(begun) == 1
-            return super().reset(**kwargs)
-
-        def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
-            if self.breaks:
-                raise ConnectionError("gone")
-            return super().step(action)
-
-    seen: list[str] = []
-    config = RAPOConfig().callbacks(**{name: lambda seen_name=name, **kwargs: seen.append(seen_name) for name in NAMES})
-    groups, episodes, _ = rolled_out(config, BreaksOnce)
-    assert [episode.get_rewards() for episode in episodes] == [[0.25, 1.0]] * 2
-    assert [episode.get_infos(-1)["trajectory"] for episode in episodes] == groups[0].trajectories
-    counted = {name: seen.count(name) for name in NAMES}
-    assert counted == dict(zip(NAMES, (3, 3, 3, 4, 2), strict=True))  # nobody is told of the end of the failed try

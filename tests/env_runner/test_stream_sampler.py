@@ -48,7 +48,7 @@ class ScriptedRunner:
         if self.version >= order.least_version:
             self.under_way |= dict(order.questions)
             self.versions |= {place: self.version for place, _ in order.questions}
-        stats = RolloutStats(seconds=1.0, retries=len(done))
+        stats = RolloutStats(seconds=1.0, refilled=len(done))
         return Answer(self.name, self.version, done, [*self.under_way], 2 * len(self.under_way), stats, [len(done)])
 
     def group(self, place: int) -> TrajectoryGroup:
@@ -150,7 +150,7 @@ def test_batches_come_in_order_and_engines_go_on_beside_an_update(make: Any) -> 
     setting = make()
     result = setting.take()
     assert places(setting, result) == [0, 1, 2, 3]
-    assert result.retrieval_prob == 0.5 and sum(result.logged) == sum(s.retries for s in result.stats) >= 4
+    assert result.retrieval_prob == 0.5 and sum(result.logged) == sum(s.refilled for s in result.stats) >= 4
     setting.wait_until(lambda: len(setting.ledger.complete) == 4)  # the next four, beside the update; no more
     time.sleep(0.1)
     assert setting.cursor.position == 8

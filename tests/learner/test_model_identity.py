@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,14 +145,11 @@ def test_another_vocabulary_is_refused(folder: Path, whole_state: str, tmp_path:
         build(tmp_path / "other").load_training_state(whole_state, 0)
 
 
-def test_a_checkpoint_of_before_is_taken_with_a_warning(
-    folder: Path, lora_state: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_that_does_not_say_its_model_is_refused(folder: Path, lora_state: str, tmp_path: Path) -> None:
     state = shutil.copytree(lora_state, tmp_path / "state")
     (state / IDENTITY).unlink()
-    with caplog.at_level(logging.WARNING, logger="rapo_rllib"):
+    with pytest.raises(CheckpointError, match=r"does not say which model it belongs to: model\.json cannot"):
         build(folder, **LORA).load_training_state(str(state), 0)
-    assert "does not say which model it belongs to" in caplog.text and str(folder) in caplog.text
 
 
 def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(folder: Path) -> None:

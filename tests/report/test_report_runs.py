@@ -107,14 +107,6 @@ def test_seconds_of_an_iteration_add_up() -> None:
     assert phases == {"rollout": 10.0, "update": 8.0, "sync": 1.0, "evaluation": 6.0, "rest": 5.0}
 
 
-def test_names_of_earlier_versions_are_in_the_same_plots(tmp_path) -> None:
-    old = {"training_iteration": 1, "env_runners": {"retrieval": {"z_ret": 0.5, "f_ret": 0.25}}}
-    later = {"z_ret": 0.5, "retrieval_reward": 0.1, "retrieved_share": 0.2}
-    both = {"training_iteration": 2, "env_runners": {"retrieval": later}}
-    names = [f"env_runners/retrieval/{name}" for name in ("retrieval_reward", "retrieved_share")]
-    assert [[plot_values(row)[name] for name in names] for row in (old, both)] == [[0.5, 0.25], [0.1, 0.2]]
-
-
 def test_curves_begin_with_the_accuracy_before_training(tmp_path) -> None:
     trial = read_trial(write_trial(tmp_path, iterations=4))
     drawn = trial_curves(trial, panels([trial]))
@@ -169,16 +161,6 @@ def test_comparison_tells_last_and_best(tmp_path) -> None:
     assert values["training accuracy, last"] == "0.500" and values["training accuracy, best"] == "0.750"
     assert values["generated tokens"] == "300" and values["seconds"] == "30" and values["iterations"] == "3"
     assert values["held-out accuracy, last"] == "" and values["state"] == "ended"
-
-
-def test_an_evaluation_takes_time_only_where_there_was_one() -> None:
-    timers = {"evaluation_iteration": 90.0, "rollout": 5.0}
-    evaluated = {"evaluation": {"env_runners": {"accuracy": 0.5}}}
-    rows = [{"training_iteration": n, "time_this_iter_s": 100.0, "timers": timers} for n in (1, 2, 3)]
-    rows[2] |= evaluated
-    found = [plot_values(row) for row in rows]
-    assert [values["seconds/evaluation"] for values in found] == [90.0, None, 90.0]
-    assert [values["seconds/rest"] for values in found] == [5.0, 95.0, 5.0]
 
 
 def test_what_is_zero_throughout_has_no_plot_but_reward_and_accuracy(tmp_path) -> None:

@@ -24,16 +24,8 @@ def hybrid() -> Trajectory:
     return outcome(trajectory, correct=True)
 
 
-def without_places(row: dict) -> dict:
-    """As earlier versions wrote it."""
-    for part in (*row["steps"], *row["retrievals"]):
-        del part["text_start"]
-    return row
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_parts_say_who_wrote_what(known) -> None:
-    row = transcript(QUESTION, hybrid()) if known else without_places(transcript(QUESTION, hybrid()))
+def test_parts_say_who_wrote_what() -> None:
+    row = transcript(QUESTION, hybrid())
     parts = text_parts(row)
     assert [part["by"] for part in parts] == ["policy", "tool", "retrieved", "policy"]
     assert "".join(part["text"] for part in parts) == row["text"]
@@ -73,15 +65,6 @@ def test_the_steps_that_it_begins_behind_are_a_part_of_their_own() -> None:
     add_step(trajectory, "<answer>1</answer>", [0.5])
     parts = text_parts(transcript(QUESTION, trajectory))
     assert [(part["by"], part["text"]) for part in parts] == [("given", trajectory.given[0]), ("policy", "<answer>1</answer>")]
-
-
-@pytest.mark.parametrize("missing", ["entropies", "retrievals", "steps", "kinds", "group"])
-def test_older_transcripts_lack_fields(missing) -> None:
-    row = transcript(QUESTION, hybrid())
-    row.pop(missing, None)
-    parts = text_parts(row)
-    assert "".join(part["text"] for part in parts) == row["text"]
-    assert shown_group([row], 1, ObjectiveSettings())["members"][0]["reward"] == 1.0
 
 
 def test_a_row_of_nothing_is_shown() -> None:
@@ -136,10 +119,9 @@ def test_advantages_have_the_settings_of_their_iteration(tmp_path) -> None:
     assert [weight_of(trial, number) for number in (1, 2, 3)] == pytest.approx([0.0, 0.5, 0.7], abs=1e-3)
 
 
-def test_groups_are_told_apart_by_number_and_in_older_files_by_question() -> None:
+def test_groups_are_told_apart_by_number() -> None:
     rows = [{"group": 0, "question_id": "a"}, {"group": 0, "question_id": "a"}, {"group": 1, "question_id": "a"}]
     assert [len(group) for group in grouped(rows)] == [2, 1]
-    assert [len(group) for group in grouped([{"question_id": q} for q in "aabbb"])] == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Session:
 
     def __init__(self) -> None:
         self.question, self.env, self.stop, self.env_started = QUESTION, None, (), None
-        self.env_failed, self.tries, self.env_steps = False, 0, None
+        self.env_failed, self.env_steps = False, None
 
 
 @pytest.mark.parametrize(

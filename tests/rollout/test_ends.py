@@ -174,8 +174,8 @@ def test_a_judgement_that_never_comes_costs_its_deadline(make_loop: MakeLoop) ->
     assert trajectory.end == "error" and "env.truncate has not returned" in trajectory.error
 
 
-def test_judging_ends_lockstep_and_branches_alike(make_loop: MakeLoop) -> None:
-    loop = make_loop(CALL, group_size=4, max_steps=2, rollout_schedule="lockstep", branching=BranchingSettings(initial=2))
+def test_judging_ends_branches_too(make_loop: MakeLoop) -> None:
+    loop = make_loop(CALL, group_size=4, max_steps=2, branching=BranchingSettings(initial=2))
     (group,) = loop.run([TWO])
     assert [(t.end, t.reward) for t in group.trajectories] == [("length", -1.0)] * 4
 

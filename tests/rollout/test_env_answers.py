@@ -120,7 +120,7 @@ def test_it_costs_that_trajectory_alone(
         ScriptedEngine(lambda so_far: "<answer>2</answer>"),
         ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt="")),
         EnvPool(Odd, "answer"),
-        RolloutSettings(group_size=2, num_hybrid=0, env_retries=0),
+        RolloutSettings(group_size=2, num_hybrid=0),
     )
     odd, *others = loop.run(QUESTIONS)
     loop.close()

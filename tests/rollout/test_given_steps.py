@@ -47,7 +47,7 @@ def rolled_out(
     retrieval_prob: float = 0.0,
     **rollout: Any,
 ) -> TrajectoryGroup:
-    keys = {"max_response_tokens": 600, "max_prompt_tokens": 400, "group_size": 4, "num_hybrid": 2, "env_retries": 0, **rollout}
+    keys = {"max_response_tokens": 600, "max_prompt_tokens": 400, "group_size": 4, "num_hybrid": 2, **rollout}
     chat, envs = ChatProtocol(ByteTokenizer(), PROTOCOL), EnvPool(make_env, PROTOCOL.answer_tag)
     loop = RolloutLoop(engine or ScriptedEngine(solve), chat, envs, RolloutSettings(**keys), retriever)
     try:
@@ -268,7 +268,7 @@ def test_what_a_template_cannot_write_fails_the_group_alone(smollm2: Path) -> No
             ScriptedTurns(tokenizer, lambda so_far: "It is \\boxed{17}."),
             EnvPool(lambda: ToolEnv(env_config), "answer"),
         )
-        keys = {"max_response_tokens": 600, "max_prompt_tokens": 600, "group_size": 2, "num_hybrid": 0, "env_retries": 0}
+        keys = {"max_response_tokens": 600, "max_prompt_tokens": 600, "group_size": 2, "num_hybrid": 0}
         loop = RolloutLoop(engine, chat, envs, RolloutSettings(**keys))
         try:
             begun, whole = loop.run([Question("q", "What?", "17", start=(step,)), Question("w", "What?", "17")])

@@ -212,7 +212,7 @@ def test_an_env_that_raises_costs_its_trajectory_only() -> None:
         if next(calls) == 0:
             raise RuntimeError("tool service is gone")
 
-    group = make_loop(make_env=lambda: CalculatorEnv(on_call), env_retries=0).run(QUESTIONS[:1])[0]
+    group = make_loop(make_env=lambda: CalculatorEnv(on_call)).run(QUESTIONS[:1])[0]
     assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "answer", "error"]
     failed = next(t for t in group.trajectories if t.end == "error")
     assert "tool service is gone" in failed.error
@@ -224,7 +224,6 @@ def test_a_tool_that_never_returns_costs_one_deadline() -> None:
     loop = make_loop(
         make_env=lambda: CalculatorEnv(lambda text: release.wait() if next(calls) == 0 else None),
         step_timeout_s=0.5,
-        env_retries=0,
     )
     started = time.monotonic()
     group = loop.run(QUESTIONS[:1])[0]

@@ -251,7 +251,7 @@ def hang_at_step_1(so_far: str) -> str:
 def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
     """Every thread hangs; that costs these trajectories, and whatever comes next has threads again."""
     tools = {"tools": ["python", WAITS]}
-    loop = make_loop(hang_at_step_1, NeverAnswers, tools, tool_workers=4, step_timeout_s=DEADLINE_S, env_retries=0)
+    loop = make_loop(hang_at_step_1, NeverAnswers, tools, tool_workers=4, step_timeout_s=DEADLINE_S)
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -266,7 +266,7 @@ def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptur
 class Lent:
     """One trajectory's environment, in a call that began so many seconds ago."""
 
-    question, stop, env_failed, tries, env_steps = TWO, (), False, 0, None
+    question, stop, env_failed, env_steps = TWO, (), False, None
 
     def __init__(self, env: ToolEnv, seconds: float) -> None:
         self.env: Any = env

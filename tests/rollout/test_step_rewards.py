@@ -25,7 +25,7 @@ def script(so_far: str, tool: str = "python") -> str:
 
 def rolled_out(make_env: Any, tool: str = "python", **rollout: Any) -> Trajectory:
     budgets = {"max_response_tokens": 400, "max_prompt_tokens": 400, **rollout}
-    settings = RolloutSettings(group_size=1, num_hybrid=0, env_retries=0, **budgets)
+    settings = RolloutSettings(group_size=1, num_hybrid=0, **budgets)
     envs = EnvPool(make_env, PROTOCOL.answer_tag)
     loop = RolloutLoop(ScriptedEngine(partial(script, tool=tool)), ChatProtocol(ByteTokenizer(), PROTOCOL), envs, settings)
     try:

@@ -20,8 +20,8 @@ from rapo_rllib.services.json_files import difference, read_json
 WRONG = (
     *("", "[]", "{}", "null", "0", '"text"', "true", "[[]]", "[{}]", "NaN", "{", "\0\0", "[" * 100_000, '{"files": {}}'),
     *('{"files": []}', '{"files": null}', '{"files": {"a": 1}}', '{"files": {"a": [1]}}', '{"files": {"a": ["1", "2"]}}'),
-    *('{"format": 1}', '{"format": "1", "files": {"a": [1, 2]}}', '{"format": 2, "files": {"a": [1, 2]}}'),
-    *('{"format": 1, "files": {}}', '{"format": 1, "files": {"a": [1, 2, 3]}}', '{"format": 1, "files": {"a": [true, 2]}}'),
+    *('{"format": 1}', '{"format": "1", "files": {"a": [1, 2]}}', '{"format": 1, "files": {"a": [1, 2]}}'),
+    *('{"format": 2, "files": {}}', '{"format": 2, "files": {"a": [1, 2, 3]}}', '{"format": 2, "files": {"a": [true, 2]}}'),
     *('{"id": 1}', '{"trial_data": 1, "runner_data": {}}', '{"trial_data": [1]}', '{"trial_data": [["a"]], "runner_data": []}'),
     *('{"training_iteration": "1"}', '{"training_iteration": 1, "timestamp": []}', '{"model": "a", "benchmark": "b"}'),
     *('{"question_id": "q", "number": "1", "tokens": 1, "rows": []}', '{"id": "q", "question": "?", "attempts": [1]}'),

@@ -54,7 +54,7 @@ PURE = (
     "env_runner/test_rollout_metrics.py",
     "rollout/test_branching.py",
     "rollout/test_off_policy_mixing.py",
-    "rollout/test_schedules.py",
+    "rollout/test_seeds_and_budgets.py",
     "test_budgets.py",
     "test_layers.py",
     "test_suite.py",
@@ -67,7 +67,7 @@ PURE = (
     "web_search/test_observation.py",
     "web_search/test_providers.py",
 )
-HEAVY = ("ray", "vllm", "pymilvus", "milvus_lite", "openvino", "sentence_transformers")
+HEAVY = ("ray", "vllm", "pymilvus", "milvus_lite", "sentence_transformers")
 STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 started: list[str] = []  # by the current test
 

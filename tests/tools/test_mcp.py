@@ -163,11 +163,10 @@ def test_a_rollout_goes_on_where_servers_die(mcp: dict[str, Any], end: str, fail
     (group,) = loop.run([Question("q", "Count.", "3")])
     loop.close()
     assert [t.end for t in group.trajectories] == [end] * 3
-    assert (loop.stats.tool_failures, loop.stats.retries) == (failures, 3 * (end == "error"))
+    assert loop.stats.tool_failures == failures
 
 
-def test_a_trajectory_whose_server_was_killed_begins_anew() -> None:
-    """The first server of all dies after the first call; what was counted there is not in the second try."""
+def test_a_server_that_was_killed_costs_its_trajectory_alone() -> None:
     killed: list[int] = []
 
     def script(text: str) -> str:
@@ -179,9 +178,9 @@ def test_a_trajectory_whose_server_was_killed_begins_anew() -> None:
     loop = rollout(entry(), script)
     (group,) = loop.run([Question("q", "Count.", "3")])
     loop.close()
-    assert [t.end for t in group.trajectories] == ["answer"] * 3 and loop.stats.retries == 1
-    assert [[step.observation.split()[0] for step in t.steps[:2]] for t in group.trajectories] == [["1", "2"]] * 3
-    assert not [t for t in group.trajectories if str(killed[0]) in t.text]
+    assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "error"]
+    assert [[step.observation.split()[0] for step in t.steps[:2]] for t in group.counted] == [["1", "2"]] * 2
+    assert not [t for t in group.counted if str(killed[0]) in t.text]
 
 
 def test_tau2_retail_keeps_trajectories_apart_by_a_key() -> None:

@@ -121,7 +121,13 @@ def test_what_was_exported_is_read_as_it_was(tmp_path) -> None:
         all_of(cut)
 
 
-ANSWERED = {"question": "A hall.", "steps": [{"text": "go", "observation": "You win."}], "kinds": [0], "end": "answer"}
+ANSWERED = {
+    "question": "A hall.",
+    "steps": [{"text": "go", "observation": "You win."}],
+    "kinds": [0],
+    "given": [],
+    "end": "answer",
+}
 
 
 @pytest.mark.parametrize("value", [False, 0, 0.0, -0.0, "false", "False", " FALSE ", "no", "No", "n", "f", "0", "0.0"])
@@ -244,6 +250,7 @@ def test_transcripts_of_a_run_are_step_traces(tmp_path) -> None:
         "question_id": "seed-1",
         "steps": steps,
         "kinds": [0],
+        "given": [],
         "gold": "",
         "reward": 0.5,
         "end": "answer",

@@ -127,7 +127,7 @@ class ExternalEnv(gymnasium.Env[str, str]):
 
     @abstractmethod
     def play(self, action: str) -> Played:
-        """Take one action. Raises whatever says that the environment failed: the trajectory begins anew in another one."""
+        """Take one action. Raises whatever says that the environment failed, which costs the trajectory."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode on ``options["question"]``; without one, on a random training question."""

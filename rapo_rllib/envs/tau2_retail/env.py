@@ -136,7 +136,7 @@ class DatabaseScorer:
             return WRONG
         try:
             correct = self.changes() == right
-        except ToolError:  # no fault of the policy: the trajectory begins anew
+        except ToolError:  # no fault of the policy: the trajectory is an error, and not judged
             raise
         except Exception as error:
             return Score(0.0, False, failure=f"{DATABASE}/{type(error).__name__}")

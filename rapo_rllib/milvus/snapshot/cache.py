@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VERSION_NOTE = "version"  # changes whenever rows are added
-VERSION = {"version": str, "epoch?": str}  # its shape
+VERSION = {"version": str, "epoch": str}  # its shape
 CHECK_S = 5.0  # how old a snapshot's version may be
 PATIENCE = 10  # after an attempt that gave no snapshot, wait so many times as long as it took
 WRITE_TIMEOUT_S = 3600.0  # how long to wait for the process that writes the files
@@ -167,7 +167,7 @@ class SnapshotCache:
         from rapo_rllib.milvus.snapshot import files
 
         fields = self._milvus.fields(self._collection)
-        names, epoch = [field.name for field in fields], note.get("epoch", "")
+        names, epoch = [field.name for field in fields], note["epoch"]
         older = files.older_snapshot(place, epoch)
         if older is not None and older.table.column_names == names:
             key = names[0]

@@ -125,7 +125,7 @@ class McpOptions:
 
     @property
     def ends_with_session(self) -> bool:
-        """Whether what it keeps is lost with its session, so that the trajectory must begin anew."""
+        """Whether what it keeps is lost with its session, and with it the trajectory."""
         return self.state != "none"
 
     def environment(self) -> dict[str, str]:

@@ -105,7 +105,7 @@ class McpServer:
 class McpSession:
     """The calls of one trajectory, to all tools of a server.
 
-    A server that keeps state and dies has forgotten what the trajectory did, so that it must begin anew. So do those that share
+    A server that keeps state and dies has forgotten what the trajectory did, which costs the trajectory, and those that share
     a session with a call at which the server hangs. It may hang because of the call: that trajectory goes on, and this call of
     it and all later ones fail. Without state another session is called.
     """

@@ -113,11 +113,10 @@ def test_in_a_rollout_each_step_keeps_its_reward(held: OpenEnv) -> None:
     group, loop = rolled_out(HOUSE, right_move)
     for trajectory in group.trajectories:
         assert trajectory.step_rewards == [0.25] * 4 and trajectory.correct
-    assert loop.stats.retries == 0
+    assert loop.stats.ends == {"eos": 3}
 
 
-def test_a_server_that_dies_costs_its_trajectories_one_try_each() -> None:
-    """The first move of all ends the server, once; it is started again, and all begin anew in new sessions."""
+def test_a_server_that_dies_costs_its_trajectories_and_is_started_again() -> None:
     killed: list[bool] = []
 
     def script(so_far: str) -> str:
@@ -126,15 +125,17 @@ def test_a_server_that_dies_costs_its_trajectories_one_try_each() -> None:
             return "die"
         return right_move(so_far)
 
-    group, loop = rolled_out({**HOUSE, "timeout_s": 250}, script)
-    assert [t.end for t in group.trajectories] == ["eos"] * 3
-    assert all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
-    assert 1 <= loop.stats.retries <= 3
+    config = {**HOUSE, "timeout_s": 250}
+    group, loop = rolled_out(config, script)
+    assert 1 <= loop.stats.ends["error"] <= 3
+    assert all(t.failed or t.step_rewards == [0.25] * 4 for t in group.trajectories)
+    group, loop = rolled_out(config, script)
+    assert loop.stats.ends == {"eos": 3} and all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
 
 
-def test_where_every_try_fails_the_trajectory_is_an_error(held: OpenEnv) -> None:
+def test_a_move_at_which_the_server_raises_is_an_error_of_its_trajectory(held: OpenEnv) -> None:
     group, loop = rolled_out(HOUSE, lambda so_far: "raise", size=2)
-    assert [t.end for t in group.trajectories] == ["error"] * 2 and loop.stats.retries == 2
+    assert [t.end for t in group.trajectories] == ["error"] * 2 and loop.stats.ends == {"error": 2}
     assert "the floor gives way (EXECUTION_ERROR)" in group.trajectories[0].error
 
 

@@ -1,4 +1,4 @@
-"""When things happen and what they depend on: seeds, lockstep, whole trajectories retrieved first, budgets of steps."""
+"""Rollouts and what they depend on: seeds, whole trajectories retrieved first, budgets of steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import CalculatorEnv
 from test_loop import QUESTIONS, OneTrace, make_loop
 
-from rapo_rllib.types import TokenKind, Trajectory, TrajectoryGroup
+from rapo_rllib.types import TokenKind, Trajectory
 
 
 def seeds_by_trajectory(seed: int | None, latency: Callable[[Any], int]) -> dict[str, int | None]:
@@ -40,39 +39,6 @@ def test_a_question_may_come_twice_in_a_batch() -> None:
     groups = make_loop().run([QUESTIONS[0], QUESTIONS[0]])
     assert [g.question.id for g in groups] == ["q0", "q0"]
     assert all(len(g.trajectories) == 4 for g in groups)
-
-
-def same_tokens(a: list[TrajectoryGroup], b: list[TrajectoryGroup]) -> bool:
-    return [t.token_ids for g in a for t in g.trajectories] == [t.token_ids for g in b for t in g.trajectories]
-
-
-def test_lockstep_gives_the_same_trajectories() -> None:
-    options: dict[str, Any] = {"source": OneTrace(), "latency": lambda r: 1 + len(r.token_ids) % 3}
-    continuous = make_loop(**options).run(QUESTIONS, retrieval_prob=0.5)
-    lockstep = make_loop(**options, rollout_schedule="lockstep").run(QUESTIONS, retrieval_prob=0.5)
-    assert same_tokens(continuous, lockstep)
-
-
-def test_in_lockstep_tools_wait_for_the_slowest_step_and_steps_for_the_slowest_tool() -> None:
-    events: list[str] = []
-    calls = iter(range(100))
-
-    def on_call(text: str) -> None:
-        if next(calls) == 0:
-            time.sleep(0.3)
-        events.append("tool")
-
-    loop = make_loop(
-        make_env=lambda: CalculatorEnv(on_call), latency=lambda r: 1 + r.request_id.count("/1"), rollout_schedule="lockstep"
-    )
-    submit = loop.engine.submit
-    loop.engine.submit = lambda request: (events.append("write"), submit(request))
-    complete = loop.engine._complete
-    loop.engine._complete = lambda request: (complete(request), events.append("written"))[0]
-    poll = loop.engine.poll
-    loop.engine.poll = lambda: (time.sleep(0.02), poll())[1]  # a tool that did not wait would have run meanwhile
-    loop.run(QUESTIONS)
-    assert events == (["write"] * 12 + ["written"] * 12 + ["tool"] * 12) * 2
 
 
 def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
