@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="rllib", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train RLlib algorithms."
 )
-Plain = Annotated[
-    bool,
-    typer.Option("--plain", envvar="RLLIB_PLAIN", help="Lines in place of the live display, as where there is no terminal."),
-]
 train_app = typer.Typer(no_args_is_help=True, help="Train.")
 app.add_typer(train_app, name="train")
 app.add_typer(corpus_app, name="corpus")
@@ -70,7 +66,6 @@ def train(
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
     ray_num_cpus: Annotated[int | None, typer.Option(help="CPUs of a Ray of its own.")] = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="As of `rllib train file`.")] = 0,
-    plain: Plain = False,
 ) -> None:
     """Train what a file describes (rllib train file), or an algorithm by its name (rllib train --algo)."""
     if context.invoked_subcommand is not None:
@@ -88,7 +83,6 @@ def train(
         restore=restore,
         ray_num_cpus=ray_num_cpus,
         verbose=verbose,
-        plain=plain,
     )
     raise typer.Exit(
         _status(lambda: _train_named(algo, json_object(config, "--config") or {}, options), f"--algo {algo}", verbose)
@@ -129,7 +123,6 @@ def train_file(
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables, log_level INFO; -vv: DEBUG, tracebacks.")
     ] = 0,
-    plain: Plain = False,
     estimate: Annotated[
         bool,
         typer.Option("--estimate", help="Only say what memory and time it needs, and whether it fits (status 3: it does not)."),
@@ -163,7 +156,6 @@ def train_file(
         ray_num_gpus=ray_num_gpus,
         ray_object_store_memory=ray_object_store_memory,
         verbose=verbose,
-        plain=plain,
     )
     for name, given in (("--json", as_json), ("--gpu-gib", gpu_gib is not None)):
         if given and not estimate:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
 from rapo_rllib.monitoring.quiet import quiet
 
 if TYPE_CHECKING:
-    from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+    from rapo_rllib.cli.train.interrupt import Interruption
     from rapo_rllib.cli.train.progress import TrainingReporter
     from rapo_rllib.monitoring.warnings import WarningWatch
 
@@ -137,6 +137,7 @@ def _train(
     from ray.tune.experiment import Experiment
 
     from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
+    from rapo_rllib.cli.train.progress import TrainingReporter
     from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
     from rapo_rllib.cli.train.scheduler_checks import MetricCheck
@@ -160,7 +161,10 @@ def _train(
     resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
     log.path = _log_path(spec)
     log.watch()
-    with only_if_reported(), _reporting(spec, stopper, interruption, options, log) as reporter:
+    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    typer.echo(f"What Ray and other libraries say goes to {log.path}")
+    reporter = TrainingReporter(spec.stop)
+    with only_if_reported():
         try:
             trials: list[Any] = tune.run_experiments(
                 experiment,
@@ -182,20 +186,6 @@ def _train(
 def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
     """Numbers of a result at which a trial ends, whatever the others did."""
     return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
-
-
-def _reporting(
-    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions, log: LogFile
-) -> AbstractContextManager[TrainingReporter]:
-    """A live display where there is a terminal for it; Tune's own tables (``-v``) and ``--plain`` leave it out."""
-    from rapo_rllib.cli.train.live import LiveReporter, supports_live_display
-    from rapo_rllib.cli.train.progress import TrainingReporter
-
-    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
-    typer.echo(f"What Ray and other libraries say goes to {log.path}")
-    if options.plain or options.verbose or not supports_live_display():
-        return nullcontext(TrainingReporter())
-    return LiveReporter(f"{spec.name}: {spec.algorithm_name}", stopper, interruption)
 
 
 def _log_path(spec: ExperimentSpec) -> Path:
