@@ -180,7 +180,7 @@ def _status(training: Callable[[], int], what: str, verbose: int) -> int:
 def _train_file(path: Path, options: RunOptions) -> int:
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(path)
+    prepare(path, options.verbose)
     from rapo_rllib.cli.train.experiments import read_experiments
 
     return _train(read_experiments(path, options), str(path), f"file {path}", options)
@@ -190,7 +190,7 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
     """Check, and say what the job needs; returns the exit status."""
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(path)
+    prepare(path, options.verbose)
     from rapo_rllib.cli.train.estimating import show_estimates
     from rapo_rllib.cli.train.experiments import read_experiments
 
@@ -202,7 +202,7 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(Path("here"))  # modules in this folder can be imported
+    prepare(Path("here"), options.verbose)  # modules in this folder can be imported
     from rapo_rllib.cli.train.experiments import named_experiment
 
     return _train([named_experiment(algo, config, options)], f"--algo {algo}", f"--algo {algo} --env {options.env}", options)
