@@ -183,7 +183,7 @@ def _train_file(path: Path, options: RunOptions) -> int:
     prepare(path, options.verbose)
     from rapo_rllib.cli.train.experiments import read_experiments
 
-    return _train(read_experiments(path, options), str(path), f"file {path}", options)
+    return _train(read_experiments(path, options), f"file {path}", options)
 
 
 def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
@@ -191,11 +191,12 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
     from rapo_rllib.cli.train.run import prepare
 
     prepare(path, options.verbose)
+    from rapo_rllib.cli.train.checks import check_experiment
     from rapo_rllib.cli.train.estimating import show_estimates
     from rapo_rllib.cli.train.experiments import read_experiments
 
     specs = read_experiments(path, options)
-    needed = _checked(specs, str(path), with_data=False)
+    needed = [check_experiment(spec, with_data=False) for spec in specs]
     return show_estimates(specs, needed, options, gpu_gib=gpu_gib, as_json=as_json)
 
 
@@ -205,25 +206,16 @@ def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
     prepare(Path("here"), options.verbose)  # modules in this folder can be imported
     from rapo_rllib.cli.train.experiments import named_experiment
 
-    return _train([named_experiment(algo, config, options)], f"--algo {algo}", f"--algo {algo} --env {options.env}", options)
+    return _train([named_experiment(algo, config, options)], f"--algo {algo} --env {options.env}", options)
 
 
-def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunOptions) -> int:
+def _train(specs: list[ExperimentSpec], described: str, options: RunOptions) -> int:
     """Check and train; returns the exit status."""
+    from rapo_rllib.cli.train.checks import check_experiment
     from rapo_rllib.cli.train.run import run_experiments
 
-    needed = [resources for each in _checked(specs, what) for resources in each]
+    needed = [resources for spec in specs for resources in check_experiment(spec)]
     return run_experiments(described, specs, needed, options)
-
-
-def _checked(specs: list[ExperimentSpec], what: str, with_data: bool = True) -> list[list[dict[str, float]]]:
-    """Check; returns what a trial of every variant needs of Ray, by experiment."""
-    from rapo_rllib.cli.train.checks import check_experiment
-
-    for spec in specs:
-        for note in dict.fromkeys(spec.notes):
-            typer.secho(f"Warning: {what}: {spec.name}: {note}", err=True, fg="yellow")
-    return [check_experiment(spec, with_data) for spec in specs]
 
 
 def main() -> None:
