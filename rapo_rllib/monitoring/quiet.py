@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 
 # Read by libraries when they are loaded, here and in the processes that this one starts.
 _ENVIRONMENT = {
@@ -34,7 +35,8 @@ def quiet_libraries() -> None:
 
 
 def quiet() -> None:
-    """Set levels and filters of this process's loggers; a second call changes nothing. Ray calls it in workers."""
+    """Set levels and filters of this process's loggers and warnings; a second call changes nothing. Ray calls it in workers."""
+    warnings.filterwarnings("ignore", ".*Overriding environment rllib-")  # gymnasium's, of RLlib's own registrations
     logging.getLogger("vllm").setLevel(logging.ERROR)  # until it has read its environment variable
     for name, text in _NEEDLESS.items():
         logger = logging.getLogger(name)
