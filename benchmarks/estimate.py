@@ -45,7 +45,7 @@ def compared(name: str, folder: Path) -> dict[str, Any]:
     options = ("--ray-num-cpus", "4")
     job = write_job(name, folder)
     before = estimated(job, *options)
-    measured = watch(job, "--plain", "--storage-path", str(folder / "results"), *options)
+    measured = watch(job, "--storage-path", str(folder / "results"), *options)
     return {"estimated": before, "measured": measured}
 
 

@@ -20,9 +20,14 @@ def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: s
     """
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), [name for name in known if not name.startswith("_")], n=1, cutoff=0.5)
-            hint = f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(sorted(known)[:_SHOWN])}"
-            raise ValueError(f"unknown key '{where}{key}': {hint}")
+            raise ValueError(f"unknown key '{where}{key}': {nearest_key(key, known, where)}")
+
+
+def nearest_key(key: object, known: Collection[str], where: str = "") -> str:
+    """Name the key that was meant by one that is not ``known``, or what is known."""
+    names = sorted(name for name in known if not name.startswith("_"))
+    near = [name for name in names if name.startswith(f"{key}_")] or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    return f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(names[:_SHOWN])}"
 
 
 def require(condition: bool, key: str, value: object, rule: str) -> None:

@@ -45,7 +45,7 @@ def _run(keys: list[str]) -> dict[str, Any]:
             '{"training_iteration": 2}',
         ]
         done = subprocess.run(
-            [*command, "--plain", "--storage-path", folder, *options], capture_output=True, text=True, timeout=900, check=False
+            [*command, "--storage-path", folder, *options], capture_output=True, text=True, timeout=900, check=False
         )
         results = sorted(Path(folder).rglob("result.json"))
         if done.returncode or not results:

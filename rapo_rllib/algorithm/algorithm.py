@@ -50,13 +50,6 @@ from rapo_rllib.settings import Settings
 from rapo_rllib.weights.canary import Canary, canary_sequences
 from rapo_rllib.weights.sync import SyncReport, WeightSync, sync_metrics
 
-_PHASES = {  # timer -> what a live display shows
-    "rollout": "sampling",
-    "update": "updating",
-    "buffer": "keeping own steps",
-    "sync": "syncing weights",
-}
-
 
 class RAPO(Algorithm):
     """Retrieval-Augmented Policy Optimization (arXiv 2603.03078)."""
@@ -85,7 +78,6 @@ class RAPO(Algorithm):
         """Check what is cheap to check, make the buffer, then start learners and engines."""
         self._trial_info = self._tunes_trial
         self.progress = Progress(self.trial_id)
-        self.progress.phase("starting")
         self.run_summary = RunSummary()
         config.preflight()
         settings, source = config.settings, config.question_source
@@ -153,7 +145,6 @@ class RAPO(Algorithm):
         """
         if state is not None:
             raise ValueError("RAPO.save_to_path: state cannot be given; the checkpoint is of the present state")
-        self.progress.phase("saving")
         save_own = super().save_to_path
 
         def write_own(folder: Path) -> None:
@@ -300,7 +291,6 @@ class RAPO(Algorithm):
             self.metrics.log_value(("sampling", name), getattr(result, name), window=1)
 
     def _timed(self, phase: str) -> Any:
-        self.progress.phase(_PHASES[phase])
         return self.metrics.log_time((TIMERS, phase), reduce="mean", window=1)
 
     def _buffer_view(self) -> BufferView | None:
@@ -346,7 +336,6 @@ class RAPO(Algorithm):
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
         before = self.progress.seconds
-        self.progress.phase("evaluating")
         self.progress.say(f"evaluating on {min(self.settings.rllib.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)
         self.run_summary.evaluation_s = self.progress.seconds - before

@@ -115,7 +115,8 @@ class RAPOConfig(AlgorithmConfig):
     @override(AlgorithmConfig)
     def validate(self) -> None:
         """Refuse what cannot work, naming key, value and fix."""
-        quiet()
+        if self.log_level not in ("INFO", "DEBUG"):
+            quiet()
         check_rllib_keys(self)
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="rllib", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train RLlib algorithms."
 )
-Plain = Annotated[
-    bool,
-    typer.Option("--plain", envvar="RLLIB_PLAIN", help="Lines in place of the live display, as where there is no terminal."),
-]
 train_app = typer.Typer(no_args_is_help=True, help="Train.")
 app.add_typer(train_app, name="train")
 app.add_typer(corpus_app, name="corpus")
@@ -70,7 +66,6 @@ def train(
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
     ray_num_cpus: Annotated[int | None, typer.Option(help="CPUs of a Ray of its own.")] = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="As of `rllib train file`.")] = 0,
-    plain: Plain = False,
 ) -> None:
     """Train what a file describes (rllib train file), or an algorithm by its name (rllib train --algo)."""
     if context.invoked_subcommand is not None:
@@ -88,7 +83,6 @@ def train(
         restore=restore,
         ray_num_cpus=ray_num_cpus,
         verbose=verbose,
-        plain=plain,
     )
     raise typer.Exit(
         _status(lambda: _train_named(algo, json_object(config, "--config") or {}, options), f"--algo {algo}", verbose)
@@ -129,7 +123,6 @@ def train_file(
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, help="-v: Tune's tables, log_level INFO; -vv: DEBUG, tracebacks.")
     ] = 0,
-    plain: Plain = False,
     estimate: Annotated[
         bool,
         typer.Option("--estimate", help="Only say what memory and time it needs, and whether it fits (status 3: it does not)."),
@@ -163,7 +156,6 @@ def train_file(
         ray_num_gpus=ray_num_gpus,
         ray_object_store_memory=ray_object_store_memory,
         verbose=verbose,
-        plain=plain,
     )
     for name, given in (("--json", as_json), ("--gpu-gib", gpu_gib is not None)):
         if given and not estimate:
@@ -188,50 +180,42 @@ def _status(training: Callable[[], int], what: str, verbose: int) -> int:
 def _train_file(path: Path, options: RunOptions) -> int:
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(path)
+    prepare(path, options.verbose)
     from rapo_rllib.cli.train.experiments import read_experiments
 
-    return _train(read_experiments(path, options), str(path), f"file {path}", options)
+    return _train(read_experiments(path, options), f"file {path}", options)
 
 
 def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
     """Check, and say what the job needs; returns the exit status."""
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(path)
+    prepare(path, options.verbose)
+    from rapo_rllib.cli.train.checks import check_experiment
     from rapo_rllib.cli.train.estimating import show_estimates
     from rapo_rllib.cli.train.experiments import read_experiments
 
     specs = read_experiments(path, options)
-    needed = _checked(specs, str(path), with_data=False)
+    needed = [check_experiment(spec, with_data=False) for spec in specs]
     return show_estimates(specs, needed, options, gpu_gib=gpu_gib, as_json=as_json)
 
 
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:
     from rapo_rllib.cli.train.run import prepare
 
-    prepare(Path("here"))  # modules in this folder can be imported
+    prepare(Path("here"), options.verbose)  # modules in this folder can be imported
     from rapo_rllib.cli.train.experiments import named_experiment
 
-    return _train([named_experiment(algo, config, options)], f"--algo {algo}", f"--algo {algo} --env {options.env}", options)
+    return _train([named_experiment(algo, config, options)], f"--algo {algo} --env {options.env}", options)
 
 
-def _train(specs: list[ExperimentSpec], what: str, described: str, options: RunOptions) -> int:
+def _train(specs: list[ExperimentSpec], described: str, options: RunOptions) -> int:
     """Check and train; returns the exit status."""
+    from rapo_rllib.cli.train.checks import check_experiment
     from rapo_rllib.cli.train.run import run_experiments
 
-    needed = [resources for each in _checked(specs, what) for resources in each]
+    needed = [resources for spec in specs for resources in check_experiment(spec)]
     return run_experiments(described, specs, needed, options)
-
-
-def _checked(specs: list[ExperimentSpec], what: str, with_data: bool = True) -> list[list[dict[str, float]]]:
-    """Check; returns what a trial of every variant needs of Ray, by experiment."""
-    from rapo_rllib.cli.train.checks import check_experiment
-
-    for spec in specs:
-        for note in dict.fromkeys(spec.notes):
-            typer.secho(f"Warning: {what}: {spec.name}: {note}", err=True, fg="yellow")
-    return [check_experiment(spec, with_data) for spec in specs]
 
 
 def main() -> None:

@@ -31,7 +31,6 @@ class RunOptions:
     ray_num_gpus: int | None = None
     ray_object_store_memory: int | None = None
     verbose: int = 0
-    plain: bool = False  # no live display
 
     @property
     def log_level(self) -> str | None:

@@ -1,9 +1,4 @@
-"""Tell what is happening now: lines that Ray forwards from the trial to the terminal, and the phase for a live display.
-
-A trial's process --say_phase--> Ray's key-value store (one key per trial, overwritten) --phase_of--> the terminal's process
-
-The store is part of every Ray and reaches all machines of a cluster; there is nothing to start, to close, or to fall behind.
-"""
+"""Tell what is happening now, in lines that Ray forwards from the trial to the terminal."""
 
 from __future__ import annotations
 
@@ -11,20 +6,15 @@ import logging
 import sys
 import time
 
-from ray.experimental import internal_kv
-
-_NAMESPACE = "rapo_rllib_phase"
-
 
 class Progress:
-    """Says which phase began, with the time since the start.
+    """Says what happens, with the time since the start.
 
     Args:
         name: the trial's id.
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._started = time.monotonic()
         self._logger = logging.getLogger(f"rapo_rllib.monitoring.progress.{name}")
         self._logger.setLevel(logging.INFO)
@@ -43,21 +33,3 @@ class Progress:
         """One line."""
         minutes, seconds = divmod(int(self.seconds), 60)
         self._logger.info("%02d:%02d %s", minutes, seconds, text)
-
-    def phase(self, name: str) -> None:
-        """Say what begins now, in one word or two; a live display shows it."""
-        say_phase(self._name, name)
-
-
-def say_phase(trial_id: str, phase: str) -> None:
-    """Note the phase of a trial; without Ray nobody is there to read it."""
-    if internal_kv._internal_kv_initialized():
-        internal_kv._internal_kv_put(trial_id, phase, namespace=_NAMESPACE)
-
-
-def phase_of(trial_id: str) -> str | None:
-    """Return what a trial said last; None if it has said nothing, as those of RLlib's own algorithms."""
-    if not internal_kv._internal_kv_initialized():
-        return None
-    value = internal_kv._internal_kv_get(trial_id, namespace=_NAMESPACE)
-    return None if value is None else value.decode()

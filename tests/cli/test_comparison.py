@@ -66,7 +66,7 @@ def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
     ("scheduler", "checkpoints", "goal"),
     [
         ({}, {}, (None, "max")),
-        ({"metric": "episode_reward_mean"}, {"checkpoint_score_attribute": "loss"}, (REWARD, "max")),
+        ({"metric": REWARD}, {"checkpoint_score_attribute": "loss"}, (REWARD, "max")),
         ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
         ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
     ],

@@ -21,7 +21,7 @@ class Trial(SimpleNamespace):
 
 def test_after_an_exploit_the_clone_names_its_new_settings_and_the_donor_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     trials: list[Any] = [Trial(trial_id=name, experiment_tag=f"0_lr={name}", path=f"results/{name}") for name in ("1", "2")]
-    reporter = TrainingReporter()
+    reporter = TrainingReporter({})
     for trial in trials:
         reporter.on_trial_start(0, trials, trial)
     trials[0].config = {"lr": 5e-6, "gamma": 0.9}

@@ -31,7 +31,7 @@ PBT = {"type": "pbt", "metric": REWARD, "hyperparam_mutations": {"lr": {"uniform
             ASHAScheduler,
             {"_mode": "min", "_time_attr": "training_iteration"},
         ),
-        ({"type": "async_hyperband", "metric": "episode_reward_mean"}, ASHAScheduler, {"_metric": REWARD}),
+        ({"type": "async_hyperband", "metric": REWARD}, ASHAScheduler, {"_metric": REWARD}),
         ({"type": "median_stopping_rule", "metric": "a"}, MedianStoppingRule, {"_metric": "a"}),
         ({**PBT, "perturbation_interval": 3}, PopulationBasedTraining, {"_perturbation_interval": 3, "_mode": "max"}),
         (

@@ -57,6 +57,11 @@ def test_a_line_before_the_first_episode_ends() -> None:
     assert result_line({"training_iteration": 1, "time_total_s": 0.5}) == "iteration 1 · 0.5 s"
 
 
+@pytest.mark.parametrize(("iterations", "left"), [(None, ""), (2, ""), (1, ""), (6, " · about 20 min left")])
+def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str) -> None:
+    assert result_line({"training_iteration": 2, "time_total_s": 600.0}, iterations) == f"iteration 2 · 600.0 s{left}"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("a", 1.0), ("b/c", 2.0), ("b/d", None), ("b", None), ("x/y", 3.0), ("a/z", None), ("none", None)],

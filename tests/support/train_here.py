@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def _session(folder: Path) -> Iterator[None]:
     """What the command would do to its process does not outlive it, and Ray stays as it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(ray, "init", lambda **_: None)
+        patch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": "/a/session"}))
         patch.setattr(ray, "shutdown", lambda: None)
         patch.setattr(sys, "path", [*sys.path])
         for name, value in {**_RAY_SETTINGS, "PYTHONPATH": "", "TUNE_DISABLE_SIGINT_HANDLER": "1"}.items():

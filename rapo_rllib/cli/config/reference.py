@@ -32,7 +32,7 @@ _INTRODUCTION = """\
 Made from the code by `rllib config markdown`; a test compares the two. `rllib config keys WORD` shows those with WORD in name
 or meaning on the terminal. Nested keys are written with a dot here and as mappings in YAML: `model.lora.rank` is
 `model: {lora: {rank: 16}}`. A key that is neither in these tables nor in RLlib's `AlgorithmConfig` is refused, with the nearest
-valid one named; one of RLlib's that nothing would read, as `gamma`, is refused with what to use instead. `preset` sets several
+valid one named; one of RLlib's that nothing would read, as `gamma`, is refused. `preset` sets several
 keys by one name: [ablations.md](ablations.md) and [losses.md](losses.md) list them.
 """
 # title of a section, what stands before its keys, the class that declares them

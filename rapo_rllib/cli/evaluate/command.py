@@ -206,9 +206,7 @@ def _evaluate(choices: list[AgentChoice], plan: EvaluationPlan, output: Path, so
     from rapo_rllib.evaluation.journal import TRANSCRIPTS, EvaluationJournal
     from rapo_rllib.evaluation.models import ModelRun, decided_by, labels
     from rapo_rllib.evaluation.settings import resolved_settings
-    from rapo_rllib.monitoring.quiet import quiet
 
-    quiet()
     configs = source.configs(choices, plan)
     resolved = [resolved_settings(config, choice, plan) for config, choice in zip(configs, choices, strict=True)]
     models = dict(zip(labels(choices), resolved, strict=True))

@@ -14,10 +14,25 @@ from rapo_rllib.cli.train.scheduler_checks import check_scheduler
 from rapo_rllib.config.checks import known_keys
 from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.settings.knobs import build
-from rapo_rllib.validation import refuse_unknown_keys
+from rapo_rllib.validation import nearest_key, refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+_OLD_STACK = frozenset(  # keys that RLlib still takes, and reads on its old API stack only
+    (
+        *("framework", "framework_str", "model", "num_gpus", "num_workers", "num_cpus_for_driver", "worker_cls", "monitor"),
+        *("train_batch_size", "sgd_minibatch_size", "lr_schedule", "entropy_coeff_schedule", "optimizer", "simple_optimizer"),
+        *("observation_filter", "preprocessor_pref", "sample_collector", "exploration_config", "env_task_fn", "render_env"),
+        *("remote_worker_envs", "remote_env_batch_wait_ms", "input_evaluation", "evaluation_num_episodes"),
+        *("buffer_size", "learning_starts", "replay_mode", "replay_batch_size", "replay_sequence_length", "prioritized_replay"),
+        *("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps", "custom_eval_function"),
+        *("collect_metrics_timeout", "metrics_smoothing_episodes", "timesteps_per_iteration", "min_iter_time_s"),
+        *("min_time_s_per_reporting", "min_sample_timesteps_per_reporting", "min_train_timesteps_per_reporting"),
+        *("tf_session_args", "local_tf_session_args", "eager_tracing", "eager_max_retraces", "enable_tf1_exec_eagerly"),
+        *("_enable_new_api_stack", "_enable_rl_module_api"),
+    )
+)
 
 
 def check_experiment(spec: ExperimentSpec, with_data: bool = True) -> list[dict[str, float]]:
@@ -136,14 +151,21 @@ def _checked_config(spec: ExperimentSpec, variant: dict[str, Any], with_data: bo
 def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
-    names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
+    names = {key: config._translate_special_keys(key, warn_deprecated=False) for key in variant}
     known = known_keys(config)
     if hasattr(config, "preflight"):  # RLlib's own algorithms have other keys
         refuse_other_names(variant, known)
-    refuse_unknown_keys(names, known, where="config.")
+    else:
+        known -= _OLD_STACK
+        for key in _OLD_STACK & names.keys():
+            name = names.pop(key)
+            if variant[key] != vars(config).get(name):
+                meant = nearest_key(name, known, "config.")
+                raise ValueError(f"config.{key} is of RLlib's old API stack, and names of the new one are needed: {meant}")
+    refuse_unknown_keys(names.values(), known, where="config.")
     _boundary(lambda: config.update_from_dict(variant))
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
-        raise ValueError("config is for RLlib's old API stack: remove config.api_stack(...)")
+        raise ValueError("config is for RLlib's old API stack: remove api_stack(...), or enable_rl_module_and_learner: false")
     _check_env(config)
     return config
 

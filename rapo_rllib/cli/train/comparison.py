@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rapo_rllib.cli.train.old_keys import translated_result
 from rapo_rllib.monitoring.metrics_flat import flattened
 
 METRICS = (  # the first that every trial which has not failed reports
@@ -20,7 +19,7 @@ METRICS = (  # the first that every trial which has not failed reports
 def goal_of(scheduler: Mapping[str, Any], checkpoint_config: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the metric that an experiment names, and ``max`` or ``min``: its scheduler's, else that of its checkpoints."""
     if metric := scheduler.get("metric"):
-        return translated_result(str(metric)), str(scheduler.get("mode", "max"))
+        return str(metric), str(scheduler.get("mode", "max"))
     metric = checkpoint_config.get("checkpoint_score_attribute")
     return (None if metric is None else str(metric)), str(checkpoint_config.get("checkpoint_score_order", "max"))
 

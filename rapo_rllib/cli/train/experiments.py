@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.dotted_keys import merge, set_dotted
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.train.old_keys import translated_config, translated_result, translated_stop
 from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.cli.train.search_space import with_searches
 from rapo_rllib.cli.yaml_text import yaml_file
+from rapo_rllib.monitoring.metrics_flat import flattened
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -32,13 +32,6 @@ _KEYS = (
     "time_budget_s",
     "loggers",
 )
-# below an experiment in very old files -> below its checkpoint_config
-_OLD_CHECKPOINT_KEYS = {
-    "checkpoint_freq": "checkpoint_frequency",
-    "checkpoint_at_end": "checkpoint_at_end",
-    "keep_checkpoints_num": "num_to_keep",
-    "checkpoint_score_attr": "checkpoint_score_attribute",
-}
 
 
 @dataclass
@@ -58,7 +51,6 @@ class ExperimentSpec:
     max_failures: int = 0
     time_budget_s: float | None = None
     loggers: list[Any] = field(default_factory=list)  # as in the file; checks.py makes them Tune callbacks
-    notes: list[str] = field(default_factory=list)  # for the terminal
 
     @property
     def algorithm_name(self) -> str:
@@ -110,21 +102,18 @@ def _spec(name: str, body: Any) -> ExperimentSpec:
 
     if not isinstance(body, dict):
         raise ValueError("must be a mapping with run, env, stop, config")
-    body = dict(body)
-    notes = _modernize(body)
     refuse_unknown_keys([str(key) for key in body], _KEYS)
     if not isinstance(body.get("run"), str):
         raise ValueError("run is missing: name the algorithm, for example run: RAPO")
-    config, config_notes = translated_config(dict(_mapping(body, "config")), body["run"])
+    config = _stored(_mapping(body, "config"))
     if "env" in body:
         config["env"] = body["env"]
     config = with_searches(config, "config")
-    stop, stop_notes = translated_stop(_mapping(body, "stop"))
     return ExperimentSpec(
         name=name,
         algorithm=body["run"],
         config=config,
-        stop=stop,
+        stop=_criteria(_mapping(body, "stop")),
         num_samples=_whole_number(body, "num_samples", 1),
         scheduler=dict(_mapping(body, "scheduler")),
         checkpoint_config=dict(_mapping(body, "checkpoint_config")),
@@ -133,23 +122,21 @@ def _spec(name: str, body: Any) -> ExperimentSpec:
         max_failures=_whole_number(body, "max_failures", 0),
         time_budget_s=body.get("time_budget_s"),
         loggers=body.get("loggers") or [],
-        notes=notes + config_notes + stop_notes,
     )
 
 
-def _modernize(body: dict[str, Any]) -> list[str]:
-    """Move very old keys of an experiment to where they belong; returns notes."""
-    notes = []
-    for old, new in _OLD_CHECKPOINT_KEYS.items():
-        if old in body:
-            body["checkpoint_config"] = {new: body.pop(old), **_mapping(body, "checkpoint_config")}
-            notes.append(f"{old} is now called checkpoint_config.{new}")
-    if "local_dir" in body:
-        body.setdefault("storage_path", body.pop("local_dir"))
-        notes.append("local_dir is now called storage_path")
-    if "resources_per_trial" in body:
-        raise ValueError("resources_per_trial: resources are config keys now (num_env_runners, num_gpus_per_learner, ...)")
-    return notes
+def _stored(config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` as RLlib stores it, which has ``model_config`` in a private attribute."""
+    return {"_model_config" if key == "model_config" else key: value for key, value in config.items()}
+
+
+def _criteria(stop: dict[str, Any]) -> dict[str, float]:
+    """Stop criteria, nested results as ``a/b``. Raises ``ValueError`` where a limit is not a number."""
+    found = flattened(stop)
+    for key, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"stop.{key} = {value!r}: must be a number, reached when the result is at least that")
+    return found
 
 
 def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
@@ -183,7 +170,6 @@ def _from_python(path: Path) -> ExperimentSpec:
     given = namespace.get("stop") or {}
     if not isinstance(given, dict):
         raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
-    stop, notes = translated_stop(given)
     values = config.to_dict()
     if "language_model" in values:  # RAPO's `model`; where RLlib's dict of that name stays, --set would change that one
         values["model"] = values.pop("language_model")
@@ -192,17 +178,15 @@ def _from_python(path: Path) -> ExperimentSpec:
         algorithm=config.algo_class,
         config=values,
         base_config=config,
-        stop=stop,
+        stop=_criteria(given),
         loggers=namespace.get("loggers") or [],
-        notes=notes,
     )
 
 
 def _apply(spec: ExperimentSpec, options: RunOptions) -> None:
     """The command line wins over the file."""
     if options.stop is not None:
-        spec.stop, notes = translated_stop(options.stop)
-        spec.notes += notes
+        spec.stop = _criteria(options.stop)
     _override(spec, options)
     spec.checkpoint_config = _checkpoint_config(spec, options)
     spec.storage_path = options.storage_path or spec.storage_path
@@ -234,9 +218,7 @@ def _override(spec: ExperimentSpec, options: RunOptions) -> None:
     given = {key: value for key, value in given.items() if value is not None}
     for key, value in options.overrides:
         set_dotted(given, key, value)
-    translated, notes = translated_config(given, spec.algorithm_name)
-    spec.notes += notes
-    merge(spec.config, with_searches(translated, "config"))
+    merge(spec.config, with_searches(_stored(given), "config"))
 
 
 def _checkpoint_config(spec: ExperimentSpec, options: RunOptions) -> dict[str, Any]:
@@ -250,6 +232,6 @@ def _checkpoint_config(spec: ExperimentSpec, options: RunOptions) -> dict[str, A
     merged = {"checkpoint_at_end": True, **spec.checkpoint_config, **chosen}
     if (attribute := merged.get("checkpoint_score_attribute")) is not None:
         lowest = attribute.startswith("min-")
-        merged["checkpoint_score_attribute"] = translated_result(attribute.removeprefix("min-"))
+        merged["checkpoint_score_attribute"] = attribute.removeprefix("min-")
         merged["checkpoint_score_order"] = "min" if lowest else merged.get("checkpoint_score_order", "max")
     return merged

@@ -17,15 +17,14 @@ from ray.tune.stopper import Stopper
 
 from rapo_rllib.monitoring.metrics_flat import flattened
 
-STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once."
+_STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once."
 
 
 class Interruption:
-    """Whether somebody pressed Ctrl-C. ``announced``: a live display says so, and nothing else may write to the terminal."""
+    """Whether somebody pressed Ctrl-C."""
 
     def __init__(self) -> None:
         self.requested = False
-        self.announced = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -48,8 +47,7 @@ class Interruption:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        if not self.announced:
-            os.write(2, f"\n{STOPPING}\n".encode())  # print() may be running at this moment, and cannot be entered twice
+        os.write(2, f"\n{_STOPPING}\n".encode())  # print() may be running at this moment, and cannot be entered twice
 
 
 class TrialStopper(Stopper):

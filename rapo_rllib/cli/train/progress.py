@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 from ray.tune import Callback
 
+from rapo_rllib.cli.build_display import duration
 from rapo_rllib.cli.train.trial_tags import exact_tag
 from rapo_rllib.monitoring.warnings import WarningWatch
 
@@ -15,9 +17,14 @@ _PERTURBED = "@perturbed["  # in the tag that Tune gives a trial after an exploi
 
 
 class TrainingReporter(Callback):
-    """Prints what trials do, and what their results warn of."""
+    """Prints what trials do, and what their results warn of.
 
-    def __init__(self) -> None:
+    Args:
+        stop: criteria; the number of iterations tells the time that is left.
+    """
+
+    def __init__(self, stop: Mapping[str, float]) -> None:
+        self._stop = stop
         self._watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
         self._tags: dict[str, str] = {}  # of the trials, which an exploit of population based training changes
 
@@ -40,7 +47,7 @@ class TrainingReporter(Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         """An iteration ended."""
-        self._say_result(trial, result)
+        typer.echo(f"[{trial}] {result_line(result, self._stop.get('training_iteration'))}")
         for warning in self._watches[trial.trial_id].take(result, result.get("config") or trial.config):
             typer.secho(f"[{trial}] Warning: {warning}", err=True, fg="yellow")
 
@@ -52,12 +59,14 @@ class TrainingReporter(Callback):
         """A trial failed."""
         typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt", err=True, fg="red")
 
-    def _say_result(self, trial: Any, result: dict[str, Any]) -> None:
-        typer.echo(f"[{trial}] {result_line(result)}")
 
+def result_line(result: dict[str, Any], iterations: float | None = None) -> str:
+    """Iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went.
 
-def result_line(result: dict[str, Any]) -> str:
-    """Iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went."""
+    Args:
+        result: of an iteration.
+        iterations: after which the trial ends: the time that is left, at the pace so far, ends the line.
+    """
     parts = [f"iteration {result['training_iteration']}", f"{result['time_total_s']:.1f} s"]
     sampled = result.get("env_runners", {})
     if (reward := sampled.get("episode_return_mean")) is not None:
@@ -72,4 +81,6 @@ def result_line(result: dict[str, Any]) -> str:
         parts.append(f"held-out accuracy {float(evaluated['accuracy']):.3f}")
     elif (evaluated_reward := evaluated.get("episode_return_mean")) is not None:
         parts.append(f"evaluation reward {float(evaluated_reward):.3f}")
+    if iterations is not None and (left := iterations / result["training_iteration"] - 1) > 0:
+        parts.append(f"about {duration(left * result['time_total_s'])} left")
     return " · ".join(parts)

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,11 @@ import typer
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_resources
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.log_file import NAME, LogFile, logged
 from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
-from rapo_rllib.monitoring.quiet import quiet
+from rapo_rllib.monitoring.quiet import quiet_libraries
 
 if TYPE_CHECKING:
-    from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+    from rapo_rllib.cli.train.interrupt import Interruption
     from rapo_rllib.cli.train.progress import TrainingReporter
     from rapo_rllib.monitoring.warnings import WarningWatch
 
@@ -35,9 +34,10 @@ _RAY_SETTINGS = {
 }
 
 
-def prepare(path: Path) -> None:
+def prepare(path: Path, verbose: int = 0) -> None:
     """Set what Ray reads when it is imported; let trials import modules that lie beside ``path``, as a script's would."""
-    quiet()
+    if not verbose:
+        quiet_libraries()
     for name, value in _RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     folder = str(path.absolute().parent)
@@ -62,12 +62,10 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
     from rapo_rllib.cli.train.interrupt import Interruption
     from rapo_rllib.cli.train.summary import close_run
 
-    interruption, log = Interruption(), LogFile(_log_path(specs[0]), shows_all=options.verbose > 0)
-    ended = ExitStack()  # what is undone last: lines come until Ray has ended
-    ended.enter_context(logged(log))
+    interruption = Interruption()
     try:
-        with ended, interruption.listening():
-            _start_ray(options)
+        with ExitStack() as ended, interruption.listening():
+            logs = _start_ray(options)
             ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
             if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
@@ -75,7 +73,7 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
             watches: dict[str, WarningWatch] = {}
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
-                    trials, reporter = _train(spec, interruption, options, log)
+                    trials, reporter = _train(spec, interruption, options)
                     trained.append((spec, trials))
                     watches |= {trial.trial_id: reporter.watch(trial) for trial in trials}
             close_run(described, trained, watches, interrupted=interruption.requested)
@@ -85,11 +83,13 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
     failed = [trial for _, trials in trained for trial in trials if trial.status == "ERROR"]
     for trial in failed:
         typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
+    if failed:
+        typer.secho(f"All that the processes on this machine said is in {logs}", err=True, fg="red")
     return 1 if failed else 0
 
 
-def _start_ray(options: RunOptions) -> None:
-    """Join the cluster that is named, or start a Ray of our own."""
+def _start_ray(options: RunOptions) -> Path:
+    """Join the cluster that is named, or start a Ray of our own; returns the folder of its log files."""
     import ray
 
     given: dict[str, Any] = {
@@ -105,12 +105,14 @@ def _start_ray(options: RunOptions) -> None:
         _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
         given["address"] = options.ray_address
     else:
-        hook = {"worker_process_setup_hook": "rapo_rllib.cli.other_lines.quiet_worker"}
+        hook = {} if options.verbose else {"worker_process_setup_hook": "rapo_rllib.monitoring.quiet.quiet"}
         given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
     try:
-        ray.init(logging_level=logging.WARNING, **given)
+        context = ray.init(logging_level=logging.WARNING, **given)
     except (ValueError, ConnectionError) as error:
         raise ValueError(f"Ray does not start: {error}") from error
+    session = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest")  # Ray's own client knows none
+    return Path(session) / "logs"
 
 
 def _check_reachable(address: str) -> None:
@@ -129,14 +131,13 @@ def joins_cluster(options: RunOptions) -> bool:
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
-def _train(
-    spec: ExperimentSpec, interruption: Interruption, options: RunOptions, log: LogFile
-) -> tuple[list[Any], TrainingReporter]:
+def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions) -> tuple[list[Any], TrainingReporter]:
     """The trials of one experiment, when all have ended, and who reported on them."""
     from ray import tune
     from ray.tune.experiment import Experiment
 
     from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
+    from rapo_rllib.cli.train.progress import TrainingReporter
     from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
     from rapo_rllib.cli.train.scheduler_checks import MetricCheck
@@ -158,9 +159,9 @@ def _train(
         trial_dirname_creator=trial_folder,
     )
     resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
-    log.path = _log_path(spec)
-    log.watch()
-    with only_if_reported(), _reporting(spec, stopper, interruption, options, log) as reporter:
+    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
+    reporter = TrainingReporter(spec.stop)
+    with only_if_reported():
         try:
             trials: list[Any] = tune.run_experiments(
                 experiment,
@@ -184,27 +185,6 @@ def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
     return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
 
 
-def _reporting(
-    spec: ExperimentSpec, stopper: TrialStopper, interruption: Interruption, options: RunOptions, log: LogFile
-) -> AbstractContextManager[TrainingReporter]:
-    """A live display where there is a terminal for it; Tune's own tables (``-v``) and ``--plain`` leave it out."""
-    from rapo_rllib.cli.train.live import LiveReporter, supports_live_display
-    from rapo_rllib.cli.train.progress import TrainingReporter
-
-    typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
-    typer.echo(f"What Ray and other libraries say goes to {log.path}")
-    if options.plain or options.verbose or not supports_live_display():
-        return nullcontext(TrainingReporter())
-    return LiveReporter(f"{spec.name}: {spec.algorithm_name}", stopper, interruption)
-
-
-def _log_path(spec: ExperimentSpec) -> Path:
-    """In the experiment's folder; of a remote storage, where Ray would have it without one."""
-    storage = _local(spec.storage_path)
-    on_this_machine = storage is not None and "://" not in storage
-    return Path(storage if on_this_machine else "~/ray_results").expanduser() / spec.name / NAME  # type: ignore[arg-type]
-
-
 def _local(path: str | None) -> str | None:
     """Absolute, unless it is the address of a remote storage."""
     return path if path is None or "://" in path else str(Path(path).expanduser().absolute())
@@ -214,10 +194,8 @@ def _last_lines(trial: Any, count: int = 3) -> str:
     file = Path(trial.path) / "error.txt"
     if not file.exists():
         return "no error file"
-    log = file.parents[1] / NAME
-    beside = [f"(what its processes said: {log})"] if log.exists() else []
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return "\n  ".join(["", *lines[-count:], f"(all of it: {file})", *beside])
+    return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rapo_rllib.cli.train.old_keys import translated_result
 from rapo_rllib.cli.train.search_space import with_searches
 from rapo_rllib.validation import refuse_unknown_keys
 
@@ -81,7 +80,6 @@ def _complete_metric(arguments: dict[str, Any]) -> None:
     metric = arguments.get("metric")
     if not isinstance(metric, str):
         raise ValueError("scheduler.metric is missing: name a result to compare, for example env_runners/episode_return_mean")
-    arguments["metric"] = translated_result(metric)
     if arguments.setdefault("mode", "max") not in ("max", "min"):
         raise ValueError(f"scheduler.mode = {arguments['mode']!r}: must be max or min")
 
