@@ -1,4 +1,4 @@
-"""Whether a job fits its machine and its GPUs, and what to change where it does not."""
+"""Judges whether a job fits its machine and its GPUs, and finds what to change where it does not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.estimate.layout import ONCE, Job, job_of, peak, processes
+from rapo_rllib.estimate.memory import Parts
 from rapo_rllib.settings import LoraSettings, Settings
 
 ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
@@ -20,7 +21,7 @@ Keys = dict[str, Any]  # of a job, and their new values
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is; None: not known from here."""
+    """Memory and GPUs that are there; None: not known from here."""
 
     host_bytes: int | None
     gpu_bytes: int | None  # of the smallest GPU
@@ -29,7 +30,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Fit:
-    """What is needed against what there is."""
+    """A need of the job against what is there."""
 
     where: str  # for people
     needed: float  # bytes, or GPUs
@@ -81,23 +82,22 @@ def fits(job: Job, trials: int, machine: Machine) -> list[Fit]:
 
 
 def gpu_fits(job: Job, device: int | None) -> list[Fit]:
-    """Judge each kind of GPU, and the share of one that an engine may take; processes with a fraction of one share it.
+    """Judge each kind of GPU; processes with a fraction of one share it.
 
     Example: a learner and an engine of half a GPU each share one; of two learners and no engine both do.
     """
     found = processes(job, device)
     verdicts = [Fit(f"memory of a GPU of: {one.name}", peak(one.gpu), device) for one in found if one.gpus >= 1]
     parts = [one for one in found if 0 < one.gpus < 1]
-    shared, room = (), 1.0
+    shared: Parts = ()
+    room = 1.0
     for turn in range(max((one.count for one in parts), default=0)):
         for one in parts:
             if turn < one.count and one.gpus <= room + 1e-9:
                 shared, room = shared + one.gpu, room - one.gpus
     if parts:
         verdicts.append(Fit(f"memory of a GPU of: {' and '.join(one.name for one in parts)}", peak(shared), device))
-    share = None if device is None else job.settings.engine.gpu_memory_utilization * device
-    least = "what {} needs at least of its share of a GPU (engine.gpu_memory_utilization)"
-    return verdicts + [Fit(least.format(one.name), one.least, share) for one in found if one.least]
+    return verdicts
 
 
 def remedy(job: Job, device: int) -> str:

@@ -1,4 +1,4 @@
-"""A job's processes and what each holds, on the host and on a GPU: settings and formulas to parts."""
+"""Sizes a job's processes: what each holds on the host and on a GPU, of settings and formulas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from rapo_rllib.estimate.memory import (
+    FLOAT32,
     ITEMSIZE,
     Engine,
     Part,
@@ -38,7 +39,6 @@ class Process:
     host: Parts
     gpu: Parts = ()  # of each GPU it uses
     gpus: float = 0.0  # GPUs it uses, perhaps a fraction of one
-    least: int = 0  # bytes without which an engine in it does not start on its GPU
 
 
 ONCE = (  # however many trials there are
@@ -67,7 +67,7 @@ def at_peak(parts: Parts) -> Parts:
     for part in parts:
         sizes[part.phase] += part.num_bytes if part.phase else 0
     largest = max(sizes, key=sizes.__getitem__, default="")
-    return tuple(part for part in parts if part.phase in ("", largest))
+    return tuple(part for part in parts if part.num_bytes and part.phase in ("", largest))
 
 
 def peak(parts: Parts) -> int:
@@ -90,86 +90,85 @@ def job_of(settings: Settings, shape: Shape) -> Job:
 def processes(job: Job, device: int | None) -> list[Process]:
     """List all that run at once for one trial. ``device``: bytes of a GPU; None: not known."""
     rllib, python = job.settings.rllib, (Part("Python and libraries", PYTHON),)
-    learner, learner_gpu = _learner(job)
+    (learner, learner_gpu), first = _learner(job), _first_learner(job)
     engine, engine_gpu = _engine(job, device)
-    least = job.engine.least if rllib.num_gpus_per_env_runner else 0
-    main = Process("main", 1, (*python, *_buffer(job)))
-    found = []
-    if rllib.num_learners:
-        first = Process("learner", 1, (*python, *learner, *_sent(job)), learner_gpu, rllib.num_gpus_per_learner)
-        rest = tuple(part for part in (*python, *learner) if part.phase != "checkpoint")
-        others = Process("other learners", rllib.num_learners - 1, rest, learner_gpu, rllib.num_gpus_per_learner)
-        found = [replace(first, name="first learner"), others] if others.count else [first]
-    else:
-        main = Process("main with learner", 1, (*main.host, *learner, *_sent(job)), learner_gpu, rllib.num_gpus_per_learner)
+    main, found = Process("main", 1, (*python, *_buffer(job))), []
+    if not rllib.num_learners:
+        main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, rllib.num_gpus_per_learner)
+    for name, count, host in (
+        ("learner" if rllib.num_learners == 1 else "first learner", min(1, rllib.num_learners), (*python, *learner, *first)),
+        ("other learners", rllib.num_learners - 1, (*python, *learner)),
+    ):
+        if count > 0:
+            found.append(Process(name, count, host, learner_gpu, rllib.num_gpus_per_learner))
     for name, count in (("engine", rllib.num_env_runners), ("engine that evaluates", rllib.evaluation_num_env_runners)):
         if count:
-            found.append(Process(name, count, (*python, *engine), engine_gpu, rllib.num_gpus_per_env_runner, least))
+            found.append(Process(name, count, (*python, *engine), engine_gpu, rllib.num_gpus_per_env_runner))
     if not rllib.num_env_runners:
-        name = f"{main.name} {'with' if rllib.num_learners else 'and'} engine"
-        gpus = main.gpus + rllib.num_gpus_per_env_runner
-        main = Process(name, 1, (*main.host, *engine, *_kept(job)), (*main.gpu, *engine_gpu), gpus, least)
+        name, gpus = f"{main.name} {'with' if rllib.num_learners else 'and'} engine", main.gpus + rllib.num_gpus_per_env_runner
+        main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), gpus)
     return [main, *found]
 
 
 def _learner(job: Job) -> tuple[Parts, Parts]:
-    """On the host, and on a GPU; in phase ``checkpoint`` what RLlib asks of the first one."""
+    """Size any learner, on the host and on a GPU."""
     settings, shape, model, rllib = job.settings, job.shape, job.settings.model, job.settings.rllib
     shards = max(1, rllib.num_learners) if settings.update.learner_parallelism == "fsdp" else 1
-    on_gpu, width = bool(rllib.num_gpus_per_learner), ITEMSIZE[model.dtype]
+    on_gpu, whole = bool(rllib.num_gpus_per_learner), shape.parameters * ITEMSIZE[model.dtype]
     *kept, gradients = state_parts(shape, model, shards)
     if settings.objective.kl_coeff > 0 and model.lora is None:  # with LoRA it is the model without adapters
-        kept.append(Part("reference model", shape.parameters * width // shards))
+        kept.append(Part("reference model", whole // shards))
     passes = pass_parts(shape, model, job.row, gradients.num_bytes, on_gpu)
     if shards > 1:
         gathered = gathered_bytes(shape, model)
-        passes += tuple(Part("gathered weights", gathered, phase) for phase in {part.phase for part in passes})
+        passes += tuple(Part("gathered weights", gathered, phase) for phase in dict.fromkeys(part.phase for part in passes))
     rounded = rounded_bytes(shape, model, settings.engine.dtype, shards)
     states = (*kept, *passes, Part("weights rounded as the engine's", rounded, "sync"))
-    packed = packed_bytes(shape, model, width)
-    checkpoint = [Part("weights packed for a checkpoint", packed, "checkpoint")]
-    checkpoint += [Part("the same in Ray's object store", packed, "checkpoint")] if rllib.num_learners else []
     if not on_gpu:
-        return (*states, *checkpoint), ()
-    loading = Part("model, before it moves to the GPU", shape.parameters * width, "loading")
-    return (Part("CUDA on the host", CUDA_HOST), loading, *checkpoint), (Part("CUDA", CUDA_DEVICE), *states)
+        return states, ()
+    host = (Part("CUDA on the host", CUDA_HOST), Part("model, before it moves to the GPU", whole, "loading"))
+    return host, (Part("CUDA", CUDA_DEVICE), *states)
 
 
-def _sent(job: Job) -> Parts:
-    """Weights for engines in other processes of this machine."""
-    settings, rllib = job.settings, job.settings.rllib
+def _first_learner(job: Job) -> Parts:
+    """Size what one learner holds on the host for RLlib, and for engines in other processes of this machine."""
+    settings, shape, model, rllib = job.settings, job.shape, job.settings.model, job.settings.rllib
+    sent = ITEMSIZE[settings.engine.dtype]
+    packed = packed_bytes(shape, model, ITEMSIZE[model.dtype])
+    parts = [Part("weights packed for a checkpoint", packed, "checkpoint")]
+    if rllib.num_learners:
+        parts.append(Part("the same in Ray's object store", packed, "checkpoint"))
+    elif not rllib.num_env_runners:
+        parts.append(Part("weights that RLlib packed at its start", packed_bytes(shape, model, sent)))
     runners = rllib.num_env_runners or rllib.evaluation_num_env_runners
-    if not runners or settings.update.weight_transfer in ("nccl", "ipc"):
-        return ()
-    lora = settings.model.lora
-    size = job.shape.adapters(lora) * 4 if lora else job.shape.parameters * ITEMSIZE[settings.engine.dtype]
-    return (Part("weights in shared memory", size),)
-
-
-def _kept(job: Job) -> Parts:
-    """RLlib packs the weights when it starts; the copy stays with a learner and an engine in one process."""
-    if job.settings.rllib.num_learners:
-        return ()
-    size = packed_bytes(job.shape, job.settings.model, ITEMSIZE[job.settings.engine.dtype])
-    return (Part("weights that RLlib packed at its start", size),)
+    if runners and settings.update.weight_transfer not in ("nccl", "ipc"):
+        size = shape.adapters(model.lora) * FLOAT32 if model.lora else shape.parameters * sent
+        parts.append(Part("weights in shared memory", size))
+    return tuple(parts)
 
 
 def _engine(job: Job, device: int | None) -> tuple[Parts, Parts]:
-    """On the host, and on a GPU, where keys and values take what is left of its share, one longest trajectory's at least."""
+    """Size an engine, on the host and on a GPU, where keys and values take what is left of its share.
+
+    vLLM does not start without room for one longest trajectory: a GPU then needs as much as makes the share large enough.
+    """
     settings, engine = job.settings.engine, job.engine
     code, weights = (Part("vLLM", VLLM), *_embedder(job)), Part("engine: weights", engine.weights)
     if not job.settings.rllib.num_gpus_per_env_runner:
         cache = Part("engine: keys and values (engine.kv_cache_gib)", int(settings.kv_cache_gib * 2**30))
         return (*code, weights, cache, Part("engine: one step", engine.step, "rollout")), ()
-    longest = engine.kv_per_token * engine.longest
-    room = int(settings.gpu_memory_utilization * (device or 0)) - engine.weights - engine.step
+    longest, share = engine.kv_per_token * engine.longest, settings.gpu_memory_utilization
+    room = int(share * (device or 0)) - engine.weights - engine.step
     count = max(0, room) // longest
     name = f"room for {count} of the longest trajectories" if count else "of one longest trajectory"
     cache = Part(f"engine: keys and values, {name}", room if count else longest)
-    parts = (weights, cache, Part("engine: one step", engine.step))
+    parts = [weights, cache, Part("engine: one step", engine.step)]
+    if device and not count:
+        others = sum(part.num_bytes for part in parts) * (1 / share - 1)
+        parts.append(Part("not the engine's (engine.gpu_memory_utilization)", int(others)))
     if settings.sleep:  # it has none of it in an update, and takes it again before the sync
-        parts = tuple(replace(part, phase=phase) for phase in ("rollout", "sync") for part in parts)
-    return (*code, Part("CUDA on the host", CUDA_HOST)), parts
+        parts = [replace(part, phase=phase) for phase in ("rollout", "sync") for part in parts]
+    return (*code, Part("CUDA on the host", CUDA_HOST)), tuple(parts)
 
 
 def _embedder(job: Job) -> Parts:
@@ -178,7 +177,7 @@ def _embedder(job: Job) -> Parts:
 
 
 def _buffer(job: Job) -> Parts:
-    """Keys and their graph, which the processes of a machine map together; an embedder where no engine's process has one."""
+    """Size keys and their graph, which all processes of a machine map, and an embedder where no engine's process has one."""
     if not job.settings.uses_retrieval:
         return ()
     buffer = job.settings.buffer

@@ -102,14 +102,16 @@ def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> t
     autocast   32 D + 8 I      24 D + 8 I
     =========  ==============  ===============
 
-    and keys and values, ``2 p kv``; on a CPU also copies for each block of queries, ``2 p kv seen / block``, and under autocast
-    a mask of 16 bits, ``2 seen``. Kept is all of it; with ``selective`` checkpointing the input and what matrix products and
+    and keys and values, ``2 p kv``; on a GPU those of every head where their number is no power of two (transformers'
+    ``flex_attention_forward``); on a CPU also copies for each block of queries, ``2 p kv seen / block``, and under autocast a
+    mask of 16 bits, ``2 seen``. Kept is all of it; with ``selective`` checkpointing the input and what matrix products and
     attention return, ``w D + p (4 D + 2 kv + 2 I)``, with LoRA the adapters' products, too; with ``true`` the input, ``w D``.
     """
     width, product = itemsizes(model)
     autocast, hidden, mlp = product != width, shape.hidden, shape.intermediate
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = 2 * product * (queries + keys * (1 if on_gpu else 1 + row.seen / row.block))
+    expanded = queries if shape.heads & (shape.heads - 1) else keys
+    attention = 2 * product * (queries + (expanded if on_gpu else keys * (1 + row.seen / row.block)))
     attention += 2 * row.seen if autocast and not on_gpu else 0
     results = product * (2 * (hidden + queries) + 2 * keys + 2 * mlp)
     if model.lora is None:
@@ -202,11 +204,6 @@ class Engine:
     kv_per_token: int
     step: int
     longest: int  # tokens of the longest trajectory
-
-    @property
-    def least(self) -> int:
-        """Bytes without which vLLM does not start: weights, one step, keys and values of one longest trajectory."""
-        return self.weights + self.step + self.kv_per_token * self.longest
 
 
 def engine_of(shape: Shape, settings: EngineSettings, longest: int, on_gpu: bool) -> Engine:

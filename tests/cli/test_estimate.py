@@ -107,6 +107,13 @@ def test_trials_that_run_at_once(number: int, needed: list[dict[str, float]], ex
     assert trials_at_once(number, needed, {"CPU": 6, "GPU": 2}) == expected
 
 
+def test_a_search_on_gpus_is_the_trial_that_fills_them_most(tmp_path: Path) -> None:
+    """All 600 tokens of an iteration are one row, or it is cut at 300."""
+    gpus = {"num_learners": 1, "num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
+    path = write_job(tmp_path, max_tokens_per_micro_batch={"grid_search": [300, 1000]}, **gpus)
+    assert estimated(path, "--gpu-gib", "80")["tokens"]["row"] == 600
+
+
 def test_what_tune_draws_from() -> None:
     drawn = {
         "a": tune.uniform(0, 2),
@@ -165,7 +172,7 @@ def test_gpus_of_another_machine(tmp_path: Path) -> None:
     gpus = {"num_learners": 1, "num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
     path = write_job(tmp_path, **gpus)
     fits = {fit["where"]: fit for fit in estimated(path, "--gpu-gib", "8")["fits"]}
-    assert [fit["fits"] for fit in fits.values()] == [None, None, True, True, True]
+    assert [fit["fits"] for fit in fits.values()] == [None, None, True, True]
     learner = fits["memory of a GPU of: learner"]
     assert learner["there"] == 8 * 2**30
     assert 16 * SMOLLM2 + 2**29 < learner["needed"] < 16 * SMOLLM2 + 2**30

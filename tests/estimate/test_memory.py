@@ -196,7 +196,18 @@ def test_what_saves_memory_does_so() -> None:
     assert kept[0] > 1.5 * kept[1] > 10 * kept[2]
     small, large = (peak_of(shape, ModelSettings(logits_chunk_size=size), row, 0) for size in (32, ALL))
     assert large > small
-    assert layer_bytes(shape, ModelSettings(), row, True)[0] < layer_bytes(shape, ModelSettings(), row, False)[0]
+
+
+def test_keys_and_values_of_a_pass() -> None:
+    """Elements of keys: of 16 heads on a GPU 2 x 56, of 14 those of all, 14 x 64; on a CPU 1 + 480 / 224 times 2 x 64."""
+    own, row = SIZES["0.5B"], row_of(2048, *ROWS[2048], step_tokens=10**6)
+    sixteen = replace(own, heads=16, head_dim=56)
+    gpu, expanded, cpu = (
+        layer_bytes(shape, ModelSettings(autocast_dtype=None), row, on_gpu)[0] / row.tokens
+        for shape, on_gpu in ((sixteen, True), (own, True), (own, False))
+    )
+    assert expanded - gpu == 2 * 4 * (14 * 64 - 2 * 56)
+    assert cpu - expanded == pytest.approx(2 * 4 * (128 * (1 + 480 / 224) - 14 * 64), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +255,7 @@ def test_an_engine_by_hand() -> None:
     """2,048 tokens of 4 * 8 + 3 * 12 = 68 elements in 2 bytes, and logits of 5 sequences, 10 words, three times in float32."""
     engine = engine_of(TINY, EngineSettings(dtype="bfloat16", max_num_seqs=5), longest=10, on_gpu=True)
     assert (engine.weights, engine.kv_per_token, engine.step) == (2 * 1576, 2 * 2 * 3 * 2 * 2, 2048 * 68 * 2 + 600)
-    assert engine.least == engine.weights + engine.step + 10 * engine.kv_per_token
+    assert engine.longest == 10
     on_a_cpu = engine_of(TINY, EngineSettings(dtype="float32"), longest=10, on_gpu=False)
     assert on_a_cpu.weights == 4 * (1576 + 80)  # a tied head is packed once more
 

@@ -28,7 +28,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one experiment: its largest trial, and as many of them as run at once."""
+    """The largest trial of an experiment, and as many of them as run at once."""
 
     job: Job
     trials: int  # in all
@@ -84,7 +84,7 @@ def show_estimates(
 
 def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
     from rapo_rllib.algorithm.preflight import check_model
-    from rapo_rllib.estimate.fit import Machine, fits, host_bytes, this_machine
+    from rapo_rllib.estimate.fit import Machine, fits, gpu_fits, host_bytes, this_machine
     from rapo_rllib.estimate.layout import ONCE, job_of, processes
     from rapo_rllib.estimate.shape import read_shape
 
@@ -95,7 +95,8 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
     every = [config.settings for config in made_configs(replace(spec, config=largest_values(spec.config)))]
     for settings in every:
         check_model(settings)
-    job = max((job_of(settings, read_shape(settings.model)) for settings in every), key=host_bytes)
+    jobs = (job_of(settings, read_shape(settings.model)) for settings in every)
+    job = max(jobs, key=lambda one: host_bytes(one) + sum(fit.needed for fit in gpu_fits(one, None)))
     trials = at_once = len(needed) * spec.num_samples
     if gpu_gib is not None or joins_cluster(options):
         machine = Machine(None, None if gpu_gib is None else int(gpu_gib * GIB), None)
@@ -108,7 +109,7 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
 
 
 def trials_at_once(number: int, needed: list[dict[str, float]], there: dict[str, int]) -> int:
-    """As many trials as Ray runs at the same time: what the scarcest resource allows, at least one.
+    """Count the trials that Ray runs at the same time: what the scarcest resource allows, at least one.
 
     Example: 4 trials of 2 CPUs each on 6 cores: 3.
     """
