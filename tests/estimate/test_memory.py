@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from rapo_rllib.estimate.memory import (
 from rapo_rllib.estimate.shape import Shape
 from rapo_rllib.settings import EngineSettings, LoraSettings, ModelSettings
 
+Checkpointing = bool | Literal["selective"]
 TINY = Shape(hidden=8, intermediate=12, layers=3, heads=4, kv_heads=2, head_dim=2, vocabulary=10, tied=True)
 SIZES = {
     "135M": Shape(576, 1536, 30, 9, 3, 64, 49152, True),  # SmolLM2
@@ -45,7 +47,7 @@ CHUNK, ALL = 1024, 10**6  # of logits
 # Model, tokens of a row, precision, gradient checkpointing, chunk of logits, MB (10^6 bytes) above states and gradients at the
 # peak of a pass. Counted on 2026-11-25: the learner's own forward and backward pass (blocks of SDPA, as on a CPU) on tensors
 # that have shapes and lifetimes but no data, with two and three layers; the line through both gives all of them.
-COUNTED: list[tuple[str, int, str, bool | str, int, int]] = [
+COUNTED: list[tuple[str, int, str, Checkpointing, int, int]] = [
     ("135M", 512, "float32", False, CHUNK, 949),
     ("135M", 512, "bfloat16", True, CHUNK, 170),
     ("135M", 2048, "float32", True, CHUNK, 595),
@@ -103,7 +105,7 @@ def peak_of(shape: Shape, model: ModelSettings, row: Row, gradients: int, on_gpu
 
 
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: " ".join(map(str, case[:5])))
-def test_a_pass_is_what_was_counted(case: tuple[str, int, str, bool | str, int, int]) -> None:
+def test_a_pass_is_what_was_counted(case: tuple[str, int, str, Checkpointing, int, int]) -> None:
     """All that a learner holds at the peak of an update within 4 %; what the pass adds alone within 12 %."""
     name, tokens, precision, checkpointing, chunk, counted = case
     shape, row = SIZES[name], row_of(tokens, *ROWS[tokens], step_tokens=10**6)
@@ -124,7 +126,7 @@ def test_a_pass_is_what_was_counted(case: tuple[str, int, str, bool | str, int, 
     ],
 )
 def test_the_first_pass_of_a_step_begins_without_gradients(
-    name: str, tokens: int, precision: str, checkpointing: bool | str, counted: int
+    name: str, tokens: int, precision: str, checkpointing: Checkpointing, counted: int
 ) -> None:
     """Gradients are made as activations go: in MB, counted as above, gradients included."""
     shape, row = SIZES[name], row_of(tokens, *ROWS[tokens], step_tokens=tokens)
