@@ -108,10 +108,10 @@ def test_trials_that_run_at_once(number: int, needed: list[dict[str, float]], ex
 
 
 def test_a_search_on_gpus_is_the_trial_that_fills_them_most(tmp_path: Path) -> None:
-    """All 600 tokens of an iteration are one row, or it is cut at 300."""
+    """The longer rows, though every trial needs as much of the host."""
     gpus = {"num_learners": 1, "num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
-    path = write_job(tmp_path, max_tokens_per_micro_batch={"grid_search": [300, 1000]}, **gpus)
-    assert estimated(path, "--gpu-gib", "80")["tokens"]["row"] == 600
+    path = write_job(tmp_path, questions_per_step=20, max_tokens_per_micro_batch={"grid_search": [300, 2000]}, **gpus)
+    assert estimated(path, "--gpu-gib", "80")["tokens"]["row"] == 2000
 
 
 def test_what_tune_draws_from() -> None:
