@@ -125,7 +125,7 @@ def train_file(
     ] = 0,
     estimate: Annotated[
         bool,
-        typer.Option("--estimate", help="Only say what memory and time it needs, and whether it fits (status 3: it does not)."),
+        typer.Option("--estimate", help="Only say what memory it needs, and whether it fits (status 3: it does not)."),
     ] = False,
     gpu_gib: Annotated[
         float | None,

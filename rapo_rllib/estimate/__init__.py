@@ -1,1 +1,1 @@
-"""Estimates of the memory and time of a job, before anything starts: ``rllib train file JOB --estimate``."""
+"""Estimates of the memory of a job, before anything starts: ``rllib train file JOB --estimate``."""

@@ -1,92 +1,88 @@
-"""Sizes of a language model, counted on its modules without weights (torch's meta device)."""
+"""The sizes of a language model that its memory depends on, from its ``config.json`` alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.settings import ALL_LINEAR, LoraSettings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings
 
 
 @dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a model that memory and time depend on. Counts are numbers of elements, tied weights counted once."""
+class Shape:
+    """A dense decoder with a gated MLP: Llama, Mistral, Qwen, Gemma, SmolLM and their like.
 
-    parameters: int
-    matrices: int  # of these, those that every token is multiplied with: all but embeddings; the LM head, tied or not, is one
-    adapters: int  # that LoRA adds; 0 without
-    adapted: int  # parameters of the layers that LoRA adds them to
-    root: int  # parameters outside of the decoder layers: embeddings, norm, LM head
-    largest_layer: int  # parameters of the largest decoder layer
-    head: int  # elements of the LM head
-    tied: bool  # whether the LM head is the embedding
-    layers: int
-    kv_heads: int
-    head_dim: int
+    Parameters are those of its matrices and of two norms a layer; biases and further norms, under 0.1 %, are left out. An MLP
+    without a gate has a third less than is said here.
+    """
+
     hidden: int
     intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
     vocabulary: int
+    tied: bool  # whether the LM head is the embedding
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of the matrices of a layer, under Hugging Face's names."""
+        hidden, mlp, queries, keys = self.hidden, self.intermediate, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = {
+            "q_proj": (queries, hidden),
+            "k_proj": (keys, hidden),
+            "v_proj": (keys, hidden),
+            "o_proj": (hidden, queries),
+        }
+        return {**attention, "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden), "down_proj": (hidden, mlp)}
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        return sum(outputs * inputs for outputs, inputs in self.linears.values()) + 2 * self.hidden
+
+    @property
+    def head(self) -> int:
+        """Elements of the LM head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def root(self) -> int:
+        """Parameters outside of the layers: embedding, LM head unless it is the same, last norm."""
+        return self.head * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All, tied ones once."""
+        return self.layers * self.layer + self.root
+
+    def adapted(self, lora: LoraSettings) -> list[tuple[int, int]]:
+        """Outputs and inputs of the matrices of a layer that adapters come to; one of another name counts as the largest."""
+        if lora.target_modules == ALL_LINEAR:
+            return list(self.linears.values())
+        largest = max(self.linears.values())
+        return [self.linears.get(name.rpartition(".")[2], largest) for name in lora.target_modules]
+
+    def adapters(self, lora: LoraSettings | None) -> int:
+        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers (arXiv 2106.09685, section 4.1)."""
+        return 0 if lora is None else self.layers * lora.rank * sum(map(sum, self.adapted(lora)))
 
 
-def model_shape(skeleton: PreTrainedModel, lora: LoraSettings | None) -> ModelShape:
-    """Count. ``skeleton`` may lie on the meta device, before adapters are put into it."""
-    config = skeleton.config.get_text_config()
-    head = skeleton.get_output_embeddings().weight
-    names = set(skeleton._no_split_modules or ())
-    layers = [_size(module) for module in skeleton.modules() if type(module).__name__ in names]
-    parameters = _size(skeleton)
-    targets = _targets(skeleton, lora) if lora is not None else []
-    heads = config.num_attention_heads
-    tied = head is skeleton.get_input_embeddings().weight
-    embedding = 0 if tied else skeleton.get_input_embeddings().weight.numel()
-    return ModelShape(
-        parameters=parameters,
-        matrices=parameters - embedding,
-        adapters=sum(adapter_size(t.out_features, t.in_features, lora.rank) for t in targets) if lora is not None else 0,
-        adapted=sum(target.weight.numel() for target in targets),
-        root=parameters - sum(layers),
-        largest_layer=max(layers, default=0),
-        head=head.numel(),
-        tied=tied,
+def read_shape(model: ModelSettings) -> Shape:
+    """Read ``config.json``: fetched for a Hugging Face id, unless it was before."""
+    from transformers import AutoConfig
+
+    from rapo_rllib.models.loading import resolve_model
+
+    config = AutoConfig.from_pretrained(resolve_model(model.name_or_path), trust_remote_code=model.trust_remote_code)
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    return Shape(
+        hidden=hidden,
+        intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
         layers=config.num_hidden_layers,
+        heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        hidden=config.hidden_size,
-        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        vocabulary=head.shape[0],
+        head_dim=getattr(config, "head_dim", None) or hidden // heads,
+        vocabulary=config.vocab_size,
+        tied=config.tie_word_embeddings,
     )
-
-
-def adapter_size(outputs: int, inputs: int, rank: int) -> int:
-    """Elements of LoRA's two matrices beside a linear layer: ``A [rank, inputs]`` and ``B [outputs, rank]``.
-
-    ``rank * (inputs + outputs)``; "LoRA", arXiv 2106.09685, section 4.1.
-    """
-    return rank * (inputs + outputs)
-
-
-def kv_bytes_per_token(shape: ModelShape, itemsize: int, tensor_parallel_size: int = 1) -> int:
-    """Bytes of a token's keys and values in one worker of an engine: ``2 * layers * kv_heads * head_dim * itemsize``.
-
-    Heads are dealt out to tensor-parallel workers; where there are fewer, each worker has one (vLLM's
-    ``ModelConfig.get_num_kv_heads``).
-    """
-    return 2 * shape.layers * max(1, shape.kv_heads // tensor_parallel_size) * shape.head_dim * itemsize
-
-
-def _size(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())  # tied ones come once
-
-
-def _targets(skeleton: PreTrainedModel, lora: LoraSettings) -> list[Any]:
-    """The linear layers that adapters come to, as ``peft`` chooses them."""
-    import torch
-
-    head = skeleton.get_output_embeddings()
-    named = [(name, module) for name, module in skeleton.named_modules() if isinstance(module, torch.nn.Linear)]
-    if lora.target_modules == ALL_LINEAR:
-        return [module for _, module in named if module is not head]
-    return [m for name, m in named if any(name == target or name.endswith(f".{target}") for target in lora.target_modules)]

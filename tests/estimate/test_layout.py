@@ -1,4 +1,4 @@
-"""Which process holds what, by hand: a model of 1,000 parameters in float32, engines in bfloat16."""
+"""Which process holds what, by hand: a tiny model in float32, engines in bfloat16."""
 
 from __future__ import annotations
 
@@ -7,89 +7,117 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.engine import engine_of
-from rapo_rllib.estimate.layout import Job, processes
-from rapo_rllib.estimate.micro_batch import MicroBatch
-from rapo_rllib.estimate.parts import Memory, Process, total
-from rapo_rllib.estimate.shape import ModelShape
-from rapo_rllib.estimate.states import learner_states
-from rapo_rllib.estimate.tokens import tokens_per_iteration
-from rapo_rllib.settings import Settings
+from rapo_rllib.estimate.layout import Process, at_peak, job_of, peak, processes
+from rapo_rllib.estimate.memory import Part, Parts
+from rapo_rllib.estimate.shape import Shape
 
-SHAPE = ModelShape(1000, 1000, 0, 0, 400, 200, 300, True, 3, 2, 4, 8, 12, 10)
-PASSES = MicroBatch(first=4500, later=700)  # first: 4,000 of gradients and 500
-KEYS = {"retrieval_prob": 0, "questions_per_step": 4, "model": {"autocast_dtype": None}, "engine": {"dtype": "bfloat16"}}
-
-
-def settings_of(**keys: Any) -> Settings:
-    return RAPOConfig().update_from_dict({**KEYS, **keys}).settings
+SHAPE = Shape(hidden=8, intermediate=12, layers=3, heads=4, kv_heads=2, head_dim=2, vocabulary=10, tied=True)
+COUNT, PACKED = 1576, 1656  # parameters; with the tied head once more
+KEYS: dict[str, Any] = {
+    "retrieval_prob": 0,
+    "questions_per_step": 4,
+    "model": {"autocast_dtype": None},
+    "engine": {"dtype": "bfloat16"},
+}
 
 
-def job_of(settings: Settings) -> Job:
-    tokens = tokens_per_iteration(settings)
-    update, learners = settings.update, max(1, settings.rllib.num_learners)
-    states = learner_states(SHAPE, settings.model, learners if update.learner_parallelism == "fsdp" else 1)
-    engine = engine_of(SHAPE, settings.engine, tokens.longest, bool(settings.rllib.num_gpus_per_env_runner))
-    return Job(settings, SHAPE, states, PASSES, engine, tokens, update.max_tokens_per_micro_batch)
+def found(device: int | None = None, **keys: Any) -> dict[str, Process]:
+    settings = RAPOConfig().update_from_dict({**KEYS, **keys}).settings
+    return {process.name: process for process in processes(job_of(settings, SHAPE), device)}
 
 
-def found(**keys: Any) -> dict[str, Process]:
-    return {process.name: process for process in processes(job_of(settings_of(**keys)), None)}
+def named(parts: Parts, phase: str = "") -> dict[str, int]:
+    return {part.name: part.num_bytes for part in parts if part.phase == phase and part.num_bytes}
 
 
-def phases(memory: Memory | None) -> dict[str, int]:
-    assert memory is not None
-    return {name: total(parts) for name, parts in memory.phases.items()}
+def test_phases_take_turns() -> None:
+    parts = (Part("a", 10), Part("b", 5, "update"), Part("c", 4, "sync"), Part("d", 3, "sync"))
+    assert ([part.name for part in at_peak(parts)], peak(parts), peak(())) == (["a", "c", "d"], 17, 0)
 
 
 def test_a_local_job_is_one_process_and_what_rllib_packed_stays() -> None:
-    """Sync: float32 weights rounded to bfloat16, 4,000; checkpoint: with the head of 300, 5,200. The engine takes 2 bytes."""
     (main,) = found().values()
-    sizes = {part.name: part.num_bytes for part in main.host.always}
-    assert sizes["weights that RLlib packed at its start"] == sizes["engine: weights"] == 2 * 1300
-    assert {name: phases(main.host)[name] for name in ("update", "sync", "checkpoint")} == {
-        "update": 4000 + 700,
-        "sync": 4000,
-        "checkpoint": 5200,
-    }
+    always = named(main.host)
+    assert main.name == "main with learner and engine"
+    assert always["weights that RLlib packed at its start"] == always["engine: weights"] == 2 * PACKED
+    assert (always["weights"], always["Adam's moments"]) == (4 * COUNT, 8 * COUNT)
+    assert named(main.host, "sync") == {"weights rounded as the engine's": 4 * COUNT}
+    assert named(main.host, "checkpoint") == {"weights packed for a checkpoint": 4 * PACKED}
+    assert "weights in shared memory" not in always
+    assert named(main.host, "backward")["gradients"] == 4 * COUNT
 
 
 def test_one_micro_batch_a_step_has_no_gradients_before() -> None:
     (main,) = found(max_tokens_per_micro_batch=10**6).values()
-    assert phases(main.host)["update"] == 4000 + 500
+    assert "gradients" not in named(main.host, "backward")
+    assert named(main.host, "first layer")["gradients"] == 4 * COUNT
 
 
 def test_an_engine_of_the_same_dtype_needs_no_rounded_copy() -> None:
     (main,) = found(engine={"dtype": "float32"}).values()
-    assert "sync" not in phases(main.host)
+    assert named(main.host, "sync") == {}
+
+
+def test_a_reference_model_only_without_adapters() -> None:
+    assert named(found(kl_coeff=0.1)["main with learner and engine"].host)["reference model"] == 4 * COUNT
+    adapted = found(kl_coeff=0.1, model={"autocast_dtype": None, "lora": {"rank": 2}})
+    assert "reference model" not in named(adapted["main with learner and engine"].host)
 
 
 def test_only_the_first_learner_sends_and_saves() -> None:
     """The packed weights are there twice: in its process, and in Ray's object store."""
     every = found(num_learners=3, num_env_runners=2)
-    assert {name: process.count for name, process in every.items()} == {
-        "main": 1,
-        "first learner": 1,
-        "other learners": 2,
-        "engine": 2,
-    }
+    counts = {name: process.count for name, process in every.items()}
+    assert counts == {"main": 1, "first learner": 1, "other learners": 2, "engine": 2}
     first, others = every["first learner"].host, every["other learners"].host
-    assert phases(first)["checkpoint"] == 2 * 5200
-    assert "checkpoint" not in phases(others)
-    assert total(first.always) - total(others.always) == 2000  # in shared memory, bfloat16
+    assert sum(named(first, "checkpoint").values()) == 2 * 4 * PACKED
+    assert named(others, "checkpoint") == {}
+    assert named(first)["weights in shared memory"] == 2 * COUNT
+    assert "weights in shared memory" not in named(others)
 
 
 def test_shards_gather_while_they_compute() -> None:
-    """2,000 of gradients, 700 of activations; gathered: root and two layers, 400 + 2 * 200 elements, twice, in 4 bytes."""
+    """Gathered: root and two layers, 88 + 2 * 496 elements, twice, in 4 bytes."""
     others = found(num_learners=2, num_env_runners=1, learner_parallelism="fsdp")["other learners"].host
-    assert phases(others)["update"] == 2000 + 700 + 800 * 8
-    assert phases(others)["sync"] == 2000
+    assert named(others)["weights"] == 2 * COUNT
+    for phase in ("forward", "head", "backward", "first layer"):
+        assert named(others, phase)["gathered weights"] == 1080 * 8
+    assert named(others, "sync") == {"weights rounded as the engine's": 2 * COUNT}
 
 
 @pytest.mark.parametrize(("backend", "shared"), [("auto", False), ("object_store", True), ("nccl", False)])
 def test_weights_go_through_memory_but_with_vllms_own_transfer(backend: str, shared: bool) -> None:
     gpus = {"num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
     learner = found(num_learners=1, num_env_runners=1, weight_transfer=backend, **gpus)["learner"]
-    assert ("weights in shared memory" in [part.name for part in learner.host.always]) is shared
-    assert phases(learner.host) == {"loading": 4000}
-    assert phases(learner.gpu) == {"update": 4000 + 700, "sync": 4000}
+    assert ("weights in shared memory" in named(learner.host)) is shared
+    assert named(learner.host, "loading") == {"model, before it moves to the GPU": 4 * COUNT}
+    assert named(learner.gpu)["weights"] == 4 * COUNT
+
+
+def test_an_engine_on_a_gpu_fills_its_share() -> None:
+    gpus = {"num_env_runners": 1, "num_gpus_per_env_runner": 1}
+    engine = found(10**9, engine={"dtype": "bfloat16", "gpu_memory_utilization": 0.5}, **gpus)["engine"]
+    assert peak(engine.gpu) == 5 * 10**8
+    unknown = found(None, **gpus)["engine"]
+    assert [part.name for part in unknown.gpu] == [
+        "engine: weights",
+        "engine: keys and values, of one longest trajectory",
+        "engine: one step",
+    ]
+
+
+def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
+    gpus = {"num_gpus_per_learner": 0.5, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_env_runners": 1}
+    engine = found(10**9, engine={"dtype": "bfloat16", "sleep": True}, **gpus)["engine"]
+    assert {part.phase for part in engine.gpu} == {"rollout", "sync"}
+
+
+def test_keys_of_a_buffer_and_its_embedder() -> None:
+    """A key has 1,536 bytes and 256 of the graph; main, which fills the buffer, embeds as well as engines do."""
+    buffer = {"max_traces": 1000, "uri": "b.db"}
+    every = found(retrieval_prob=0.5, step_trace_buffer=buffer, num_env_runners=1)
+    main, engine = every["main with learner"].host, every["engine"].host
+    assert named(main)["keys of the Step-Trace Buffer"] == 1000 * 1792
+    assert "embedder" in named(main) and "embedder" in named(engine)
+    (local,) = found(retrieval_prob=0.5, step_trace_buffer=buffer).values()
+    assert [part.name for part in local.host].count("embedder") == 1

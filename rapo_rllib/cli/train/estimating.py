@@ -1,11 +1,11 @@
-"""``rllib train file JOB --estimate``: memory and time of a checked job, and whether it fits; nothing is started."""
+"""``rllib train file JOB --estimate``: memory of a checked job, line by line, and whether it fits; nothing is started."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,15 +14,43 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import made_configs
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.run import joins_cluster
-from rapo_rllib.settings import ObjectiveSettings, Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rapo_rllib.estimate.parts import Process
-    from rapo_rllib.estimate.report import Estimate
+    from rapo_rllib.estimate.fit import Fit
+    from rapo_rllib.estimate.layout import Job, Process
+    from rapo_rllib.estimate.memory import Parts
 
 DOES_NOT_FIT = 3  # exit status
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The largest trial of an experiment, and as many of them as run at once."""
+
+    job: Job
+    trials: int  # in all
+    at_once: int
+    processes: list[Process]  # of one trial, and those that run once
+    host_bytes: int  # of all of them
+    fits: list[Fit]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; memory in bytes."""
+        shape, lora = self.job.shape, self.job.settings.model.lora
+        return {
+            "model": {"parameters": shape.parameters, "adapters": shape.adapters(lora), **asdict(shape)},
+            "tokens": {"row": self.job.row.tokens, "longest": self.job.engine.longest},
+            "trajectories": self.job.trajectories,
+            "trials": self.trials,
+            "trials_at_once": self.at_once,
+            "processes": [_as_dict(process) for process in self.processes],
+            "kv_bytes_per_token": self.job.engine.kv_per_token,
+            "host_bytes": self.host_bytes,
+            "fits": [{**asdict(fit), "fits": fit.fits, "text": str(fit)} for fit in self.fits],
+        }
 
 
 def show_estimates(
@@ -51,36 +79,43 @@ def show_estimates(
     else:
         for name, one in made.items():
             _print(name, one)
-    return DOES_NOT_FIT if any(one.fits_all is False for one in made.values()) else 0
+    return DOES_NOT_FIT if any(fit.fits is False for one in made.values() for fit in one.fits) else 0
 
 
 def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
     from rapo_rllib.algorithm.preflight import check_model
-    from rapo_rllib.estimate.machine import this_machine
-    from rapo_rllib.estimate.report import estimate
+    from rapo_rllib.estimate.fit import Machine, fits, gpu_fits, host_bytes, this_machine
+    from rapo_rllib.estimate.layout import ONCE, job_of, processes
+    from rapo_rllib.estimate.shape import read_shape
 
-    configs = list(made_configs(replace(spec, config=largest_values(spec.config))))
     if spec.algorithm_name != "RAPO":
         raise ValueError(
             f"--estimate: experiment {spec.name!r} runs {spec.algorithm_name}; only those of RAPO can be estimated"
         )
-    for config in configs:
-        check_model(config.settings)
-    machine = this_machine()
-    machine = replace(machine, cores=options.ray_num_cpus or os.cpu_count() or machine.cores)
-    most = {name: max(one.get(name, 0) for one in needed) for name in ("CPU", "GPU")}
-    stop = spec.stop.get("training_iteration")
-    trials = len(needed) * spec.num_samples
-    iterations = None if stop is None else int(stop)
-    return estimate(
-        _different(config.settings for config in configs),
-        trials,
-        most,
-        machine,
-        here=gpu_gib is None and not joins_cluster(options),
-        device=None if gpu_gib is None else int(gpu_gib * 2**30),
-        iterations=iterations,
-    )
+    every = [config.settings for config in made_configs(replace(spec, config=largest_values(spec.config)))]
+    for settings in every:
+        check_model(settings)
+    jobs = (job_of(settings, read_shape(settings.model)) for settings in every)
+    job = max(jobs, key=lambda one: host_bytes(one) + sum(fit.needed for fit in gpu_fits(one, None)))
+    trials = at_once = len(needed) * spec.num_samples
+    if gpu_gib is not None or joins_cluster(options):
+        machine = Machine(None, None if gpu_gib is None else int(gpu_gib * GIB), None)
+    else:
+        machine = this_machine()
+        there = {"CPU": options.ray_num_cpus or os.cpu_count() or 1, "GPU": machine.gpus or 0}
+        at_once = trials_at_once(trials, needed, there)
+    found = [*processes(job, machine.gpu_bytes), *ONCE]
+    return Estimate(job, trials, at_once, found, host_bytes(job, at_once), fits(job, at_once, machine))
+
+
+def trials_at_once(number: int, needed: list[dict[str, float]], there: dict[str, int]) -> int:
+    """Count the trials that Ray runs at the same time: what the scarcest resource allows, at least one.
+
+    Example: 4 trials of 2 CPUs each on 6 cores: 3.
+    """
+    most = {name: max(one.get(name, 0) for one in needed) for name in there}
+    room = [amount / most[name] for name, amount in there.items() if most[name] and amount]
+    return max(1, min([number, *map(math.floor, room)]))
 
 
 def largest_values(value: Any) -> Any:
@@ -101,69 +136,49 @@ def largest_values(value: Any) -> Any:
     return value
 
 
-def _different(found: Iterable[Settings]) -> list[Settings]:
-    """Those that memory can tell apart; a grid over learning rates is one."""
-    different = {}
-    for settings in found:
-        rllib = replace(settings.rllib, lr=1.0, seed=0)
-        objective = ObjectiveSettings(kl_coeff=settings.objective.kl_coeff)
-        different[repr(replace(settings, rllib=rllib, objective=objective))] = settings
-    return list(different.values())
+def _as_dict(process: Process) -> dict[str, Any]:
+    from rapo_rllib.estimate.layout import at_peak, peak
+
+    def memory(parts: Parts) -> dict[str, Any]:
+        return {"bytes": peak(parts), "parts": [asdict(part) for part in at_peak(parts)]}
+
+    gpu = memory(process.gpu) if process.gpu else None
+    return {"name": process.name, "count": process.count, "gpus": process.gpus, "host": memory(process.host), "gpu": gpu}
 
 
 def _print(name: str, one: Estimate) -> None:
     from rich.console import Console
-
-    console = Console()
-    console.print(_overview(name, one))
-    for process in (*one.processes, *one.once):
-        console.print(_memory(process))
-    for line in _times(one):
-        typer.echo(line)
-    for fit in one.fits:
-        typer.secho(str(fit), fg={True: "green", False: "red"}.get(fit.fits))  # type: ignore[arg-type]
-
-
-def _overview(name: str, one: Estimate) -> Table:
     from rich.table import Table
 
-    job, table = one.job, Table(title=name, show_header=False, title_justify="left")
-    low, high = job.tokens.usual_responses
-    trained = f"{job.shape.adapters:,} in adapters" if job.shape.adapters else "all"
-    table.add_row("parameters", f"{job.shape.parameters:,} (trained: {trained})", "exact")
-    table.add_row("keys and values of a token", f"{job.engine.kv_per_token:,} bytes in each worker of an engine", "exact")
-    table.add_row("trajectories of an iteration", f"{job.tokens.trajectories:,} of {job.tokens.questions:,} questions", "bound")
-    table.add_row("their response tokens", f"{job.tokens.response:,}", "bound")
-    table.add_row("", f"{low:,} to {high:,}", "guess")
-    table.add_row("tokens of a micro batch", f"{job.row_tokens:,}", "bound")
-    table.add_row("trials", f"{one.trials}, {one.at_once} at once", "exact")
-    return table
+    job, console = one.job, Console()
+    table = Table(title=name, show_header=False, title_justify="left")
+    adapters = job.shape.adapters(job.settings.model.lora)
+    table.add_row("parameters", f"{job.shape.parameters:,} (trained: {f'{adapters:,} in adapters' if adapters else 'all'})")
+    table.add_row("keys and values of a token", f"{job.engine.kv_per_token:,} bytes in each worker of an engine")
+    table.add_row("trajectories of an iteration", f"{job.trajectories:,} at most")
+    table.add_row("tokens of a micro batch", f"{job.row.tokens:,} at most")
+    table.add_row("trials", f"{one.trials}, {one.at_once} at once")
+    console.print(table)
+    for process in one.processes:
+        console.print(_memory(process))
+    for fit in one.fits:
+        typer.secho(str(fit), fg={True: "green", False: "red"}.get(fit.fits))  # type: ignore[arg-type]
 
 
 def _memory(process: Process) -> Table:
     from rich.table import Table
 
-    from rapo_rllib.estimate.report import gib
+    from rapo_rllib.estimate.layout import at_peak, peak
 
     several = f", {process.count} of them, each" if process.count > 1 else ""
-    table = Table("", "memory", "", title=f"{process.name}{several}", title_justify="left")
-    for where, memory in (("on the host", process.host), ("on its GPU", process.gpu)):
-        if memory is not None:
-            for part in memory.parts:
-                table.add_row(part.name, gib(part.num_bytes), str(part.kind))
-            when = f", at its peak in phase {memory.phase!r}" if memory.phase else ""
-            table.add_row(f"{where}{when}", gib(memory.peak), "", style="bold", end_section=True)
+    table = Table("", "memory", "when", title=f"{process.name}{several}", title_justify="left")
+    for where, parts in (("on the host", process.host), ("on its GPU", process.gpu)):
+        for part in at_peak(parts):
+            table.add_row(part.name, _gib(part.num_bytes), part.phase and f"in phase {part.phase}")
+        if parts:
+            table.add_row(where, _gib(peak(parts)), "at its peak", style="bold", end_section=True)
     return table
 
 
-def _times(one: Estimate) -> Iterator[str]:
-    from rapo_rllib.estimate.duration import FACTOR
-
-    if one.durations is None:
-        yield "Time: not known before the job runs, as it depends on its GPUs; `rllib train` shows it after an iteration."
-        return
-    few, many = (duration.iteration for duration in one.durations)
-    text = f"Time, a guess that may be off by a factor of {FACTOR}: {few:.0f} to {many:.0f} s an iteration"
-    if one.iterations is not None:
-        text += f", {one.iterations * few / 60:.0f} to {one.iterations * many / 60:.0f} minutes for {one.iterations}"
-    yield f"{text}; evaluation not counted."
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.0f} MiB"
