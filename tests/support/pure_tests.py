@@ -17,7 +17,6 @@ PURE = (
     "attention/test_flex.py",
     "batching/test_chunked_logprobs.py",
     "batching/test_prefix_tree.py",
-    "batching/test_reference.py",
     "cli/test_yaml_text.py",
     "corpus/test_passages.py",
     "corpus/test_ranking.py",
