@@ -24,6 +24,7 @@ def packaged(results: Path) -> dict[str, Any]:
         return {}
     ends = {seed: _end(raw) for seed, raw in ours.items()}
     found: dict[str, Any] = {"lowest": min(ends.values()), "n": len(ends), "mean": sum(ends.values()) / len(ends)}
+    found["curves"] = {job: _curves(runs) for job, runs in ((OURS, ours), (BASELINE, theirs))}
     both = sorted(ours.keys() & theirs.keys())
     if len(both) < 2:
         return found
@@ -37,6 +38,10 @@ def packaged(results: Path) -> dict[str, Any]:
 def _by_seed(results: Path, job: str) -> dict[int, Raw]:
     raw = [json.loads(file.read_text(encoding="utf-8")) for file in results.glob(f"packaged-{job}-seed-*.json")]
     return {one["seed"]: one for one in raw}
+
+
+def _curves(runs: Mapping[int, Raw]) -> dict[str, list[float]]:
+    return {str(seed): [accuracy for _, accuracy in runs[seed]["held_out"]] for seed in sorted(runs)}
 
 
 def _end(raw: Raw) -> float:

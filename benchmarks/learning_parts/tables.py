@@ -12,7 +12,7 @@ from learning_parts.results import COSTS
 from learning_parts.statistics import mean_interval
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "learning.md"
-PAGES = (PAGE, PAGE.with_name("credit.md"), PAGE.with_name("rollout.md"))
+PAGES = (PAGE, PAGE.with_name("credit.md"), PAGE.with_name("rollout.md"), PAGE.parents[1] / "benchmarks" / "RESULTS.md")
 NAMES = {
     "grpo": "GRPO",
     "rapo": "RAPO",
@@ -36,6 +36,8 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
         made["words-credit"] = _credit(found["words"]["credit"])
     if found.get("habits"):
         made["task"] = _task(found["habits"])
+    if found.get("packaged"):
+        made["packaged"] = _packaged(found["packaged"]["curves"])
     if found["noise"]:
         made["noise"] = _table(("p", "mean over the budget, %"), [(p, _percent(value)) for p, value in found["noise"].items()])
     if found["ablations"]:
@@ -55,6 +57,16 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
         ]
         made["seconds"] = _table(("arm", "all seeds, two runs at a time", "seeds 0 to 2, one at a time"), seconds)
     return made
+
+
+def _packaged(curves: Mapping[str, Mapping[str, list[float]]]) -> str:
+    """Held-out accuracy of the packaged jobs, seed by seed."""
+    seeds = sorted({int(seed) for of_job in curves.values() for seed in of_job})
+    rows = [
+        (str(seed), *(", ".join(f"{100 * one:.1f}" for one in of_job.get(str(seed), ())) for of_job in curves.values()))
+        for seed in seeds
+    ]
+    return _table(("seed", *(f"`{job}`, %" for job in curves)), rows)
 
 
 HABITS = {
