@@ -28,16 +28,11 @@ WITHOUT_RETRIEVAL = ("grpo", "luffy")
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
     made = {f"chains-{calls}": _main(of_calls) for calls, of_calls in found["chains"].items()}
-    if found["chains"]:
-        made["first"] = _first(found["chains"])
+    made |= {name: table(found[of]) for name, (of, table) in _WHOLE.items() if found.get(of)}
     if found["words"]:
         made["words"] = _main(found["words"])
     if found["words"] and found["words"]["credit"]:
         made["words-credit"] = _credit(found["words"]["credit"])
-    if found.get("habits"):
-        made["task"] = _task(found["habits"])
-    if found.get("packaged"):
-        made["packaged"] = _packaged(found["packaged"]["curves"])
     if found["noise"]:
         made["noise"] = _table(("p", "mean over the budget, %"), [(p, _percent(value)) for p, value in found["noise"].items()])
     if found["ablations"]:
@@ -46,10 +41,6 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
             for arm, one in found["ablations"].items()
         ]
         made["ablations"] = _table(("arm", "difference, points", "p (Holm)", "within ±3 points"), rows)
-    if found["credit"]:
-        made["credit"] = _credit(found["credit"])
-    if found["same_rate"]:
-        made["same_rate"] = _same_rate(found["same_rate"])
     if found["seconds_alone"]:
         seconds = [
             (NAMES[arm], *(_cost({"median": one.get(arm)}) for one in (found["seconds_to_half"], found["seconds_alone"])))
@@ -59,8 +50,9 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     return made
 
 
-def _packaged(curves: Mapping[str, Mapping[str, list[float]]]) -> str:
+def _packaged(found: Mapping[str, Any]) -> str:
     """Held-out accuracy of the packaged jobs, seed by seed."""
+    curves: Mapping[str, Mapping[str, list[float]]] = found["curves"]
     seeds = sorted({int(seed) for of_job in curves.values() for seed in of_job})
     rows = [
         (str(seed), *(", ".join(f"{100 * one:.1f}" for one in of_job.get(str(seed), ())) for of_job in curves.values()))
@@ -208,6 +200,16 @@ def _p(one: Mapping[str, float]) -> str:
 
 def _cost(until: Mapping[str, Any]) -> str:
     return "never" if until["median"] is None else f"{until['median']:,.0f}"
+
+
+# table -> of which figures, and what makes it
+_WHOLE = {
+    "first": ("chains", _first),
+    "task": ("habits", _task),
+    "packaged": ("packaged", _packaged),
+    "credit": ("credit", _credit),
+    "same_rate": ("same_rate", _same_rate),
+}
 
 
 def written_into(page: str, made: Mapping[str, str], within: Mapping[str, str]) -> str:

@@ -53,7 +53,7 @@ def test_a_raw_result_is_of_its_settings_and_of_no_others(tmp_path: Path) -> Non
     text = JOB.read_text(encoding="utf-8")
     same, other = tmp_path / "same.yaml", tmp_path / "other.yaml"
     same.write_text(text.replace("seed: 0", "seed: 7") + "# a comment\n")
-    other.write_text(text.replace("lr: 1.0e-5", "lr: 2.0e-5"))
+    other.write_text(text.replace("num_minibatches: 2", "num_minibatches: 1"))
     hashes = [packaged.settings_hash(file, []) for file in (JOB, same, other)]
     assert hashes[0] == hashes[1] != hashes[2] and packaged.settings_hash(JOB, ["num_hybrid=2"]) not in hashes
     file = tmp_path / "result.json"
@@ -99,7 +99,8 @@ def test_pairs_are_those_seeds_that_both_jobs_have(tmp_path: Path) -> None:
     for seed, end in enumerate([0.5, 0.6, 0.4]):
         write("rapo_math", seed, end, 100.0)
     found = packaged_pairs.packaged(tmp_path)
-    assert found == {"lowest": 0.4, "n": 3, "mean": 0.5}
+    curves = {"rapo_math": {"0": [0.0, 0.5], "1": [0.0, 0.6], "2": [0.0, 0.4]}, "grpo_math": {}}
+    assert found == {"lowest": 0.4, "n": 3, "mean": 0.5, "curves": curves}
     for seed, end in ((1, 0.5), (2, 0.4), (7, 0.9)):
         write("grpo_math", seed, end, 100.0 + 100.0 * (seed == 2))
     found = packaged_pairs.packaged(tmp_path)
