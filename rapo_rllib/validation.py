@@ -26,7 +26,9 @@ def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: s
 def nearest_key(key: object, known: Collection[str], where: str = "") -> str:
     """Name the key that was meant by one that is not ``known``, or what is known."""
     names = sorted(name for name in known if not name.startswith("_"))
-    near = [name for name in names if name.startswith(f"{key}_")] or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    longer = [name for name in names if name.startswith(f"{key}_")]
+    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.85) or longer  # a slip, or a name that has become longer
+    near = near or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
     return f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(names[:_SHOWN])}"
 
 

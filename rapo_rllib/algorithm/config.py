@@ -58,6 +58,10 @@ class RAPOConfig(AlgorithmConfig):
         for key, value in {**default_keys(), **_rllib_defaults()}.items():
             setattr(self, key, value)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Keys that were declared after a checkpoint was written get their defaults."""
+        self.__dict__.update({**default_keys(), **state})
+
     @classmethod
     def released_code(cls) -> RAPOConfig:
         """The behaviour of the authors' released code where it differs from the paper (``presets.RELEASED_CODE``).

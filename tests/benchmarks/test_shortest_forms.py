@@ -18,7 +18,6 @@ from run_folders import write_trial
 
 FORMS = {  # DATA and JSON are replaced; other files are in the folder of the test
     "buffer_import": "--data DATA/traces/gsm8k_train_human_calc.jsonl.gz --traces 100 --json JSON",
-    "embedding": "--data DATA/traces/gsm8k_train_human_calc.jsonl.gz --keys 32 --queries 4 --json JSON",
     "gpu": "--small --json JSON",
     "learner": "--short --json JSON",
     "main_job": "--job job.yaml --json JSON",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -194,7 +195,8 @@ def test_an_answer_ends_with_one_sampled_token_more(make_loop: MakeLoop) -> None
     assert trajectory.logprobs == [-0.5] * (len(RIGHT) + 1) and trajectory.entropies == [1.0] * (len(RIGHT) + 1)
     assert (trajectory.end, trajectory.turn_ended) == ("answer", True)
     assert trajectory.text == trajectory.steps[0].text == RIGHT  # EOS is no text
-    (group,), _ = sample_groups([TrajectoryGroup(TWO, [trajectory])], ObjectiveSettings())
+    wrong = replace(trajectory, reward=trajectory.reward - 1)  # something to be compared with
+    (group,), _ = sample_groups([TrajectoryGroup(TWO, [trajectory, wrong])], ObjectiveSettings())
     assert group.samples[0].loss_mask.all() and group.samples[0].token_ids[-1] == END
 
 

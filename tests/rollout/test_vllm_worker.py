@@ -17,7 +17,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(handler, "emit", lambda record: messages.append(record.getMessage()))
     logger = logging.getLogger("vllm.model_executor.models.utils")
     logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.WARNING)  # a config that was checked here may have silenced vLLM
     yield messages
+    logger.setLevel(before)
     logger.removeHandler(handler)
 
 
