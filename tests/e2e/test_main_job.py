@@ -16,7 +16,8 @@ from pages import metrics_on_the_page
 
 from rapo_rllib.monitoring.metrics_flat import flattened
 
-pytestmark = pytest.mark.e2e
+LIMIT_S = 1500  # a processor without bfloat16 needs several times what others need
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_S + 100)]
 
 ROLLOUT = (
     *("episode_return_mean", "accuracy", "format_rate", "entropy", "groups_without_signal", "rollout_s", "tokens_per_s"),
@@ -50,7 +51,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     changes = {"max_response_tokens": 160, "env_config": {"scorer": "spread_rewards:right_and_spread"}}
     path = str(short_job(folder, task={}, warm_start=warm, **changes))
     # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
-    done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=500)
+    done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (trial,) = trials(folder)
     return done, trial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +194,45 @@ def test_one_process_builds_an_index(tmp_path: Path) -> None:
     found = read_snapshot(place, "1")
     assert found is not None and found.graph is not None and not snapshot_graph.is_being_built(place)
     assert (place / "graph.log").read_text() == ""
+
+
+def test_a_damaged_version_is_replaced_while_its_index_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, random_keys(500))
+    place, delete = version_folder(tmp_path, "c", "1"), shutil.rmtree
+
+    def with_a_builder(path: Path, ignore_errors: bool = False) -> None:
+        delete(path, ignore_errors)
+        if path == place:
+            path.mkdir()
+            (path / "graph.json").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", with_a_builder)
+    assert len(made(tmp_path, random_keys(400))) == 400
+    assert os.listdir(tmp_path) == ["c-1"]
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_index_is_built_in_the_folder_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool) -> None:
+    made(tmp_path, random_keys(500))
+    place, build = version_folder(tmp_path, "c", "1"), snapshot_graph.build_graph
+
+    def replace_first(folder: Path) -> None:
+        if replaced:
+            place.rename(tmp_path / "damaged")
+            made(tmp_path, random_keys(400))
+        build(folder)
+        raise OSError("full")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(snapshot_graph, "build_graph", replace_first)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(sys, "argv", ["graph", str(place)])
+    if replaced:
+        snapshot_graph.main()
+    else:
+        with pytest.raises(OSError, match="full"):
+            snapshot_graph.main()
+    assert (place / "graph.faiss").exists() != replaced
 
 
 def test_a_search_leaves_the_threads_of_torch_and_faiss(tmp_path: Path) -> None:

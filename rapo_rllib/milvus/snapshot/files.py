@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,10 @@ def publish(place: Path) -> None:
 
     Nobody else may be writing one meanwhile. Who still maps one keeps it until it lets go.
     """
-    shutil.rmtree(place, ignore_errors=True)  # damaged, or it would have been opened
+    damaged = place.with_name(f"{place.name}.damaged.partial")  # or it would have been opened
+    shutil.rmtree(damaged, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        place.rename(damaged)  # first, since a builder of its graph may put files into it while it is deleted
     os.rename(partial_folder(place), place)
     for other in (*_versions(place), *_partial_folders(place.parent, _collection_of(place))):
         if other != place:

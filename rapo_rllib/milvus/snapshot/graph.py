@@ -72,28 +72,30 @@ def start_build(folder: Path) -> subprocess.Popen:
 
 
 def build_graph(folder: Path) -> None:
-    """Build and write the graph of a snapshot, unless another process is doing it or a newer snapshot took its place."""
-    try:
-        with (folder / LOCK_FILE).open("a") as lock:
-            if not try_lock(lock, fcntl.LOCK_EX) or (folder / GRAPH_FILE).exists():
-                return
-            keys = faiss.read_index(str(folder / KEYS_FILE), faiss.IO_FLAG_MMAP_IFC)
-            graph = faiss.IndexHNSWFlat(keys.d, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-            graph.hnsw.efConstruction = EF_CONSTRUCTION
-            graph.add_c(keys.ntotal, keys.get_xb())
-            partial = folder / f"{GRAPH_FILE}.partial"
-            faiss.write_index(graph, str(partial), faiss.IO_FLAG_SKIP_STORAGE)
-            (folder / SUM_FILE).write_text(json.dumps(sums(folder, [partial.name])[partial.name]))
-            partial.rename(folder / GRAPH_FILE)
-    except (OSError, RuntimeError):
-        if folder.exists():
-            raise
+    """Build and write the graph of a snapshot, unless another process is doing it."""
+    with (folder / LOCK_FILE).open("a") as lock:
+        if not try_lock(lock, fcntl.LOCK_EX) or (folder / GRAPH_FILE).exists():
+            return
+        keys = faiss.read_index(str(folder / KEYS_FILE), faiss.IO_FLAG_MMAP_IFC)
+        graph = faiss.IndexHNSWFlat(keys.d, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction = EF_CONSTRUCTION
+        graph.add_c(keys.ntotal, keys.get_xb())
+        partial = folder / f"{GRAPH_FILE}.partial"
+        faiss.write_index(graph, str(partial), faiss.IO_FLAG_SKIP_STORAGE)
+        (folder / SUM_FILE).write_text(json.dumps(sums(folder, [partial.name])[partial.name]))
+        partial.rename(folder / GRAPH_FILE)
 
 
 def main() -> None:
-    """Build the graph of the snapshot named on the command line."""
+    """Build the graph of the snapshot named on the command line; of one that is replaced, in the folder that it had."""
     os.nice(10)
-    build_graph(Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    try:
+        os.chdir(folder)
+        build_graph(Path())
+    except (OSError, RuntimeError):
+        if folder.exists() and folder.samefile("."):
+            raise
 
 
 if __name__ == "__main__":
