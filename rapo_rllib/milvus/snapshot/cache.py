@@ -122,7 +122,7 @@ class SnapshotCache:
                 if note is None:  # nobody says when its rows change
                     self._snapshot = None
                 elif self._snapshot is None or self._snapshot.version != note["version"]:
-                    self._snapshot = self._opened(note, dim)
+                    self._snapshot, self._building = self._opened(note, dim), ""  # what was made again may have an index
                 taken = time.monotonic() - started
                 self._next_check = started + taken + (PATIENCE * taken if self._snapshot is None else 0.0) + CHECK_S
                 if self._snapshot is not None:
