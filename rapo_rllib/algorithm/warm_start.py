@@ -165,8 +165,7 @@ def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Traject
 
 def _of_the_update(job: Settings) -> list[Any]:
     update = job.update
-    betas = list(update.adam_betas)
-    return [job.rllib.grad_clip, update.weight_decay, betas, job.rollout.temperature, update.max_tokens_per_micro_batch]
+    return [job.rllib.grad_clip, update.weight_decay, job.rollout.temperature, update.max_tokens_per_micro_batch]
 
 
 def _files(name_or_path: str) -> list[tuple[str, int, int]]:

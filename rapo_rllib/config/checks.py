@@ -173,18 +173,16 @@ def _check_credit(settings: Settings) -> None:
             "group_size to 2 or more"
         )
     read_by = {
-        "step_discount": per_step or objective.retrieval_credit == "step",
-        "turn_advantage_weight": objective.credit == "turn",
+        "step_discount": per_step,
         "turn_baseline": objective.credit == "turn",
-        "state_advantage_weight": objective.credit == "gigpo",
     }
-    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "state_advantage_weight": "'gigpo'"}
+    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "turn_baseline": "'turn'"}
     for name, is_read in read_by.items():
         value = getattr(objective, name)
         if not is_read and value != knobs(ObjectiveSettings)[name].default:
             raise ValueError(
                 f"{name} = {value!r} with credit = {objective.credit!r}, which does not read it: set credit to "
-                f"{asked_by.get(name, repr('turn'))}, or leave {name} out"
+                f"{asked_by[name]}, or leave {name} out"
             )
 
 

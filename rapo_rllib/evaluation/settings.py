@@ -34,7 +34,7 @@ _NOT_OF_ANSWERS = (
     *("token_env", "timeout_s", "embedder_timeout_s", "traces", "max_traces", "growth", "max_grown"),
     "grown_half_life",
 )
-_OF_RETRIEVAL = ("retrieval_level", "retrieval_query", "retrieval_budget", "retrieval_noise")
+_OF_RETRIEVAL = ("retrieval_level", "retrieval_budget", "retrieval_noise")
 
 
 class JobConfig(Protocol):

@@ -242,7 +242,7 @@ class Episode:
         self.trajectory.append_retrieved(piece.token_ids, retrieved)
         self._note_shown(self.trajectory.retrievals[-1], trace)
         self.trajectory.text += piece.text
-        if settings.retrieval_query == "history" and self.trajectory.retrievals[-1].is_step:
+        if self.trajectory.retrievals[-1].is_step:
             self.history += trace.text.rstrip() + "\n"
         return True
 

@@ -89,11 +89,6 @@ class RolloutSettings(Knobs):
     retrieval_level: Literal["step", "trajectory"] = knob(
         "step", "what is retrieved: a `step`, or a whole `trajectory`, once and before the first step"
     )
-    retrieval_query: Literal["history", "generated"] = knob(
-        "history",
-        "what the buffer is asked with: the whole `history`, retrieved steps included (the paper), or the `generated` steps "
-        "alone",
-    )
     retrieval_budget: Literal["response", "prompt_and_response"] = knob(
         "response", "what a trace must fit into with the rest: `response`, or `prompt_and_response` (released code)"
     )

@@ -117,9 +117,9 @@ def test_a_result_without_room_counts_in_the_length_that_is_punished(make_loop: 
     trajectory = only(make_loop("<long>500</long>"))
     assert len(trajectory.token_ids) == len("<long>500</long>")
     assert trajectory.unfitting_tokens == len("\n<result>\n" + "so " * 500 + "\n</result>\n")
-    objective = ObjectiveSettings(overlong_penalty=0.5, overlong_buffer_share=0.25, max_response_tokens=400)
+    objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
     _, statistics = sample_groups([TrajectoryGroup(TWO, [trajectory])], objective)
-    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -0.5)
+    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -1.0)
 
 
 class Walk(gymnasium.Env):
