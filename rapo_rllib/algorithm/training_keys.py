@@ -78,8 +78,7 @@ class TrainingKeys(TypedDict, total=False):
     buffer_growth: Literal["none", "successful", "advantage"]
     export_with_checkpoints: bool
     evaluate_before_training: bool
-    transcripts: bool
-    transcripts_to_keep: int | None
+    transcripts: bool | int
     time_budget_s: float | None
     add_default_connectors_to_learner_pipeline: Any
     gamma: Any

@@ -106,13 +106,6 @@ def _check_budgets(settings: Settings) -> None:
         raise ValueError(f"temperature = {rollout.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    limit = settings.engine.max_model_len
-    if limit is not None and limit < longest:
-        raise ValueError(
-            f"engine.max_model_len = {limit} is less than max_prompt_tokens + max_response_tokens = {longest}: raise it, or "
-            "leave it out"
-        )
 
 
 def _check_clip_room(settings: Settings) -> None:

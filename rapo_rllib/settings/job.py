@@ -126,8 +126,11 @@ class RunSettings(Knobs):
     )
     export_with_checkpoints: bool = knob(True, "put the policy as a Hugging Face folder into every checkpoint")
     evaluate_before_training: bool = knob(True, "evaluate the untrained policy too, before the first step")
-    transcripts: bool = knob(False, "write every trajectory as a JSON line into the trial's folder")
-    transcripts_to_keep: int | None = knob(None, "newest iterations whose transcripts stay there; None: all", at_least=1)
+    transcripts: bool | int = knob(
+        False,
+        "write every trajectory as a JSON line into the trial's folder; a number: those of so many newest iterations stay",
+        at_least=1,
+    )
     time_budget_s: float | None = knob(
         None, "end after about so many seconds, with a last evaluation inside them; None: no limit", at_least=1
     )

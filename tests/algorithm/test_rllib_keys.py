@@ -111,7 +111,7 @@ def test_a_key_that_nothing_reads_is_refused(key: str) -> None:
         ("training", {"engine": {"max_num_seqs": 8.5}}, "engine.max_num_seqs = 8.5: must be a whole number"),
         ("training", {"engine": {"gpu_memory_utilization": 1.2}}, "engine.gpu_memory_utilization = 1.2: must be between"),
         ("training", {"engine": {"sleep": "no"}}, "engine.sleep = 'no': must be true or false"),
-        ("training", {"engine": {"max_model_len": "x"}}, "engine.max_model_len = 'x': must be a whole number or null"),
+        ("training", {"engine": {"max_num_seqs": "x"}}, "engine.max_num_seqs = 'x': must be a whole number at least 1"),
         ("training", {"model": {"dtype": 16}}, "model.dtype = 16: must be a text"),
         ("training", {"model": {"autocast_dtype": 16}}, "model.autocast_dtype = 16: must be a text or null"),
         ("training", {"step_trace_buffer": {"top_k": True}}, "step_trace_buffer.top_k = True: must be a whole number"),

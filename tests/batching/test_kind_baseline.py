@@ -69,10 +69,8 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
     assert (len(trained), statistics.num_groups_without_signal) == (signal, not signal)
     assert sum(not own.any() for own in token_advantages(group, settings)) == without
     update = UpdateSettings(questions_per_step=1, dynamic_sampling=True)
-    cursor = QuestionCursor(SeedQuestions(1), seed=0)
-    assert sample_batch(lambda batch: SampleResult([group]), cursor, update, settings).groups_dropped == MAX_SAMPLING_ROUNDS * (
-        not signal
-    )
+    cursor, dropped = QuestionCursor(SeedQuestions(1), seed=0), MAX_SAMPLING_ROUNDS * (not signal)
+    assert sample_batch(lambda batch: SampleResult([group]), cursor, update, settings).groups_dropped == dropped
     assert group_has_signal(group, replace(settings, advantage_baseline="group"))
 
 
