@@ -72,7 +72,6 @@ class HistoryQuery:
     history: str
     question_id: str = ""
     asker: str = ""  # name of the trajectory: retrieval noise draws from it, so that chance does not depend on timing
-    weight_version: int = 0  # of the policy that asks; what it wrote itself has an age
     answers: tuple[str, ...] = ()  # that are accepted, for the filter that hides them
 
 

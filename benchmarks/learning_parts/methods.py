@@ -30,7 +30,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "arpo_unsure": {**_GRPO, "branching": _UNSURE},  # forks where the next token is less sure than the first one was
     **{f"noise_{p}": {"retrieval_noise": p} for p in (0.2, 0.4, 0.5, 0.6, 0.8, 1.0)},
     "oracle": {"retrieval_noise": 0.5, "retrieval_quality": "oracle", "retrieval_timing": "none"},
-    "z_less_on_policy": {"retrieval_baseline": "on_policy"},
     "a_0": {"retrieval_advantage_weight": 0.0},
     "a_0.4": {"retrieval_advantage_weight": 0.4},
     "removed": {"shown_steps": "removed"},  # what was written behind a shown step is trained without it, too
@@ -43,7 +42,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "two_stages": {**_GRPO, "env_config": _STAGES},
     "rapo_steps": {"env_config": _PAID},
     "rapo_step_credit": {"env_config": _PAID, "credit": "step"},
-    "retrieval_credit": {"retrieval_credit": "step"},
     "gigpo": {"preset": "gigpo", "clip_high": 0.28},
     "gigpo_branches": {"preset": "gigpo", "clip_high": 0.28, "branching": _BRANCHING},
     "exgrpo": {"preset": "exgrpo", "clip_high": 0.28},
@@ -78,7 +76,6 @@ NOISE = {0.0: "rapo", **{p: f"noise_{p}" for p in (0.2, 0.4, 0.6, 0.8, 1.0)}}  #
 ABLATIONS = {
     "noise_0.5": "rapo",
     "oracle": "noise_0.5",
-    "z_less_on_policy": "rapo",
     "a_0": "rapo",
     "a_0.4": "rapo",
     "m_0": "rapo",
@@ -88,7 +85,7 @@ ABLATIONS = {
 CREDIT = {
     **dict.fromkeys(("removed", "imitated", "own"), 21),
     **dict.fromkeys(("grpo_steps", "grpo_step_credit", "turn_reached", "turn_group", "two_stages"), 10),
-    **dict.fromkeys(("rapo_steps", "rapo_step_credit", "retrieval_credit"), 10),
+    **dict.fromkeys(("rapo_steps", "rapo_step_credit"), 10),
     **dict.fromkeys(("gigpo", "gigpo_branches", "arpo", "arpo_unsure", "exgrpo", "grpo_again", "exgrpo_again"), 10),
 }
 # arm of CREDIT -> the arm that has the same reward or the same rollouts, and the plain credit

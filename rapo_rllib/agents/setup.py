@@ -166,7 +166,7 @@ def _vllm_agent(
         engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
         at_once = max(1, BUNCHES * engine_settings.max_num_seqs // choice.samples)
         uri, then = settings.buffer.uri, "run the same command again"
-        failures = RetrievalFailures(settings.run.max_retrieval_failure_share, uri, then)
+        failures = RetrievalFailures(uri, then)
         counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
         return VLLMAgent(engine, chat, source.env_maker(), rollout, at_once, seed, *counted)
 

@@ -113,7 +113,7 @@ class RAPO(Algorithm):
         self._sampling.start(self.env_runner_group, partial(self.bring_back_env_runners, self.env_runner_group))
         sequences = canary_sequences(load_tokenizer(settings.model))
         exact = settings.engine.dtype == settings.model.dtype == "float32"
-        canary = Canary(sequences, settings.update.canary_tolerance, exact)
+        canary = Canary(sequences, exact)
         self._weight_sync = WeightSync(canary, settings.update.weight_transfer, settings.rllib.restart_failed_env_runners)
         self.sync_engines()
 

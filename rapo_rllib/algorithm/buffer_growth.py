@@ -55,7 +55,7 @@ class BufferUpdater:
         self._record = UsageRecord()
         self._own_record = UsageRecord()  # of the policy's own traces
         self._own_ids: set[str] = set()  # of all that were kept: a rollout beside an update may be shown one that has left
-        self._kept = GrownTraces(self._settings.max_grown, self._settings.grown_half_life)
+        self._kept = GrownTraces(self._settings.max_grown)
         self._grown: StepTraceBuffer | None = None
         self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
         self._version = 0

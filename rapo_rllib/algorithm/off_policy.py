@@ -107,7 +107,7 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
         return None
     source: OffPolicySource
     if mixing.off_policy_source == "replay":
-        source = ReplayStore(mixing.replay_per_question, mixing.replay_capacity, mixing.replay_choice)
+        source = ReplayStore(choice=mixing.replay_choice)
     else:
         source = _expert_source(settings, asked, progress)
     return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)

@@ -14,7 +14,7 @@ from ray.rllib.utils.schedules.scheduler import Scheduler
 from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.batching.off_policy import OffPolicyMixing
 from rapo_rllib.buffer.layered import BufferView
-from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.batch import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.env_runner.dispatch import sample_questions
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.calls import Conditions
@@ -54,7 +54,7 @@ class Sampling:
         self._order: QuestionOrder = GuidedQuestions(cursor, starts, rows)
         chance: Any = settings.rollout.retrieval_prob
         self._chance, self._env_steps = Scheduler(fixed_value_or_schedule=chance, framework="torch"), 0
-        self._failures = RetrievalFailures(settings.run.max_retrieval_failure_share, settings.buffer.uri)
+        self._failures = RetrievalFailures(settings.buffer.uri)
         self._group: Any = None
         self._restore: Callable[[], Any] = lambda: None
         self._stream: StreamSampler | None = None  # of env runners in processes of their own
@@ -67,7 +67,7 @@ class Sampling:
         if not self._settings.rllib.num_env_runners:
             return
         update = self._settings.update
-        rounds = update.max_sampling_rounds if update.dynamic_sampling else 1
+        rounds = MAX_SAMPLING_ROUNDS if update.dynamic_sampling else 1
         waits = update.stale_groups == "wait"
         ledger = QuestionLedger(self._order, update.questions_per_step, update.max_staleness, waits, rounds)
         sizes = (self._settings.engine.max_num_seqs, self._settings.rollout.group_size)

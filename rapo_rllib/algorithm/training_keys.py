@@ -19,7 +19,6 @@ class TrainingKeys(TypedDict, total=False):
     hybrid_groups: Literal["all", "failed"]
     retrieval_prob: float | Sequence[Any]
     retrieval_level: Literal["step", "trajectory"]
-    retrieval_query: Literal["history", "generated"]
     retrieval_budget: Literal["response", "prompt_and_response"]
     retrieval_noise: float
     temperature: float
@@ -34,13 +33,10 @@ class TrainingKeys(TypedDict, total=False):
     branching: Mapping[str, Any] | None
     retrieval_advantage_weight: float
     importance_shaping_weight: float
-    retrieval_credit: Literal["trajectory", "step"]
     credit: Literal["trajectory", "step", "turn", "gigpo"]
     advantage_baseline: Literal["group", "kind"]
     step_discount: float
-    turn_advantage_weight: float
     turn_baseline: Literal["group", "reached"]
-    state_advantage_weight: float
     shaping_order: Literal["before_clip", "after_clip"]
     clip_low: float
     clip_high: float
@@ -50,14 +46,12 @@ class TrainingKeys(TypedDict, total=False):
     kl_coeff: float
     loss_aggregation: Literal["trajectory", "token", "constant"]
     overlong_buffer_share: float
-    overlong_penalty: float
     mask_truncated: bool
     off_policy_shaping: float | None
     shown_steps: Literal["context", "removed", "imitated", "own"]
     normalize_std: bool
     advantage_epsilon: float
     retrieval_quality: Literal["fall", "rise", "none", "oracle"]
-    retrieval_baseline: Literal["none", "on_policy"]
     retrieval_timing: Literal["high_entropy", "low_entropy", "none"]
     step_entropy_tokens: int | None
     step_entropy_reduction: Literal["mean", "sum"]
@@ -65,34 +59,26 @@ class TrainingKeys(TypedDict, total=False):
     branch_advantage: Literal["soft", "hard"]
     questions_per_step: int
     dynamic_sampling: bool
-    max_sampling_rounds: int
     num_minibatches: int
     max_tokens_per_micro_batch: int
     old_logprobs: Literal["auto", "rollout", "learner"]
     weight_decay: float
-    adam_betas: Sequence[Any]
-    max_consecutive_nan: int
     learner_num_threads: int | None
     learner_parallelism: Literal["ddp", "fsdp"]
     weight_transfer: Literal["auto", "object_store", "nccl", "ipc"]
     max_staleness: int
     stale_groups: Literal["drop", "wait"]
-    canary_tolerance: float | None
     off_policy_trajectories: int
     off_policy_source: Literal["expert", "replay"]
-    replay_per_question: int
     replay_choice: Literal["newest", "value"]
-    replay_capacity: int
     expert_start_share: float
     expert_step_share: float | Sequence[Any]
     expert_start_traces: str
     preset: Any
     buffer_growth: Literal["none", "successful", "advantage"]
-    max_retrieval_failure_share: float
     export_with_checkpoints: bool
     evaluate_before_training: bool
-    transcripts: bool
-    transcripts_to_keep: int | None
+    transcripts: bool | int
     time_budget_s: float | None
     add_default_connectors_to_learner_pipeline: Any
     gamma: Any

@@ -25,9 +25,9 @@ def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
 def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -> None:
     """Write this iteration's trajectories, where ``transcripts`` asks for it."""
     settings: Settings = algorithm.settings
-    if settings.run.transcripts:
+    if asked := settings.run.transcripts:
         folder, filesystem = trial_folder(algorithm, "transcripts")
-        keep = settings.run.transcripts_to_keep
+        keep = None if asked is True else asked
         write_iteration(folder, algorithm.iteration + 1, groups, filesystem, settings.objective, keep)
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 FACTS = "warm_start.json"
 _FACTS_SHAPE = {"num_trajectories": int, "loss_first": float, "loss_last": float}
 WARM_UP = 0.05  # share of the optimiser steps in which the learning rate rises
+SEED = 0  # of the order, and of what is shown: jobs that differ in their seed begin with the same model
 SAY_S = 10.0  # between two lines of progress
 
 
@@ -112,7 +113,7 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
     tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", ())
     env.close()
     chat = ChatProtocol(load_tokenizer(job.model), job.protocol, tags, schemas)
-    rng = random.Random(settings.seed)
+    rng = random.Random(SEED)
     experts = list(islice(_fitting(_experts(source, settings), chat, rollout), settings.num_trajectories))
     if not experts:
         raise ValueError(
@@ -165,8 +166,7 @@ def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Traject
 
 def _of_the_update(job: Settings) -> list[Any]:
     update = job.update
-    betas = list(update.adam_betas)
-    return [job.rllib.grad_clip, update.weight_decay, betas, job.rollout.temperature, update.max_tokens_per_micro_batch]
+    return [job.rllib.grad_clip, update.weight_decay, job.rollout.temperature, update.max_tokens_per_micro_batch]
 
 
 def _files(name_or_path: str) -> list[tuple[str, int, int]]:
@@ -226,7 +226,7 @@ def _batches(worked: Sequence[Trajectory], settings: WarmStartSettings) -> Itera
     for epoch in range(settings.num_epochs):
         order = list(worked)
         if epoch:
-            random.Random(f"{settings.seed}/{epoch}").shuffle(order)
+            random.Random(f"{SEED}/{epoch}").shuffle(order)
         for start in range(0, len(order), settings.batch_size):
             yield order[start : start + settings.batch_size]
 

@@ -22,7 +22,7 @@ from rapo_rllib.objective.advantages import (
     shared_token_advantages,
 )
 from rapo_rllib.objective.overlong import overlong_punishment
-from rapo_rllib.objective.retrieval_reward import group_retrieval_rewards, group_step_retrieval_rewards
+from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
 from rapo_rllib.objective.state_groups import state_advantages, state_groups
 from rapo_rllib.objective.step_credit import Steps, step_advantages, turn_advantages
 from rapo_rllib.settings import ObjectiveSettings
@@ -62,7 +62,7 @@ def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> f
         return 0.0
     limit = objective.max_response_tokens
     length = len(trajectory.token_ids) + trajectory.unfitting_tokens
-    return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
+    return overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 
 def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[float]:
@@ -73,7 +73,7 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
         outcome = kind_advantages(rewards, [bool(t.retrievals) for t in group.members], std, epsilon)
     else:
         outcome = outcome_advantages(rewards, std, epsilon)
-    retrieval = retrieval_advantages(group_retrieval_rewards(group.members, objective), std, epsilon)
+    retrieval = _retrieval_advantages(group.members, objective)
     found: list[float] = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight).tolist()
     return found
 
@@ -81,7 +81,7 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
 def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np.ndarray]:
     """The advantage of every response token of every member, float32 ``[T]``."""
     members = group.members
-    if objective.credit == objective.retrieval_credit == "trajectory":
+    if objective.credit == "trajectory":
         whole = trajectory_advantages(group, objective)
         found = [np.full(len(t.token_ids), own, dtype=np.float32) for t, own in zip(members, whole, strict=True)]
     else:
@@ -95,17 +95,15 @@ def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> li
 
 def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:
     """Eq. 10 for each step."""
-    std, epsilon = objective.normalize_std, objective.advantage_epsilon
     earned = [_earned(t, length_punishment(t, objective)) for t in members]
     outcome = _outcome_advantages(members, earned, objective)
-    if objective.retrieval_credit == "step":
-        z = group_step_retrieval_rewards(members, objective)
-        retrieval = step_advantages(z, objective.step_discount, std, epsilon)
-    else:
-        whole = retrieval_advantages(group_retrieval_rewards(members, objective), std, epsilon).double()
-        retrieval = [own.expand(len(steps)) for own, steps in zip(whole, outcome, strict=True)]
-    weight = objective.retrieval_advantage_weight
-    return [combined_advantages(a, a_ret, weight) for a, a_ret in zip(outcome, retrieval, strict=True)]
+    retrieval, weight = _retrieval_advantages(members, objective).double(), objective.retrieval_advantage_weight
+    return [combined_advantages(a, own.expand(len(a)), weight) for a, own in zip(outcome, retrieval, strict=True)]
+
+
+def _retrieval_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> torch.Tensor:
+    z = [trajectory_retrieval_reward(trajectory, objective) for trajectory in members]
+    return retrieval_advantages(z, objective.normalize_std, objective.advantage_epsilon)
 
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
@@ -131,11 +129,11 @@ def _among(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSet
     if objective.credit == "trajectory":
         return outcome
     if of_turns:
-        more, weight = turn_advantages(earned, gamma, objective.turn_baseline, std, epsilon), objective.turn_advantage_weight
+        more = turn_advantages(earned, gamma, objective.turn_baseline, std, epsilon)
     else:
         states = [step_states(trajectory) for trajectory in members]
-        more, weight = state_advantages(earned, states, gamma, std, epsilon), objective.state_advantage_weight
-    return [a + weight * b for a, b in zip(outcome, more, strict=True)]
+        more = state_advantages(earned, states, gamma, std, epsilon)
+    return [a + b for a, b in zip(outcome, more, strict=True)]
 
 
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:

@@ -16,6 +16,9 @@ import numpy as np
 
 from rapo_rllib.types import REPLAY, TokenKind, Trajectory, TrajectoryGroup
 
+PER_QUESTION = 4  # more of one question are older, and further from the policy
+CAPACITY = 16384  # at 9 bytes a response token, with 4,096 each, 600 MB of the driver
+
 
 @dataclass(frozen=True)
 class StoredTrajectory:
@@ -92,7 +95,7 @@ class ReplayStore:
             drawn with the chance :func:`worth_replaying`.
     """
 
-    def __init__(self, per_question: int, capacity: int, choice: str = "newest") -> None:
+    def __init__(self, per_question: int = PER_QUESTION, capacity: int = CAPACITY, choice: str = "newest") -> None:
         self._per_question = per_question
         self._capacity = capacity
         self._by_value = choice == "value"

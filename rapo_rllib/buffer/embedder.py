@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import EMBEDDER_KEY
 from rapo_rllib.buffer.keys import (
     MAX_KEY_TOKENS,
     MAX_QUESTION_TOKENS,
-    NO_LIMITS,
     RECIPES,
-    KeyLimits,
     goal_and_recent,
     last_characters,
-    question_and_recent,
 )
 from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
 from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
@@ -38,8 +34,7 @@ class Embedder:
         pooling: see ``TextEncoder``; an endpoint pools as it likes.
         key_recipe: which text stands for a pair (``keys.py``).
         tokenizer: of an endpoint, see ``EndpointEncoder``.
-        timeout_s: of one request to an endpoint.
-        limits: of the parts of a key of ``goal_and_recent``.
+        recent_tokens: of a key of ``goal_and_recent`` that is the history's end alone.
 
     Raises:
         ValueError: ``name_or_path`` names no model, or something is set that this kind of embedder does not have.
@@ -51,24 +46,22 @@ class Embedder:
         pooling: str = "mean",
         key_recipe: str = "goal_and_recent",
         tokenizer: str | None = None,
-        timeout_s: float = 30.0,
-        limits: KeyLimits = NO_LIMITS,
+        recent_tokens: int | None = None,
     ) -> None:
         check_embedder(name_or_path, pooling, tokenizer)
         self.encoder: TextEncoder | EndpointEncoder
         if is_endpoint(name_or_path):
-            self.encoder = EndpointEncoder(name_or_path, key=EMBEDDER_KEY, tokenizer=tokenizer, timeout_s=timeout_s)
+            self.encoder = EndpointEncoder(name_or_path, key=EMBEDDER_KEY, tokenizer=tokenizer)
         else:
             self.encoder = TextEncoder(name_or_path, pooling, key=EMBEDDER_KEY)
         self.name, self.pooling, self.key_recipe, self.tokenizer = name_or_path, pooling, key_recipe, tokenizer
-        self._limits = limits
+        self._recent_tokens = recent_tokens
 
     @classmethod
     def of(cls, settings: BufferSettings) -> Embedder:
         """The embedder that settings name. Raises ``ValueError`` as the constructor does."""
-        limits = KeyLimits(settings.key_question_tokens, settings.key_history_tokens)
-        of_endpoint = (settings.embedder_tokenizer, settings.embedder_timeout_s)
-        return cls(settings.embedder, settings.pooling, settings.key_recipe, *of_endpoint, limits)
+        key = (settings.key_recipe, settings.embedder_tokenizer, settings.key_history_tokens)
+        return cls(settings.embedder, settings.pooling, *key)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
@@ -81,9 +74,8 @@ class Embedder:
 
         def text_of(pair: tuple[str, str], tokenizer: PreTrainedTokenizerBase) -> str:
             if self.key_recipe == "goal_and_recent":
-                return goal_and_recent(*pair, tokenizer, max_tokens, self._limits)
-            rule = question_and_recent if self.key_recipe == "question_and_recent" else last_characters
-            return rule(*pair, tokenizer, max_tokens)
+                return goal_and_recent(*pair, tokenizer, max_tokens, self._recent_tokens)
+            return last_characters(*pair, tokenizer, max_tokens)
 
         place_of = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}  # first steps of a question share a key
         vectors: np.ndarray = self.encoder.encode(list(place_of), text_of)
@@ -98,7 +90,7 @@ class Embedder:
     def fingerprint(self) -> str:
         """The facts that decide whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
         facts = {**self.encoder.facts, "recipe": RECIPES[self.key_recipe], "max_tokens": self._max_tokens}
-        facts |= {f"key_{part}_tokens": limit for part, limit in asdict(self._limits).items() if limit is not None}
+        facts |= {} if self._recent_tokens is None else {"key_history_tokens": self._recent_tokens}
         return json.dumps(facts, sort_keys=True)
 
     @property

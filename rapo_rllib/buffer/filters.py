@@ -38,8 +38,6 @@ def milvus_expression(chosen: TraceFilter, query: HistoryQuery, without: Set[str
         parts.append(one_of("source", sorted(without), negated=True))
     if chosen.min_reward is not None:
         parts.append(f"reward >= {float(chosen.min_reward)!r}")
-    if chosen.max_age is not None:
-        parts.append(f"(weight_version < 0 or weight_version >= {query.weight_version - chosen.max_age})")
     if chosen.question != "any":
         parts.append(f"question {'!=' if chosen.question == 'other' else '=='} {literal(pieces(query.question)[0])}")
     return " and ".join(parts)
@@ -56,15 +54,15 @@ class Columns(Protocol):
 
 
 class AllowedRows:
-    """The filter as masks over the rows of one snapshot. What does not depend on the question is computed once per version."""
+    """The filter as masks over the rows of one snapshot. What does not depend on the question is computed once."""
 
     def __init__(self, chosen: TraceFilter, snapshot: Columns, without: Set[str] = NOBODY) -> None:
         self._chosen, self.snapshot, self.without = chosen, snapshot, without
-        self._common: dict[int, np.ndarray | None] = {}  # by the asking policy's weight version
+        self._common = self._compute()
 
     def of(self, query: HistoryQuery) -> np.ndarray | None:
         """A bool per row, ``[N]``; None: all rows."""
-        common = self._of_version(query.weight_version)
+        common = self._common
         if self._chosen.question == "any":
             return common
         codes, code_of = self.snapshot.codes("question")
@@ -72,14 +70,7 @@ class AllowedRows:
         mask = codes == code if self._chosen.question == "same" else codes != code
         return mask if common is None else mask & common
 
-    def _of_version(self, version: int) -> np.ndarray | None:
-        if self._chosen.max_age is None:
-            version = 0
-        if version not in self._common:
-            self._common = {version: self._compute(version)}  # older versions do not ask again
-        return self._common[version]
-
-    def _compute(self, version: int) -> np.ndarray | None:
+    def _compute(self) -> np.ndarray | None:
         import numpy as np
 
         masks = []
@@ -89,9 +80,6 @@ class AllowedRows:
             masks.append(~self._is_by(self.without))
         if self._chosen.min_reward is not None:
             masks.append(self.snapshot.numbers("reward") >= self._chosen.min_reward)
-        if self._chosen.max_age is not None:
-            versions = self.snapshot.numbers("weight_version")
-            masks.append((versions < 0) | (versions >= version - self._chosen.max_age))
         return np.logical_and.reduce(masks) if masks else None
 
     def _is_by(self, sources: Iterable[str]) -> np.ndarray:

@@ -19,6 +19,7 @@ from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import StepTrace, Trajectory, TrajectoryGroup
 
 POLICY = "policy"  # source of such traces
+HALF_LIFE = 100.0  # weight versions after which the score of such a trace has halved
 
 
 def grown_candidates(
@@ -77,14 +78,14 @@ def _trace(trajectory: Trajectory, history: str, text: str, index: int) -> StepT
     )
 
 
-def grown_score(reward: float, usage: TraceUsage, age: int, half_life: float) -> float:
-    """Worth of a trace of the policy's own: its reward and how it fared, halved every ``half_life`` weight versions.
+def grown_score(reward: float, usage: TraceUsage, age: int) -> float:
+    """Worth of a trace of the policy's own: its reward and how it fared, halved every ``HALF_LIFE`` weight versions.
 
-        score = (reward + uses · mean retrieval reward / (uses + 4)) · 2^(-age / half_life)
+        score = (reward + uses · mean retrieval reward / (uses + 4)) · 2^(-age / HALF_LIFE)
 
     Example: reward 1, never used, as old as the half-life: 0.5.
     """
-    return (reward + usage.shrunk_reward) * 0.5 ** (age / half_life)
+    return (reward + usage.shrunk_reward) * 0.5 ** (age / HALF_LIFE)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class GrownTraces:
     version that wrote it and the best reward that it earned. So it does not age as long as the policy goes on writing it.
     """
 
-    def __init__(self, max_traces: int, half_life: float) -> None:
-        self._max_traces, self._half_life = max_traces, half_life
+    def __init__(self, max_traces: int) -> None:
+        self._max_traces = max_traces
         self.traces: dict[str, StepTrace] = {}  # by id
         self._by_content: dict[tuple[str, str], str] = {}
 
@@ -130,7 +131,7 @@ class GrownTraces:
 
         def score(trace: StepTrace) -> tuple[float, int, str]:
             age = max(version - trace.weight_version, 0)
-            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), age, self._half_life)
+            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), age)
             return worth, trace.weight_version, trace.id
 
         for trace in sorted(self.traces.values(), key=score)[:excess]:

@@ -6,14 +6,12 @@ history) pair.
 
     goal_and_recent:     question and history whole where both fit (the paper); else the two ends of the question, where games
                          and puzzles have their rules and their case, and the most recent END of the history
-    question_and_recent: the first tokens of the question, then the most recent END of the history
     last_characters:     the last 1,300 characters of question and history together (released code)
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ RECIPES = {  # name -> what a fingerprint says
         f"question + newline + history; else question[:n/2] + newline + question[-n/2:], n={MAX_QUESTION_TOKENS} or more, + "
         f"newline + history[-{MAX_CHARACTERS} characters:][-rest:]"
     ),
-    "question_and_recent": f"question[:{MAX_QUESTION_TOKENS}] + newline + history[-rest:]",
     "last_characters": f"(question + newline + history)[-{LAST_CHARACTERS} characters:][-rest:]",
 }
 
@@ -61,23 +58,12 @@ def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerB
     return text
 
 
-@dataclass(frozen=True)
-class KeyLimits:
-    """The most tokens that a key of ``goal_and_recent`` takes of each part; None: as many as fit."""
-
-    question: int | None = None
-    history: int | None = None
-
-
-NO_LIMITS = KeyLimits()
-
-
 def goal_and_recent(
     question: str,
     history: str,
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int = MAX_KEY_TOKENS,
-    limits: KeyLimits = NO_LIMITS,
+    recent_tokens: int | None = None,
 ) -> str:
     """Question, newline and history, where they fit: the key of the paper.
 
@@ -86,37 +72,25 @@ def goal_and_recent(
     and what tells one from the other may stand behind them.
 
     A vector is a mean over all tokens. Where the latest observation alone says what the situation is, a key of many steps hides
-    it: ``limits`` shortens the parts, whether or not more would fit.
+    it: with ``recent_tokens`` the key is the history's end alone.
 
     Args:
         question: the question's text.
         history: the steps so far, in the text protocol; may be empty.
         tokenizer: a fast tokenizer (it must give character offsets).
         max_tokens: limit of the encoder, special tokens included.
-        limits: of the parts.
+        recent_tokens: of the history's end, in a key without the question; None: question and history.
 
     Raises:
         ValueError: ``max_tokens`` leaves no room for any history.
     """
     room = _room(tokenizer, max_tokens)
     history = history[-MAX_CHARACTERS:]
-    recent = min(len(_token_spans(history, tokenizer)), room if limits.history is None else limits.history)
-    share = max(room - recent, MAX_QUESTION_TOKENS) if limits.question is None or not history else limits.question
-    goal = _both_ends(question, tokenizer, share)
+    if recent_tokens is not None and history:
+        return _with_recent("", history, tokenizer, room, recent_tokens)
+    recent = min(len(_token_spans(history, tokenizer)), room)
+    goal = _both_ends(question, tokenizer, max(room - recent, MAX_QUESTION_TOKENS))
     return _with_recent(goal, history, tokenizer, room, recent) if history else goal
-
-
-def question_and_recent(
-    question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS
-) -> str:
-    """The first 64 tokens of the question, a newline, and as many tokens of the history's end as fit.
-
-    Arguments and errors are those of :func:`goal_and_recent`.
-    """
-    room = _room(tokenizer, max_tokens)
-    spans = _token_spans(question, tokenizer)
-    head = question if len(spans) <= MAX_QUESTION_TOKENS else question[: spans[MAX_QUESTION_TOKENS - 1][1]]
-    return _with_recent(head, history, tokenizer, room, room) if history else head
 
 
 def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:

@@ -51,7 +51,7 @@ class StepTraceBuffer:
         checked_uri(settings.uri, URI_KEY)
         self.settings = settings
         self.collection = settings.collection
-        self.milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        self.milvus = MilvusHandle(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
         self.embedder = Embedder.of(settings)
         self._checked = self._found_whole = False
         self._nearest = NearestRows(self.milvus, settings)

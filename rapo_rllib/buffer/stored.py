@@ -22,7 +22,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         ValueError: ``settings.uri`` is wrong.
         RetrievalError: Milvus does not answer.
     """
-    milvus = MilvusHandle(settings.uri, settings.token_env, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+    milvus = MilvusHandle(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
     try:
         made_by = Notes(milvus, settings.collection).get(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
     finally:
@@ -38,7 +38,6 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         embedder_tokenizer=made_by["tokenizer"],
         pooling=facts.get("pooling", settings.pooling),
         key_recipe=recipes.get(str(facts.get("recipe")), settings.key_recipe),
-        key_question_tokens=facts.get("key_question_tokens"),
         key_history_tokens=facts.get("key_history_tokens"),
     )
 

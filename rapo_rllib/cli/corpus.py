@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rapo_rllib.cli.buffer.options import Collection, DbName, TokenEnv, Uri
+from rapo_rllib.cli.buffer.options import Collection, DbName, Uri
 from rapo_rllib.cli.endings import one_line_errors
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.corpus.collection import Hit, PassageCollection
@@ -37,11 +36,10 @@ def build(
         str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Delete what the collection holds first.")] = False,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
-    with _opened(uri, collection, token_env, db_name, embedder, device) as passages:
+    with _opened(uri, collection, db_name, embedder, device) as passages:
         from rapo_rllib.cli.build_display import resumable
         from rapo_rllib.corpus.build import build_corpus
         from rapo_rllib.corpus.passages import PassageFields
@@ -60,11 +58,10 @@ def search(
     top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
     mode: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Show the passages that are found for QUERY."""
-    with _opened(uri, collection, token_env, db_name) as passages:
+    with _opened(uri, collection, db_name) as passages:
         (hits,) = passages.search([query], top_k, mode)
         for number, hit in enumerate(hits, start=1):
             typer.echo(json.dumps(_record(hit), ensure_ascii=False) if as_json else _shown(number, hit))
@@ -76,11 +73,10 @@ def search(
 def stats(
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Say what a collection holds and what it was made with."""
-    with _opened(uri, collection, token_env, db_name) as passages:
+    with _opened(uri, collection, db_name) as passages:
         facts = passages.facts()
         typer.echo(f"{passages.where}: {passages.count():,} passages")
         typer.echo(f"embedder: {facts['embedder']}")
@@ -92,13 +88,13 @@ def stats(
 
 @contextmanager
 def _opened(
-    uri: str, collection: str, token_env: str, db_name: str, embedder: str | None = None, device: str = "cpu"
+    uri: str, collection: str, db_name: str, embedder: str | None = None, device: str = "cpu"
 ) -> Iterator[PassageCollection]:
     """The collection, closed afterwards; a mistake or a missing service is one line and exit status 1."""
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 
     with one_line_errors():
-        passages = PassageCollection(CorpusPlace(uri, collection, token_env, db_name, prefix="--"), embedder, device)
+        passages = PassageCollection(CorpusPlace(uri, collection, db_name, prefix="--"), embedder, device)
         with closing(passages):
             yield passages
 

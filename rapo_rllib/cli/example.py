@@ -130,10 +130,14 @@ def described(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """An example and the modules beside it that it names."""
-    text = path.read_text(encoding="utf-8")
-    modules = [other for other in sorted(path.parent.glob("*.py")) if other != path]
-    return [path, *(module for module in modules if re.search(rf"(?<![\w/]){module.stem}\.[A-Z]", text))]
+    """An example and the modules beside it that it names, and those that these import."""
+    found = [path]
+    for file in found:
+        text = file.read_text(encoding="utf-8")
+        others = (other for other in sorted(path.parent.glob("*.py")) if other not in found)
+        names = r"(?m:^(?:from|import) {0}\b)|(?<![\w/]){0}\.[A-Z]"
+        found += [other for other in others if re.search(names.format(other.stem), text)]
+    return found
 
 
 def _is_job(path: Path) -> bool:

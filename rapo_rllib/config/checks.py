@@ -106,13 +106,6 @@ def _check_budgets(settings: Settings) -> None:
         raise ValueError(f"temperature = {rollout.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    limit = settings.engine.max_model_len
-    if limit is not None and limit < longest:
-        raise ValueError(
-            f"engine.max_model_len = {limit} is less than max_prompt_tokens + max_response_tokens = {longest}: raise it, or "
-            "leave it out"
-        )
 
 
 def _check_clip_room(settings: Settings) -> None:
@@ -173,18 +166,16 @@ def _check_credit(settings: Settings) -> None:
             "group_size to 2 or more"
         )
     read_by = {
-        "step_discount": per_step or objective.retrieval_credit == "step",
-        "turn_advantage_weight": objective.credit == "turn",
+        "step_discount": per_step,
         "turn_baseline": objective.credit == "turn",
-        "state_advantage_weight": objective.credit == "gigpo",
     }
-    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "state_advantage_weight": "'gigpo'"}
+    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "turn_baseline": "'turn'"}
     for name, is_read in read_by.items():
         value = getattr(objective, name)
         if not is_read and value != knobs(ObjectiveSettings)[name].default:
             raise ValueError(
                 f"{name} = {value!r} with credit = {objective.credit!r}, which does not read it: set credit to "
-                f"{asked_by.get(name, repr('turn'))}, or leave {name} out"
+                f"{asked_by[name]}, or leave {name} out"
             )
 
 

@@ -84,8 +84,7 @@ def refuse_token(step_trace_buffer: Any) -> None:
     if isinstance(step_trace_buffer, Mapping) and step_trace_buffer.get("token"):
         raise ValueError(
             "step_trace_buffer.token (its value is not shown): what stands in a job reaches results, checkpoints and loggers. "
-            f"Put it into the environment variable {TOKEN_VARIABLE} on every machine of the run, or into one that "
-            "step_trace_buffer.token_env names, and take it out of the job"
+            f"Put it into the environment variable {TOKEN_VARIABLE} on every machine of the run, and take it out of the job"
         )
 
 

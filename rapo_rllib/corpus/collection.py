@@ -23,7 +23,6 @@ from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
 from rapo_rllib.milvus.snapshot.cache import SnapshotCache
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +41,6 @@ class CorpusPlace:
 
     uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
     collection: str = "passages"
-    token_env: str = TOKEN_VARIABLE  # environment variable that holds a server's token
     db_name: str = ""
     timeout_s: float = 10.0  # of one request
     prefix: str = ""
@@ -72,7 +70,7 @@ class PassageCollection:
         if not place.collection.isidentifier():
             raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
         self.place, self._device = place, device
-        self.milvus = MilvusHandle(place.uri, place.token_env, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
+        self.milvus = MilvusHandle(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
         self._notes = Notes(self.milvus, place.collection)
         self._snapshots = SnapshotCache(self.milvus, place.collection)
         self._encoder = None if embedder is None else self._make_encoder(embedder)

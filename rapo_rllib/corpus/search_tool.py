@@ -16,7 +16,6 @@ from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.ranking import chosen_mode
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.connection import LITE_RESTART_S
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.validation import MOST_SECONDS
 
@@ -38,7 +37,6 @@ class CorpusSearch:
         mode: ``dense``, ``bm25``, ``hybrid``, or ``auto``: hybrid where the collection has BM25, else dense.
         max_chars: of a passage's text; the rest is cut.
         embedder: None: the one that the collection was made with.
-        token_env: environment variable that holds a server's token; not set: none is sent.
         db_name: database of a server.
         timeout_s: of one request to Milvus.
 
@@ -60,7 +58,6 @@ class CorpusSearch:
         mode: str = "auto",
         max_chars: int = 1000,
         embedder: str | None = None,
-        token_env: str = TOKEN_VARIABLE,
         db_name: str = "",
         timeout_s: float = 10.0,
     ) -> None:
@@ -69,7 +66,7 @@ class CorpusSearch:
                 raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= MOST_SECONDS / 10:
             raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number, at most {MOST_SECONDS / 10:g}")
-        place = CorpusPlace(uri, collection, token_env, db_name, timeout_s, prefix=PREFIX)
+        place = CorpusPlace(uri, collection, db_name, timeout_s, prefix=PREFIX)
         self.collection = PassageCollection(place, embedder)
         self._top_k, self._max_chars = top_k, max_chars
         self._mode = self._checked_mode(mode)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 API_KEY_VARIABLE = "EMBEDDER_API_KEY"
 DEFAULT_TOKENIZER = "all-minilm-l6-v2"
+TIMEOUT_S = 30.0  # of one try of one request
 ATTEMPTS = 4  # of one request, while the endpoint is busy or does not answer
 
 
@@ -59,17 +60,16 @@ class EndpointEncoder:
         name: ``http(s)://host:port/v1#model``.
         key: what the user calls ``name``, for messages.
         tokenizer: folder or id of the tokenizer that texts are cut with; None: MiniLM's.
-        timeout_s: of one try of one request.
 
     Raises:
         ValueError: ``name`` lacks the address or the model.
     """
 
-    def __init__(self, name: str, *, key: str, tokenizer: str | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(self, name: str, *, key: str, tokenizer: str | None = None) -> None:
         self.name, self._key = name, key
         self._address, self._model = split_endpoint(name, key)
         self._tokenizer_name = tokenizer or DEFAULT_TOKENIZER
-        self._service = JsonService("embedder", timeout_s, ATTEMPTS, 2 * timeout_s)
+        self._service = JsonService("embedder", TIMEOUT_S, ATTEMPTS, 2 * TIMEOUT_S)
         self._probe: np.ndarray | None = None
 
     def encode(

@@ -12,6 +12,7 @@ from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question
 
 RollOut = Callable[[list[Question]], SampleResult]
+MAX_SAMPLING_ROUNDS = 4  # of dynamic sampling: where hardly a group has signal, a step is to end all the same
 
 
 def sample_batch(
@@ -27,15 +28,14 @@ def sample_batch(
     if not settings.dynamic_sampling:
         return first
     kept, rolled_out = _with_signal(first, objective), list(first.groups)
-    for _ in range(settings.max_sampling_rounds - 1):
+    for _ in range(MAX_SAMPLING_ROUNDS - 1):
         if len(kept.groups) >= wanted:
             break
         more = roll_out(_next(cursor, wanted - len(kept.groups)))
         rolled_out += more.groups
         kept.extend(_with_signal(more, objective))
     found = kept if kept.groups else first
-    trained_on = {id(group) for group in found.groups}
-    found.left_out = [group for group in rolled_out if id(group) not in trained_on]
+    found.left_out = [group for group in rolled_out if all(group is not own for own in found.groups)]
     found.groups_dropped = len(rolled_out) - len(kept.groups)
     return found
 

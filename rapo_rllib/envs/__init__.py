@@ -9,7 +9,6 @@ _ENVIRONMENTS = {
     "rapo/gem": "rapo_rllib.envs.external.gem_env:Gem",
     "rapo/skyrl_gym": "rapo_rllib.envs.external.skyrl_gym_env:SkyRLGym",
     "rapo/openenv": "rapo_rllib.envs.external.openenv.env:OpenEnv",
-    "rapo/tau2_retail": "rapo_rllib.envs.tau2_retail.env:Tau2Retail",
 }
 
 for _id, _entry_point in _ENVIRONMENTS.items():

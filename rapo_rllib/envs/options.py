@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from rapo_rllib.envs.dataset_files import is_file_name
 from rapo_rllib.protocol.answers import Answers
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
@@ -33,12 +34,12 @@ class ToolEnvOptions(Knobs):
     tools: tuple[Any, ...] = knob(
         ("python",), "names or import paths; or {name: ..., options: {...}}", rule="a list of tool names, for example [python]"
     )
-    max_tool_calls: int = knob(3, "one call more ends the episode", at_least=0)
+    max_tool_calls: int = knob(3, "one call more ends the episode", at_least=0, hidden=True)
     scorer: Any = knob("math", "math, qa (token F1), qa_em, auto (by the question's source), judge, or package.module:function")
     read_answer: Answers = knob("tagged", "where the answer is read; boxed: in the last box; any: as the model gives it")
     require_boxed: bool = knob(True, "a well-formed answer holds one \\boxed{...}")
     reward: RewardOptions = knob(RewardOptions, "a mapping of weights, or the name of a preset")
-    protocol: ProtocolSettings = knob(ProtocolSettings, "its tags are read here")
+    protocol: ProtocolSettings = knob(ProtocolSettings, "its tags are read here", hidden=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,3 +47,50 @@ class ToolEnvOptions(Knobs):
         whole_text = self.protocol.format == "native" and self.reward.format_check == "whole_text"
         rule = "with protocol.format = 'native' there are no tags to check: must be 'final_step'"
         require(not whole_text, "reward.format_check", self.reward.format_check, rule)
+
+
+@dataclass(frozen=True)
+class CountOptions(Knobs):
+    """Keys of ``env_config`` of environments that make their questions."""
+
+    num_train: int = knob(10_000, "training questions", at_least=1)
+    num_test: int = knob(500, "test questions, none of which is a training question", at_least=1)
+
+
+@dataclass(frozen=True)
+class SeedOptions(CountOptions):
+    """Keys of ``env_config`` of environments that draw their questions from a seed."""
+
+    seed: int = knob(0, "other seeds, other questions; no question is in both splits of any seed", at_least=0)
+
+
+@dataclass(frozen=True)
+class DatasetOptions(Knobs):
+    """Keys of ``env_config`` of environments that ask the questions of a data set."""
+
+    # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
+    dataset: str = knob(
+        "", ".jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)"
+    )
+    dataset_config: str | None = knob(None, "of a Hugging Face data set, for example 'main'")
+    test_dataset: str | tuple[str, ...] | None = knob(
+        None, "where the test questions are, or a list; None: `dataset` (if no file)"
+    )
+    train_split: str = knob("train", "of a Hugging Face data set or a folder")
+    test_split: str = knob("test", "of the same")
+    limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
+    limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
+
+    def of_split(self, split: str) -> tuple[str, int | None]:
+        """The name of ``split`` in the data set, and how many of its questions are asked at most."""
+        return {"train": (self.train_split, self.limit_train), "test": (self.test_split, self.limit_test)}[split]
+
+    def check_has(self, split: str) -> None:
+        """Raise ``ValueError`` if no test questions are named."""
+        if split == "test" and self.test_dataset is None and is_file_name(self.dataset):
+            rule = f"{self.dataset} is one file, so it has no test split: name a file of test questions"
+            require(False, "test_dataset", None, rule)

@@ -18,7 +18,7 @@ from rapo_rllib.envs.benchmarks import benchmark_questions, split_name
 from rapo_rllib.envs.calculator_traces import annotated_trajectories
 from rapo_rllib.envs.dataset_files import is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.options import DatasetOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.tools import shared_tools
@@ -32,33 +32,17 @@ ANNOTATIONS = "annotations"
 
 
 @dataclass(frozen=True)
-class QuestionsOptions(ToolEnvOptions):
+class QuestionsOptions(DatasetOptions, ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
 
     scorer: Any = knob("auto", "by the question's source, or any that the other environments know")
-    # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
-    dataset: str = knob(
-        "", ".jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)"
-    )
-    dataset_config: str | None = knob(None, "of a Hugging Face data set, for example 'main'")
-    test_dataset: str | tuple[str, ...] | None = knob(
-        None, "where the test questions are, or a list; None: `dataset` (if no file)"
-    )
-    train_split: str = knob("train", "of a Hugging Face data set or a folder")
-    test_split: str = knob("test", "of the same")
     question_field: str | None = knob(None, "dotted; of a text, or of a list of turns; None: known formats")
     answer_field: str | None = knob(None, "the same of the accepted answer")
-    limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
-    limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
     skip_bad_rows: bool = knob(False, "leave rows without question or answer out, with a warning, instead of refusing the file")
     traces: str | None = knob(None, ".jsonl[.gz] file of recorded trajectories, or 'annotations': GSM8K's own, in its answers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_test_dataset()
-        require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
-
-    def _check_test_dataset(self) -> None:
         value = self.test_dataset
         names = value if isinstance(value, tuple) else () if value is None else (value,)
         require(
@@ -81,9 +65,7 @@ class Questions(ToolEnv):
         check_split(split)
         options = read_options(QuestionsOptions, env_config)
         named = options.test_dataset
-        if split == "test" and named is None and is_file_name(options.dataset):
-            rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
-            require(False, "test_dataset", None, rule)
+        options.check_has(split)
         if split == "train" or named is None:
             return _questions_of(options, "dataset", options.dataset, split)
         if isinstance(named, str):
@@ -103,10 +85,7 @@ class Questions(ToolEnv):
 
 def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) -> tuple[Question, ...]:
     """Those of ``split`` of the data set ``name``, which is named by ``env_config.<key>``."""
-    upstream_split, limit = {
-        "train": (options.train_split, options.limit_train),
-        "test": (options.test_split, options.limit_test),
-    }[split]
+    upstream_split, limit = options.of_split(split)
     if split_name(name) is not None:
         return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit, key == "test_dataset")
     wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)

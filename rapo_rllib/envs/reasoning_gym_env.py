@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from rapo_rllib.envs.base import LazyQuestions, check_split
 from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
@@ -47,14 +47,11 @@ _SEEDS = 2**31
 
 
 @dataclass(frozen=True)
-class ReasoningGymOptions(ToolEnvOptions):
+class ReasoningGymOptions(SeedOptions, ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/reasoning_gym``, beside those of every tool environment."""
 
     task: str = knob("", "a task of reasoning-gym, for example `chain_sum`")
     task_config: dict = knob(dict, "the task's own keys, for example {min_terms: 2, max_terms: 3}")
-    num_train: int = knob(10_000, "training questions", at_least=1)
-    num_test: int = knob(500, "test questions", at_least=1)
-    seed: int = knob(0, "other seeds, other questions; no question is in both splits of any seed", at_least=0)
     tools: tuple[Any, ...] = knob((), "names or import paths; or {name: ..., options: {...}}", rule="a list of tool names")
     scorer: Any = knob(VERIFIER, "`verifier`: the task's own, whose score is the reward; or one that all environments know")
     require_boxed: bool = knob(False, "a well-formed answer holds one \\boxed{...}")

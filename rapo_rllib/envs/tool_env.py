@@ -214,7 +214,6 @@ class ToolEnv(gymnasium.Env[str, str]):
         weights = options.reward.at(self.env_steps)
         check = weights.format_check
         format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
-        format_ok = format_ok and (self.turn_ended or not weights.require_eos)
         score = self._scorer(predicted, self._question, episode)
         all_tools = {step.tool for step in self._steps} == set(self._tools) != set()
         called = any(step.tool for step in self._steps)

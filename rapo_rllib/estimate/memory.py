@@ -220,7 +220,7 @@ def engine_of(shape: Shape, settings: EngineSettings, longest: int, on_gpu: bool
         weights=(shape.parameters + (shape.head if shape.tied and not on_gpu else 0)) * width // workers,
         kv_per_token=2 * width * shape.layers * max(1, shape.kv_heads // workers) * shape.head_dim,
         step=step,
-        longest=settings.max_model_len or longest,
+        longest=longest,
     )
 
 

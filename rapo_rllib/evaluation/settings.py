@@ -30,11 +30,8 @@ ENV_KEYS = (
     "reward",
     "tools",
 )  # of env_config that an evaluation takes over
-_NOT_OF_ANSWERS = (
-    *("token_env", "timeout_s", "embedder_timeout_s", "traces", "max_traces", "growth", "max_grown"),
-    "grown_half_life",
-)
-_OF_RETRIEVAL = ("retrieval_level", "retrieval_query", "retrieval_budget", "retrieval_noise")
+_NOT_OF_ANSWERS = ("timeout_s", "traces", "max_traces", "growth", "max_grown")
+_OF_RETRIEVAL = ("retrieval_level", "retrieval_budget", "retrieval_noise")
 
 
 class JobConfig(Protocol):
@@ -104,7 +101,7 @@ def resolved_settings(base: JobConfig, choice: AgentChoice, plan: EvaluationPlan
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Names of the settings that are not the same in both, dotted where they lie in another.
 
-    >>> differing({"seed": 0, "protocol": {"think_tag": "think"}}, {"seed": 0, "protocol": {"think_tag": "t"}})
+    >>> differing({"seed": 0, "protocol": {"format": "tags"}}, {"seed": 0, "protocol": {"format": "native"}})
     ['protocol.think_tag']
     """
     ours, theirs = flattened(first, "."), flattened(second, ".")

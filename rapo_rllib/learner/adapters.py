@@ -42,7 +42,6 @@ class Adapters:
             r=settings.rank,
             lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft divides it by the rank, as a float
             target_modules=targets if isinstance(targets, str) else list(targets),
-            use_rslora=settings.use_rslora,
             task_type="CAUSAL_LM",
         )
         with torch.random.fork_rng(devices=[]):

@@ -49,6 +49,7 @@ from rapo_rllib.settings import HasSettings
 from rapo_rllib.weights.dtensor import full_tensor
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
+MOST_SKIPPED_STEPS = 5  # in a row: weights stay as they are, so what is broken in the batches stays broken
 
 
 class RAPOTorchLearner(TorchLearner):
@@ -106,8 +107,7 @@ class RAPOTorchLearner(TorchLearner):
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
         with_masters = rounded and self.settings.model.master_weights is not None and self._lockstep is None
         optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
-        first, second = update.adam_betas
-        optimizer = optimizer_class(parameters, betas=(first, second), weight_decay=update.weight_decay, fused=True)
+        optimizer = optimizer_class(parameters, weight_decay=update.weight_decay, fused=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=lr)
 
     @staticmethod
@@ -136,7 +136,7 @@ class RAPOTorchLearner(TorchLearner):
 
         Raises:
             LearnerError: on all learners together, if one of them failed.
-            NotFiniteError: on all learners together, if ``max_consecutive_nan`` steps in a row were not finite.
+            NotFiniteError: on all learners together, if ``MOST_SKIPPED_STEPS`` in a row were not finite.
         """
         self._check_is_built()
         if isinstance(training_data, ImitationBatch):
@@ -273,11 +273,10 @@ class RAPOTorchLearner(TorchLearner):
         """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
         self._skipped_in_a_row += 1
         metrics.add_skipped_step()
-        most = self.settings.update.max_consecutive_nan
-        if self._skipped_in_a_row >= most:
+        if self._skipped_in_a_row >= MOST_SKIPPED_STEPS:
             raise NotFiniteError(
-                f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}), "
-                f"max_consecutive_nan is {most}. Weights are those of the last finite step. "
+                f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}). "
+                "Weights are those of the last finite step. "
                 "Lower `lr` or set `grad_clip`; if it is the first step, look for broken rewards or logprobs."
             )
 

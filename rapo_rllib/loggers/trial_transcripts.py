@@ -41,11 +41,11 @@ def local_folder(trial: Any, names: Sequence[str]) -> Path:
     copies = Path(trial.local_path) / FOLDER
     copies.mkdir(exist_ok=True)
     for name in names:
-        with suppress(FileNotFoundError):  # transcripts_to_keep has deleted it
+        with suppress(FileNotFoundError):  # it is none of the newest any more
             copy_files(f"{source}/{name}", str(copies / name), source_filesystem=storage)
     return copies
 
 
 def still_there(folder: Path, names: Iterable[str]) -> Iterator[str]:
-    """Those of ``names`` that ``transcripts_to_keep`` has not deleted meanwhile, each looked at when it is asked for."""
+    """Those of ``names`` that have not been deleted meanwhile, each looked at when it is asked for."""
     return (name for name in names if (folder / name).is_file())

@@ -77,7 +77,7 @@ class _LogsTranscripts(_WandbLoggingActor):
             super()._handle_checkpoint(checkpoint_path)
             return
         artifact = self._wandb.Artifact(name=f"{FOLDER}_{self._trial_name}", type=FOLDER)
-        kept = (self.kwargs.get("config") or {}).get("transcripts_to_keep") is None
+        kept = (self.kwargs.get("config") or {}).get("transcripts") is True
         policy = "immutable" if kept else "mutable"  # without a copy of W&B's own, or with one, for the file may be deleted
         for name in still_there(folder, sorted(file.name for file in folder.glob("*.jsonl"))):
             artifact.add_file(str(folder / name), policy=policy)

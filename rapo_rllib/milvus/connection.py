@@ -18,7 +18,7 @@ from rapo_rllib.errors import RetrievalError, shortage
 from rapo_rllib.milvus.faults import Fault, Kind, fault_of
 from rapo_rllib.milvus.library import pymilvus_module
 from rapo_rllib.milvus.lite.lease import LiteLease
-from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address, check_variable, secret_of
+from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address, secret_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -62,7 +62,6 @@ class MilvusConnection:
 
     Args:
         uri: a Milvus Lite path ending in .db, or a server.
-        token_env: environment variable that holds a server's token, read at every connection; not set: none is sent.
         db_name: database of a server.
         timeout_s: of one call; also how long a lost server is waited for.
         uri_key: what the user calls ``uri``, for messages.
@@ -71,12 +70,9 @@ class MilvusConnection:
         ValueError: ``uri`` is neither a Lite path nor a server.
     """
 
-    def __init__(
-        self, uri: str, token_env: str = TOKEN_VARIABLE, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str
-    ) -> None:
+    def __init__(self, uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> None:
         self.uri = checked_uri(uri, uri_key)
-        check_variable(token_env, f"{uri_key.removesuffix('uri')}token_env", TOKEN_VARIABLE)
-        self._uri_key, self._token_env, self._db_name, self._timeout_s = uri_key, token_env, db_name, timeout_s
+        self._uri_key, self._db_name, self._timeout_s = uri_key, db_name, timeout_s
         self._forget_process_state()
 
     def _forget_process_state(self) -> None:
@@ -88,7 +84,7 @@ class MilvusConnection:
         self._is_there = self.is_lite  # a Lite's server was just started, and may be slow
 
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_token_env", "_db_name", "_timeout_s")}
+        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_db_name", "_timeout_s")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -145,7 +141,7 @@ class MilvusConnection:
             if self._client is None:
                 self._close_dropped(LONG_S)
                 address = self.uri if self._lease is None else self._lease.address()
-                token = "" if self.is_lite else secret_of(self._token_env)
+                token = "" if self.is_lite else secret_of(TOKEN_VARIABLE)
                 self._client = _new_client(address, token, self._db_name, self._timeout_s)
             return self._client
 
@@ -156,15 +152,13 @@ class MilvusConnection:
     def _message(self, method: str, collection: str, fault: Fault) -> str:
         where, prefix = f"Milvus at {self.uri}", self._uri_key.removesuffix("uri")
         if fault.kind is Kind.TOKEN:
-            variable = f"the environment variable {self._token_env} ({prefix}token_env)"
-            given = f"that in {variable} is not known there" if secret_of(self._token_env) else f"{variable} is not set"
+            variable = f"the environment variable {TOKEN_VARIABLE}"
+            given = f"that in {variable} is not known there" if secret_of(TOKEN_VARIABLE) else f"{variable} is not set"
             return f"{where} asks for a token, and {given}: set it on every machine, or correct {self._uri_key}. {fault.reason}"
         if fault.kind is Kind.DATABASE:
             return f"{where} has no database {self._db_name!r}: make it there, or correct {prefix}db_name. {fault.reason}"
         if fault.kind is Kind.LOST:
-            advice = (
-                f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key}, token_env or db_name"
-            )
+            advice = f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key} or db_name"
             return f"{where} does not answer ({method}): {advice}. {fault.reason}"
         advice = f" {_lite_advice(fault.reason)}" if self.is_lite else ""
         reason = OPEN_FOLDER.sub(self.uri, fault.reason)

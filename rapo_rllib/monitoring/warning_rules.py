@@ -102,7 +102,7 @@ def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
     if share is None:
         return None
-    advice = "see the log, and step_trace_buffer.uri and .timeout_s; above max_retrieval_failure_share the run stops"
+    advice = "see the log, and step_trace_buffer.uri; above 50% of all the run stops"
     return f"{share:.0%} of the retrievals failed", advice
 
 

@@ -18,7 +18,6 @@ Departures from the paper, where it is silent:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 from rapo_rllib.objective.entropy import step_entropy
@@ -176,60 +175,11 @@ def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSetti
     return math.fsum(rewards) / len(rewards) if rewards else 0.0
 
 
-def group_retrieval_rewards(trajectories: Sequence[Trajectory], settings: ObjectiveSettings = PAPER) -> list[float]:
-    """The Z of a group's trajectories, as eq. 9 takes them.
-
-        none (paper): Z_ret
-        on_policy: Z_ret - mean over those without a retrieval of their unaided Z; for these themselves 0, as in the paper
-
-    Args:
-        trajectories: of the group.
-        settings: ``retrieval_baseline``, and how Z is computed.
-
-    Returns:
-        One per trajectory, nats.
-    """
-    rewards = [trajectory_retrieval_reward(trajectory, settings) for trajectory in trajectories]
-    if settings.retrieval_baseline == "none":
-        return rewards
-    baseline = _on_policy_baseline(trajectories, settings)
-    measured = [bool(measured_retrievals(trajectory, settings)) for trajectory in trajectories]
-    return [reward - baseline if has else reward for reward, has in zip(rewards, measured, strict=True)]
-
-
-def group_step_retrieval_rewards(trajectories: Sequence[Trajectory], settings: ObjectiveSettings = PAPER) -> list[list[float]]:
-    """The Z of a group's trajectories step by step (``retrieval_credit: step``): a retrieval's is of the step behind it.
-
-    The policy wrote that step with the retrieved one before it, and its entropy is what Z is about.
-
-    Args:
-        trajectories: of the group, each with ``K`` steps.
-        settings: how Z is computed; with ``retrieval_baseline: on_policy`` the baseline is taken off each.
-
-    Returns:
-        ``[K]`` per trajectory, nats; 0 where nothing was retrieved before the step. One 0 for a trajectory without steps.
-    """
-    baseline = 0.0 if settings.retrieval_baseline == "none" else _on_policy_baseline(trajectories, settings)
-    found = []
-    for trajectory in trajectories:
-        rewards = [0.0] * max(len(trajectory.steps), 1)
-        for retrieval, reward in retrieval_rewards(trajectory, settings):
-            rewards[retrieval.after_step + 1] += reward - baseline
-        found.append(rewards)
-    return found
-
-
-def _on_policy_baseline(trajectories: Sequence[Trajectory], settings: ObjectiveSettings) -> float:
-    unaided = [unaided_retrieval_reward(t, settings) for t in trajectories if not t.retrievals and not t.off_policy]
-    known = [reward for reward in unaided if reward is not None]
-    return math.fsum(known) / len(known) if known else 0.0
-
-
 def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
     """Z_ret as it would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
 
-    It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call. Training
-    uses it with ``retrieval_baseline: on_policy`` only, an option of this package.
+    It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call.
+    It is for the metrics alone.
 
     Args:
         trajectory: with the entropies of its tokens.

@@ -32,7 +32,7 @@ def state_advantages(
         A^S_ik = (G_ik - mean G) / (std G + ε)   over the steps of the group that start from the state of step k of i
         G_ik = Σ_{l ≥ k} γ^(l - k) r_il
 
-    A state that one step alone starts from says nothing about it: A^S is 0. GiGPO trains with ``A^E + ω A^S``, A^E GRPO's.
+    A state that one step alone starts from says nothing about it: A^S is 0. GiGPO trains with ``A^E + A^S``, A^E GRPO's.
 
     Args:
         rewards: r, ``[G][K_i]``.

@@ -68,7 +68,7 @@ def group_advantages(rows: Sequence[Mapping[str, Any]], objective: ObjectiveSett
 
 def _punishment(row: Mapping[str, Any], objective: ObjectiveSettings) -> float:
     limit, length = objective.max_response_tokens, len(row.get("token_ids", ())) + int(row.get("unfitting_tokens", 0))
-    return objective.overlong_penalty * overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
+    return overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 
 def _member(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.types import Question
 
 _WHERE = "env_config.scorer.options."
+TIMEOUT_S = 30.0  # of one try: a judge that thinks writes some hundred tokens
+ATTEMPTS = 3  # of one request, while the endpoint is busy or does not answer
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,10 @@ class JudgeOptions(Knobs):
     model: str = knob("", "as the endpoint calls it")
     api_key_env: str | None = knob(None, "environment variable that holds the key; None: none is sent")
     prompt: str = knob(DEFAULT_PROMPT, "with {answer}, and {question}, {accepted} and {fence} as needed")
-    temperature: float = knob(0.0, "of the judge's sampling; 0: greedy", at_least=0)
     max_tokens: int = knob(512, "of the reply, thoughts included", at_least=1)
-    timeout_s: float = knob(30.0, "of one try", above=0)
-    attempts: int = knob(3, "tries of one request, while the endpoint is busy or does not answer", at_least=1)
     max_concurrent: int = knob(8, "requests at a time in one process", at_least=1)
     on_failure: str = knob("error", "error: the trajectory ends with an error; wrong; or the name of a scorer that takes over")
-    extra: Mapping[str, Any] = knob(dict, "further fields of the request")
+    extra: Mapping[str, Any] = knob(dict, "further fields of the request, for example {temperature: 0.5}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +102,7 @@ class _Endpoint:
 
     def __init__(self, options: JudgeOptions) -> None:
         self._options = options
-        self.service = JsonService("judge", options.timeout_s, options.attempts, 2 * options.timeout_s)
+        self.service = JsonService("judge", TIMEOUT_S, ATTEMPTS, 2 * TIMEOUT_S)
         self._slots = threading.BoundedSemaphore(options.max_concurrent)
 
     def verdict(self, prompt: str) -> bool:
@@ -112,7 +111,7 @@ class _Endpoint:
         body = {
             "model": options.model,
             "messages": [{"role": "user", "content": prompt}],
-            "temperature": options.temperature,
+            "temperature": 0.0,  # a verdict is to be the same each time
             "max_tokens": options.max_tokens,
             **options.extra,
         }

@@ -48,7 +48,6 @@ class RewardOptions(Knobs):
         check=_check_weight,
     )
     strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
-    require_eos: bool = knob(False, "a good format also ends the turn: EOS follows the answer")
     format_check: Literal["final_step", "whole_text"] = knob(
         "final_step", "what is checked: the final_step, or the whole_text (see `formats.py`)"
     )

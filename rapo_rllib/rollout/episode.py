@@ -160,8 +160,8 @@ class Episode:
 
     def query(self) -> HistoryQuery:
         """Ask the Step-Trace Buffer with all that happened so far."""
-        text, question, version = self.trajectory.question_text, self.question, self.plan.policy_version
-        return HistoryQuery(text, self.history.strip(), question.id, self.name, version, question.answers)
+        text, question = self.trajectory.question_text, self.question
+        return HistoryQuery(text, self.history.strip(), question.id, self.name, question.answers)
 
     def append_step(self, completion: Completion) -> Turn:
         """Append a generated step; returns it as it was read."""
@@ -242,7 +242,7 @@ class Episode:
         self.trajectory.append_retrieved(piece.token_ids, retrieved)
         self._note_shown(self.trajectory.retrievals[-1], trace)
         self.trajectory.text += piece.text
-        if settings.retrieval_query == "history" and self.trajectory.retrievals[-1].is_step:
+        if self.trajectory.retrievals[-1].is_step:
             self.history += trace.text.rstrip() + "\n"
         return True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 from rapo_rllib.settings.knobs import Knobs, knob, shown
 
 
@@ -33,9 +32,6 @@ class TraceFilter(Knobs):
     question: Literal["any", "other", "same"] = knob(
         "any", "`any`; `other`: none of the question that asks; `same`: only those"
     )
-    max_age: int | None = knob(
-        None, "weight versions since the policy wrote it; what off-policy agents wrote does not age", at_least=0
-    )
     hide_answers: bool = knob(False, "none that shows an accepted answer of the question that asks: its number, or its words")
 
 
@@ -46,14 +42,12 @@ class BufferSettings(Knobs):
     where: ClassVar[str] = "step_trace_buffer."
 
     uri: str = knob("./step_traces.db", "a Milvus Lite path ending in .db, or http(s)://host:port")
-    token_env: str = knob(TOKEN_VARIABLE, "environment variable with a server's token, on every machine; not set: none is sent")
     db_name: str = knob("", "database of a server; empty: its default one")
     collection: str = knob("step_traces", "its name in Milvus", check=_check_collection)
     embedder: str = knob(
         "all-minilm-l6-v2", "sentence-transformers id, path, packaged short name; or http(s)://host:port/v1#model"
     )
     embedder_tokenizer: str | None = knob(None, "of an endpoint: id or path of what keys are cut with; None: MiniLM's")
-    embedder_timeout_s: float = knob(30.0, "of an endpoint: one try of one request", above=0)
     traces: str | None = knob(
         "expert", "built from on first use: `expert` (the environment's), a .jsonl[.gz] file, None: must exist"
     )
@@ -64,18 +58,15 @@ class BufferSettings(Knobs):
     pooling: Literal["mean", "last_token"] = knob(
         "mean", "what a text's vector is made of: `mean` of its tokens, or `last_token` (released code)"
     )
-    key_recipe: Literal["goal_and_recent", "question_and_recent", "last_characters"] = knob(
+    key_recipe: Literal["goal_and_recent", "last_characters"] = knob(
         "goal_and_recent",
         "what is embedded: question and history whole where they fit, else both ends of the question and the recent end of the "
-        "history; `question_and_recent`: of the question the first 64 tokens; `last_characters` as in the released code",
-    )
-    key_question_tokens: int | None = knob(
-        None, "of `goal_and_recent`: at most so many of the question; None: as many as fit", at_least=0, at_most=128
+        "history; `last_characters` as in the released code",
     )
     key_history_tokens: int | None = knob(
         None,
-        "of `goal_and_recent`: at most so many of the history's end, 32 say where the latest observation tells the situation; "
-        "None: as many as fit",
+        "of `goal_and_recent`: so many of the history's end alone, 32 say where the latest observation tells the situation; "
+        "None: question and history",
         at_least=8,
         at_most=256,
     )
@@ -84,14 +75,12 @@ class BufferSettings(Knobs):
     filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
     max_grown: int = knob(10_000, "step traces of the policy's own; above, those of the lowest score leave", at_least=1)
-    grown_half_life: float = knob(100.0, "weight versions after which such a trace's score has halved", above=0)
     timeout_s: float = knob(10.0, "of one request to Milvus", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("key_question_tokens", "key_history_tokens"):
-            if getattr(self, name) is not None and self.key_recipe != "goal_and_recent":
-                raise ValueError(
-                    f"step_trace_buffer.{name} = {getattr(self, name)} with key_recipe = {self.key_recipe!r}, which has its "
-                    f"own lengths; set key_recipe to 'goal_and_recent', or leave {name} out"
-                )
+        if self.key_history_tokens is not None and self.key_recipe != "goal_and_recent":
+            raise ValueError(
+                f"step_trace_buffer.key_history_tokens = {self.key_history_tokens} with key_recipe = {self.key_recipe!r}: "
+                "that has its own length; set key_recipe to 'goal_and_recent', or leave key_history_tokens out"
+            )

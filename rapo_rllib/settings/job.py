@@ -15,14 +15,6 @@ from rapo_rllib.settings.rollout import ProtocolSettings, RolloutSettings
 from rapo_rllib.settings.schedule import check_schedule
 
 
-def _check_betas(name: str, value: Any) -> None:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError(f"{name} = {shown(value)}: must be two numbers between 0 and 1, as [0.9, 0.999]")
-    for beta in value:
-        if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 1:
-            raise ValueError(f"{name} = {beta!r}: must be between 0 and 1, itself left out")
-
-
 def _check_mapping(name: str, value: Any) -> None:
     if not isinstance(value, Mapping | NoneType) and not hasattr(value, "to_dict"):  # a config is one, too
         raise ValueError(f"{name} = {shown(value)}: must be a mapping of keys, or null")
@@ -54,7 +46,6 @@ class UpdateSettings(Knobs):
 
     questions_per_step: int = knob(32, "questions of one training step (paper: 32)", at_least=1)
     dynamic_sampling: bool = knob(False, "drop groups with equal rewards and sample others in their place (DAPO)")
-    max_sampling_rounds: int = knob(4, "at most so many rounds of sampling per training step", at_least=1)
     num_minibatches: int = knob(2, "optimiser steps per epoch, by whole groups (paper: 2)", at_least=1)
     max_tokens_per_micro_batch: int = knob(8192, "tokens of one forward and backward pass", at_least=1)
     old_logprobs: Literal["auto", "rollout", "learner"] = knob(
@@ -63,10 +54,6 @@ class UpdateSettings(Knobs):
         "minibatch and `max_staleness` 0, and with `max_staleness` above 1",
     )
     weight_decay: float = knob(0.01, "of AdamW", at_least=0)
-    adam_betas: tuple[float, ...] = knob((0.9, 0.999), "of AdamW", check=_check_betas, rule="two numbers between 0 and 1")
-    max_consecutive_nan: int = knob(
-        5, "stop after so many optimiser steps in a row whose loss or gradient was not finite", at_least=1
-    )
     learner_num_threads: int | None = knob(None, "CPU threads of a learner; None: all cores if it is local", at_least=1)
     learner_parallelism: Literal["ddp", "fsdp"] = knob(
         "ddp", "what several learners hold: all weights each (`ddp`), or shards of them (`fsdp`: FSDP2)"
@@ -88,12 +75,6 @@ class UpdateSettings(Knobs):
         "of groups that would get older than `max_staleness`: `drop` them, and ask their questions again; or let the update "
         "`wait` for them",
     )
-    canary_tolerance: float | None = knob(
-        None,
-        "nats by which engine and learner may differ in the mean log-probability of fixed sequences, which is checked after "
-        "each update; None: 0.01 where both compute in float32, else 0.1",
-        at_least=0,
-    )
 
 
 @dataclass(frozen=True)
@@ -106,13 +87,11 @@ class OffPolicySettings(Knobs):
     off_policy_source: Literal["expert", "replay"] = knob(
         "expert", "whose: the environment's `expert` (LUFFY), or the policy's own earlier successes (`replay`)"
     )
-    replay_per_question: int = knob(4, "successes that are kept of a question", at_least=1)
     replay_choice: Literal["newest", "value"] = knob(
         "newest",
         "which are kept and replayed: the `newest`, any of them; or by `value`, those of the least entropy, and most often for "
         "questions that the group answers half of the time (ExGRPO)",
     )
-    replay_capacity: int = knob(16384, "trajectories that are kept in all", at_least=1)
     expert_start_share: float = knob(
         0.0,
         "share of the groups that may begin, all members alike, behind the first steps that an expert wrote for their "
@@ -145,13 +124,13 @@ class RunSettings(Knobs):
         "which of the policy's own steps enter the buffer: `none`, those of `successful` trajectories, or of those with a "
         "positive `advantage`; see docs/buffer.md",
     )
-    max_retrieval_failure_share: float = knob(
-        0.5, "the run stops when a larger share of all its retrievals has failed", at_least=0, at_most=1
-    )
     export_with_checkpoints: bool = knob(True, "put the policy as a Hugging Face folder into every checkpoint")
     evaluate_before_training: bool = knob(True, "evaluate the untrained policy too, before the first step")
-    transcripts: bool = knob(False, "write every trajectory as a JSON line into the trial's folder")
-    transcripts_to_keep: int | None = knob(None, "newest iterations whose transcripts stay there; None: all", at_least=1)
+    transcripts: bool | int = knob(
+        False,
+        "write every trajectory as a JSON line into the trial's folder; a number: those of so many newest iterations stay",
+        at_least=1,
+    )
     time_budget_s: float | None = knob(
         None, "end after about so many seconds, with a last evaluation inside them; None: no limit", at_least=1
     )

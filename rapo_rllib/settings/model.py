@@ -22,14 +22,6 @@ def _check_targets(name: str, value: Any) -> None:
         )
 
 
-def _check_dropout(name: str, value: Any) -> None:
-    if value != 0 or isinstance(value, bool):
-        raise ValueError(
-            f"{name} = {value!r}: the engine samples without dropout, so the ratio of new to old probabilities would compare "
-            "two different policies, and clip their difference; leave it out"
-        )
-
-
 def _check_extra(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{name} = {value!r}: must be a mapping")
@@ -55,13 +47,11 @@ class LoraSettings(Knobs):
         "`all-linear`: every linear layer but the LM head; or names of linear layers: `[q_proj, v_proj]`",
         check=_check_targets,
     )
-    dropout: float = knob(0.0, "of an adapter's input; refused above 0, see docs/learner.md", check=_check_dropout, rule="0")
-    use_rslora: bool = knob(False, "scale by alpha / sqrt(rank) instead")
 
     @property
     def scaling(self) -> float:
         """Factor of the adapter's output."""
-        return self.alpha / (self.rank**0.5 if self.use_rslora else self.rank)
+        return self.alpha / self.rank
 
 
 @dataclass(frozen=True)
@@ -101,13 +91,11 @@ class EngineSettings(Knobs):
 
     dtype: str = knob("auto", "`auto`: bfloat16 where the hardware has it, else float32")
     max_num_seqs: int = knob(64, "sequences that are generated at the same time; on GPUs 256 where it is not given", at_least=1)
-    max_model_len: int | None = knob(None, "longest prompt and response together; None: prompt budget + response budget")
     gpu_memory_utilization: float = knob(
         0.85, "share of the GPU's memory that the engine takes; CUDA only", at_least=1e-3, at_most=1
     )
     kv_cache_gib: float = knob(1.0, "memory for keys and values; CPU only", at_least=1e-3)
     tensor_parallel_size: int = knob(1, "GPUs that share the model; workers are processes of their own then", at_least=1)
-    multiprocess: bool = knob(False, "the engine's core in a process of its own: its steps overlap with the rollout loop")
     enforce_eager: bool = knob(False, "no CUDA graphs and no compilation: a faster start, slower tokens")
     sleep: bool = knob(False, "CUDA only: give the GPU's memory back while the learner updates, for one GPU that both share")
     extra: dict = knob(dict, "handed to `vllm.EngineArgs` as it is", check=_check_extra)
@@ -134,5 +122,4 @@ class WarmStartSettings(Knobs):
     num_epochs: int = knob(1, "times that all of them are seen", at_least=1)
     batch_size: int = knob(16, "trajectories of an optimiser step", at_least=1)
     lr: float = knob(1e-4, "at first, after some steps of warm-up; it falls to 0", above=0)
-    seed: int = knob(0, "of the order, and of what is shown", at_least=0)
     folder: str | None = knob(None, "where the models are kept that came out; None: the cache; a cluster needs a shared one")

@@ -15,10 +15,6 @@ class ObjectiveSettings(Knobs):
 
     retrieval_advantage_weight: float = knob(0.2, "`a` of eq. 10 (paper: 0.2)", at_least=-1e3, at_most=1e3)
     importance_shaping_weight: float = knob(0.05, "`m` of eq. 8 (paper: 0.05)", at_least=0)
-    retrieval_credit: Literal["trajectory", "step"] = knob(
-        "trajectory",
-        "`Z` is of the whole `trajectory` (paper), or of the `step` behind the retrieval and, discounted, those before it",
-    )
     credit: Literal["trajectory", "step", "turn", "gigpo"] = knob(
         "trajectory",
         "who has the outcome advantage: every token of the `trajectory` (paper); each `step` that of what it and later steps "
@@ -31,14 +27,10 @@ class ObjectiveSettings(Knobs):
         "retrieved and the others each among themselves; one alone of its kind learns nothing from its outcome",
     )
     step_discount: float = knob(1.0, "`γ` of a later step's reward, per step between", above=0, at_most=1)
-    turn_advantage_weight: float = knob(1.0, "of the turns' advantage, with `credit: turn`", at_least=0)
     turn_baseline: Literal["group", "reached"] = knob(
         "group",
         "a turn is compared with the whole `group`, where who has ended earns 0; or with those that `reached` it (MT-GRPO; "
         "biased where the policy decides how many turns there are)",
-    )
-    state_advantage_weight: float = knob(
-        1.0, "`ω` of the advantage among steps from one state, with `credit: gigpo`", at_least=0
     )
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "eq. 8 `before_clip` (eq. 11), or `after_clip`: for clip ranges that are narrower than `m`"
@@ -65,7 +57,6 @@ class ObjectiveSettings(Knobs):
         at_least=0,
         at_most=1,
     )
-    overlong_penalty: float = knob(1.0, "what the reward of a response at the very end of it loses", at_least=0)
     mask_truncated: bool = knob(False, "leave responses that were cut for length out of the loss (DAPO's overlong filtering)")
     off_policy_shaping: float | None = knob(
         0.1, "`γ` of LUFFY's `p / (p + γ)` on off-policy tokens; None: clipped as all others", above=0
@@ -81,11 +72,6 @@ class ObjectiveSettings(Knobs):
         "fall",
         "`g` of eq. 6: of the entropy's `fall` (paper), its `rise`, or `none`; `oracle`: -1 for what `retrieval_noise` shows, "
         "else 1",
-    )
-    retrieval_baseline: Literal["none", "on_policy"] = knob(
-        "none",
-        "what is taken off `Z`: nothing (`none`, paper), or what the entropy falls by in the group's trajectories that "
-        "retrieve nothing (`on_policy`)",
     )
     retrieval_timing: Literal["high_entropy", "low_entropy", "none"] = knob(
         "high_entropy",

@@ -11,7 +11,6 @@ from rapo_rllib.settings.schedule import check_schedule
 
 LEAST_TEMPERATURE = 1e-3  # of a training
 TAG = re.compile(r"[\w.-]+")
-TAG_KEYS = ("result_tag", "retrieve_tag", "answer_tag", "think_tag")
 CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
 
@@ -38,11 +37,6 @@ def _check_examples(name: str, value: Any) -> None:
     for pair in value if isinstance(value, tuple) else [value]:
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise ValueError(f"{name} = {shown(value)}: must be a list of [question, response] pairs of texts")
-
-
-def _check_tag(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not TAG.fullmatch(value):
-        raise ValueError(f"{name} = {shown(value)}: must be a tag's name, of letters, digits and _ - .")
 
 
 def _check_template(name: str, value: Any) -> None:
@@ -89,11 +83,6 @@ class RolloutSettings(Knobs):
     retrieval_level: Literal["step", "trajectory"] = knob(
         "step", "what is retrieved: a `step`, or a whole `trajectory`, once and before the first step"
     )
-    retrieval_query: Literal["history", "generated"] = knob(
-        "history",
-        "what the buffer is asked with: the whole `history`, retrieved steps included (the paper), or the `generated` steps "
-        "alone",
-    )
     retrieval_budget: Literal["response", "prompt_and_response"] = knob(
         "response", "what a trace must fit into with the rest: `response`, or `prompt_and_response` (released code)"
     )
@@ -113,7 +102,7 @@ class RolloutSettings(Knobs):
     max_prompt_tokens: int = knob(1536, "longer prompts are refused", at_least=1)
     max_response_tokens: int = response_budget()
     max_step_tokens: int | None = knob(None, "generated tokens of one step; None: the response budget alone", at_least=1)
-    max_tool_calls: int = knob(3, "what `env_config.max_tool_calls` is where it is not given", at_least=0)
+    max_tool_calls: int = knob(3, "calls of tools in a trajectory; one more ends it", at_least=0)
     max_steps: int | None = knob(
         None, "generated steps of a trajectory, for environments without a limit of their own", at_least=1
     )
@@ -166,21 +155,11 @@ class ProtocolSettings(Knobs):
     retrieval_sentence: str = knob(
         "Additional context follows; use it if it helps.", "stands before a retrieved trace", may_be_empty=True
     )
-    result_tag: str = knob("result", "around what a tool returned", check=_check_tag)
-    retrieve_tag: str = knob("retrieve", "around a retrieved trace", check=_check_tag)
-    answer_tag: str = knob("answer", "around the answer, which ends the episode", check=_check_tag)
-    think_tag: str = knob("think", "around reasoning", check=_check_tag)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in TAG_KEYS:
-            if (other := self.own_tags[getattr(self, name)]) != name:
-                raise ValueError(f"protocol.{name} = {getattr(self, name)!r}, as protocol.{other} is: set one to another")
-
-    @property
-    def own_tags(self) -> dict[str, str]:
-        """Its tags, and the keys that set them."""
-        return {getattr(self, name): name for name in TAG_KEYS}
+    result_tag: ClassVar[str] = "result"  # around what a tool returned
+    retrieve_tag: ClassVar[str] = "retrieve"  # around a retrieved trace
+    answer_tag: ClassVar[str] = "answer"  # around the answer, which ends the episode
+    think_tag: ClassVar[str] = "think"  # around reasoning
+    own_tags: ClassVar[tuple[str, ...]] = (result_tag, retrieve_tag, answer_tag, think_tag)
 
     def check_tool_tags(self, tags: Any, whose: str, instead: str) -> None:
         """Refuse tags of tools that are none, or the protocol's own; records of both formats are written in tags.
@@ -188,13 +167,10 @@ class ProtocolSettings(Knobs):
         Args:
             tags: of tools.
             whose: what they belong to, for the message.
-            instead: the advice beside setting the protocol's tag to another.
+            instead: the advice.
         """
         if isinstance(tags, str) or not all(isinstance(tag, str) and TAG.fullmatch(tag) for tag in tags):
             raise ValueError(f"{whose}: {tags!r}: must be a list of names, of letters, digits and _ - .")
         for tag in tags:
-            if (key := self.own_tags.get(tag)) is not None:
-                raise ValueError(
-                    f"{whose}: a tool is called by <{tag}>, which is protocol.{key}: {instead}, or set protocol.{key} to "
-                    "another"
-                )
+            if tag in self.own_tags:
+                raise ValueError(f"{whose}: a tool is called by <{tag}>, which is a tag of the protocol: {instead}")

@@ -40,13 +40,9 @@ class SearchOptions(Knobs):
         rule="a text or null",  # a secret that was put here by mistake is not shown
     )
     cache: str | None = knob("~/.cache/rapo_rllib/web_search", "a folder on a local disk; None: no cache", may_be_empty=True)
-    cache_days: float = knob(30.0, "answers that are older are asked for again", above=0)
     rate_per_s: float | Literal["auto"] | None = knob(
         "auto", "requests a second, of all processes that share the cache; auto: the provider's; None: no limit", above=0
     )
-    timeout_s: float = knob(10.0, "of one request", above=0)
-    attempts: int = knob(3, "requests of one search, while a failure may pass", at_least=1)
-    patience_s: float = knob(60.0, "waiting for its turn included, no request of a search begins later", above=0)
     include_answer: bool = knob(False, "show the provider's direct answer above the results")
     params: Mapping[str, Any] | None = knob(None, "further parameters of the provider, for example {country: DE}")
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _DISK_ERRORS = (OSError, sqlite3.Error, zlib.error, ValueError, diskcache.Timeout)
 _PLAIN_MODES = (1, 2)  # diskcache's "raw" and "binary"; 4 is "pickle"
 _LONGEST_QUEUE_S = 3600.0  # a turn further away was written under another clock
-_DAY_S = 86400.0
+KEPT_S = 30 * 86400.0  # results: a training and its repetitions find the same, and the web is not years older
 
 
 class JSONTextDisk(diskcache.JSONDisk):
@@ -45,14 +45,13 @@ class SearchStore:
 
     Args:
         folder: None: nothing is kept, and the rate limit holds for one process.
-        days: how long results are kept.
 
     Raises:
         ValueError: there can be no such folder.
     """
 
-    def __init__(self, folder: Path | None, days: float) -> None:
-        self._folder, self._days = folder, days
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
         self._cache: diskcache.Cache | None = None
         self._warned = False
         if folder is not None:
@@ -83,7 +82,7 @@ class SearchStore:
         kept = {"answer": found.answer, "hits": [[hit.title, hit.url, hit.snippet] for hit in found.hits]}
         try:
             with self._connected() as cache:
-                cache.set(key, kept, expire=self._days * _DAY_S)
+                cache.set(key, kept, expire=KEPT_S)
         except _DISK_ERRORS as error:
             self._warn(error)
 

@@ -47,13 +47,16 @@ class WebSearch(SearchOptions):
     tag: ClassVar[str] = "search"
     description: ClassVar[str] = "Searches the web."
     argument: ClassVar[str] = "query"
+    timeout_s: ClassVar[float] = 10.0  # of one request
+    attempts: ClassVar[int] = 3  # requests of one search, while a failure may pass
+    patience_s: ClassVar[float] = 60.0  # its turn included; behind it, and within the deadline of a step, no request begins
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.limits = ToolLimits(self.patience_s + _PHASES * self.timeout_s, self.max_chars)
         self._provider: Provider = PROVIDERS[self.provider]
         folder = None if self.cache is None else Path(self.cache).expanduser()
-        self._store = SearchStore(folder, self.cache_days)
+        self._store = SearchStore(folder)
         self._service = JsonService(
             self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, self._provider.wait_asked
         )

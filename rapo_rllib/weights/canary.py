@@ -63,13 +63,12 @@ class Canary:
 
     Args:
         sequences: of tokens.
-        tolerance: mean |Δ logprob| between engine and learner that is allowed, nats; None: by ``exact``.
         exact: whether both compute in float32.
     """
 
-    def __init__(self, sequences: Sequence[Sequence[int]], tolerance: float | None, exact: bool) -> None:
+    def __init__(self, sequences: Sequence[Sequence[int]], exact: bool) -> None:
         self.sequences = [list(sequence) for sequence in sequences]
-        self.tolerance = _TOLERANCE[exact] if tolerance is None else tolerance
+        self.tolerance = _TOLERANCE[exact]
         self._rounding, self._still = _ROUNDING[exact], _STILL[exact]
         # by engine: the last scores that differ from those before; and the last that it was sure to have followed up to
         self._before: dict[str, tuple[Since, Since]] = {}
@@ -91,7 +90,7 @@ class Canary:
         if not result.mean <= self.tolerance:  # also when it is not a number
             raise WeightSyncError(
                 f"it differs from the learner by {result.mean:.4f} nats on average (at most {result.largest:.4f}) on fixed "
-                f"prompts, where canary_tolerance is {self.tolerance}: it holds stale or partial weights"
+                f"prompts, where {self.tolerance} is allowed: it holds stale or partial weights"
             )
         if engine not in self._before:
             self._before[engine] = now, now

@@ -161,15 +161,15 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
     assert stored(upkeep) == {"a 0", "b 0"}
 
 
-def test_a_trace_that_is_written_again_stays_young_for_the_filter(make: Make) -> None:
-    upkeep = make(filter=TraceFilter(sources=("policy",), max_age=5))
+def test_a_trace_that_is_written_again_is_as_new(make: Make) -> None:
+    upkeep = make(filter=TraceFilter(sources=("policy",)))
     layers = LayeredBuffer(upkeep._buffer)
     for version, rewards in ((0, 0.5), (20, 1.0)):
         again = group("a", version=version)
         again.trajectories[0].reward = rewards
         upkeep.take([again], version)
         layers.set_view(upkeep.view())
-        (hits,) = layers.retrieve([HistoryQuery("What?", "", weight_version=version)])
+        (hits,) = layers.retrieve([HistoryQuery("What?", "")])
         assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
         assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
     assert upkeep.view().grown_version == 2

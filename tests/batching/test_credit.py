@@ -11,7 +11,7 @@ from tiny_learner import trajectory, trajectory_groups
 from rapo_rllib.batching.credit import grouped_steps, step_states, token_advantages
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
-from rapo_rllib.objective.retrieval_reward import group_retrieval_rewards
+from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import REPLAY, Question, Trajectory, TrajectoryGroup
 
@@ -51,7 +51,9 @@ def test_the_papers_advantages_are_the_default_to_the_last_bit(branches: str) ->
         group.trajectories[0].steps[0].reward = 0.75  # what single steps earned is nothing to it
         members = group.members
         outcome = outcome_advantages([t.reward for t in members])
-        whole = combined_advantages(outcome, retrieval_advantages(group_retrieval_rewards(members)), 0.2).tolist()
+        whole = combined_advantages(
+            outcome, retrieval_advantages([trajectory_retrieval_reward(member) for member in members]), 0.2
+        ).tolist()
         for found, own, member in zip(token_advantages(group, settings), whole, members, strict=True):
             assert found.tobytes() == np.full(len(member.token_ids), own, dtype=np.float32).tobytes()
 
@@ -68,9 +70,9 @@ def test_each_step_has_the_advantage_of_what_it_and_later_steps_earned() -> None
 
 
 def test_a_turn_has_its_own_beside_the_outcome() -> None:
-    # outcomes 1 and 0: ±0.5; turn 0 earned 0 and 2: ∓1, weighed by 3
-    group = group_of(paid([0.0, 1.0]), paid([2.0, 0.0], 1))
-    settings = replace(PLAIN, credit="turn", turn_advantage_weight=3.0)
+    # outcomes 1 and 0: ±0.5; turn 0 earned 0 and 6: ∓3
+    group = group_of(paid([0.0, 1.0]), paid([6.0, 0.0], 1))
+    settings = replace(PLAIN, credit="turn")
     first, second = token_advantages(group, settings)
     assert first[[0, 3]].tolist() == [-2.5, 0.5] and second[[0, 3]].tolist() == [2.5, -0.5]
 
@@ -84,12 +86,12 @@ def test_a_fork_is_a_state_that_its_branches_are_compared_in() -> None:
     branch.append_policy([9, 9], [-1.0] * 2, [1.0] * 2)
     branch.reward = 0.0
     group = group_of(origin, branch, other)
-    settings = replace(PLAIN, credit="gigpo", state_advantage_weight=3.0)
+    settings = replace(PLAIN, credit="gigpo")
     first, second, third = token_advantages(group, settings)
-    # 2/3, -1/3, -1/3. Step 0: all from the prompt, the same again, times 3. Step 1: 1 and 0 from one state, the third alone
-    assert first[[0, 3]].tolist() == pytest.approx([8 / 3, 2 / 3 + 1.5])
-    assert second[[0, 3]].tolist() == pytest.approx([-4 / 3, -1 / 3 - 1.5])
-    assert third[[0, 3]].tolist() == pytest.approx([-4 / 3, -1 / 3])
+    # 2/3, -1/3, -1/3. Step 0: all from the prompt, the same again. Step 1: 1 and 0 from one state, the third alone
+    assert first[[0, 3]].tolist() == pytest.approx([4 / 3, 2 / 3 + 0.5])
+    assert second[[0, 3]].tolist() == pytest.approx([-2 / 3, -1 / 3 - 0.5])
+    assert third[[0, 3]].tolist() == pytest.approx([-2 / 3, -1 / 3])
     assert grouped_steps(group, settings) == 5 and grouped_steps(group, PLAIN) == 0
     statistics = sample_groups([group], settings)[1]
     assert (statistics.num_grouped_steps, statistics.num_steps) == (5, 6)
@@ -113,19 +115,6 @@ def test_equal_outcomes_of_unequal_steps_have_signal_where_steps_count() -> None
     assert sample_groups([same], replace(PLAIN, credit="step"))[0] == []
 
 
-def test_the_retrieval_advantage_of_a_step_scales_the_outcomes() -> None:
-    helped = trajectory(
-        "q", [1, 2], [("policy", 1), ("retrieved", 1), ("policy", 1), ("observation", 1), ("policy", 1)], 1.0, 0
-    )
-    helped.entropies = [2.0, 0.0, 1.0, 0.0, 1.0]
-    group = group_of(helped, paid([0.0, 0.0], 1))
-    settings = replace(PLAIN, retrieval_credit="step", retrieval_advantage_weight=0.2)
-    z = 2 * np.tanh(1.0)
-    # A_acc 0.5. Z from step 0 on: z, from 1 on: z, from 2 on: 0; the other has 0: A_ret z / 2, z / 2, 0
-    found = token_advantages(group, settings)[0]
-    assert found[[0, 2, 4]].tolist() == pytest.approx([0.5 * (1 + 0.1 * z), 0.5 * (1 + 0.1 * z), 0.5])
-
-
 def test_a_replayed_trajectory_without_steps_is_one_step() -> None:
     replayed = paid([0.0, 1.0])
     replayed.steps, replayed.origin = [], REPLAY
@@ -139,18 +128,17 @@ def test_a_replayed_trajectory_without_steps_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        # lengths 5 and 2 of 8, the last 4 punished: -2 x 1/4, so that steps earned 1, 1/2 and 0: returns 3/2, 1/2 and 0, 0
-        ({"credit": "step"}, [[0.75, 0.25], [-0.75]]),
-        # the outcome alone: 1/2 and 0
-        ({"credit": "turn", "turn_advantage_weight": 0.0}, [[0.25, 0.25], [-0.25]]),
-        # all that was earned: 3/2 and 0
-        ({"credit": "gigpo", "state_advantage_weight": 0.0}, [[0.75, 0.75], [-0.75]]),
-        ({"retrieval_credit": "step"}, [[0.75, 0.75], [-0.75]]),
-        ({}, [[0.75, 0.75], [-0.75]]),
+        # lengths 5 and 2 of 8, the last 4 punished: -1/4, so that steps earned 1, 3/4 and 0: returns 7/4, 3/4 and 0, 0
+        ({"credit": "step"}, [[0.875, 0.375], [-0.875]]),
+        # the outcome alone, 3/4 and 0; and that of turn 0, 1 and 0
+        ({"credit": "turn"}, [[0.375 + 0.5, 0.375], [-0.375 - 0.5]]),
+        # all that was earned, 7/4 and 0, and the same again of step 0, which both began from the prompt
+        ({"credit": "gigpo"}, [[0.875 + 0.875, 0.875], [-0.875 - 0.875]]),
+        ({}, [[0.875, 0.875], [-0.875]]),
     ],
 )
 def test_a_long_response_is_punished_whatever_the_credit(keys: dict, expected: list[list[float]]) -> None:
     group = group_of(paid([1.0, 1.0]), paid([0.0], 1))
-    settings = replace(PLAIN, max_response_tokens=8, overlong_buffer_share=0.5, overlong_penalty=2.0, **keys)
+    settings = replace(PLAIN, max_response_tokens=8, overlong_buffer_share=0.5, **keys)
     for found, member, wanted in zip(token_advantages(group, settings), group.members, expected, strict=True):
         assert [found[step.start] for step in member.steps] == pytest.approx(wanted)

@@ -11,7 +11,7 @@ from tiny_learner import trajectory
 from rapo_rllib import RAPOConfig
 from rapo_rllib.batching.credit import group_has_signal, members_without_signal, token_advantages
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.batch import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
@@ -68,9 +68,9 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
     trained, statistics = sample_groups([group], settings)
     assert (len(trained), statistics.num_groups_without_signal) == (signal, not signal)
     assert sum(not own.any() for own in token_advantages(group, settings)) == without
-    update = UpdateSettings(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
-    cursor = QuestionCursor(SeedQuestions(1), seed=0)
-    assert sample_batch(lambda batch: SampleResult([group]), cursor, update, settings).groups_dropped == (not signal)
+    update = UpdateSettings(questions_per_step=1, dynamic_sampling=True)
+    cursor, dropped = QuestionCursor(SeedQuestions(1), seed=0), MAX_SAMPLING_ROUNDS * (not signal)
+    assert sample_batch(lambda batch: SampleResult([group]), cursor, update, settings).groups_dropped == dropped
     assert group_has_signal(group, replace(settings, advantage_baseline="group"))
 
 

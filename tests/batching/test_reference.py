@@ -16,7 +16,7 @@ from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
 from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.loss import LossInputs, policy_loss
-from rapo_rllib.objective.retrieval_reward import group_retrieval_rewards
+from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, TokenKind, Trajectory, TrajectoryGroup
 
@@ -108,7 +108,7 @@ def ours(groups: Sequence[TrajectoryGroup], numbers: Numbers) -> float:
         if not group.members:
             continue
         rewards = torch.tensor([member.reward for member in group.members], dtype=torch.float64)
-        z = torch.tensor(group_retrieval_rewards(group.members, SETTINGS), dtype=torch.float64)
+        z = torch.tensor([trajectory_retrieval_reward(t, SETTINGS) for t in group.members], dtype=torch.float64)
         advantages = combined_advantages(
             outcome_advantages(rewards), retrieval_advantages(z), SETTINGS.retrieval_advantage_weight
         )

@@ -190,12 +190,12 @@ def test_constant_weights_have_the_budget_in_place_of_the_length() -> None:
 
 
 def test_long_responses_are_punished_before_advantages() -> None:
-    # budget 10, the last 4 punished: lengths 6, 8, 10 lose 0, 1/2, 1 of a penalty of 2; rewards 1, 1, 0 become 1, 0, -2
-    settings = replace(PLAIN, normalize_std=False, max_response_tokens=10, overlong_buffer_share=0.4, overlong_penalty=2.0)
+    # budget 10, the last 4 punished: lengths 6, 8, 10 lose 0, 1/2, 1; rewards 1, 1, 0 become 1, 1/2, -1
+    settings = replace(PLAIN, normalize_std=False, max_response_tokens=10, overlong_buffer_share=0.4)
     batch = TrainingBatch.from_groups([group([1, 1, 0], [6, 8, 10])], settings)
     (samples,) = batch.groups
-    assert [one_advantage(s) for s in samples.samples] == pytest.approx([4 / 3, 1 / 3, -5 / 3])
-    assert (batch.statistics.num_overlong_trajectories, batch.statistics.overlong_punishment) == (2, pytest.approx(-3))
+    assert [one_advantage(s) for s in samples.samples] == pytest.approx([5 / 6, 1 / 3, -7 / 6])
+    assert (batch.statistics.num_overlong_trajectories, batch.statistics.overlong_punishment) == (2, pytest.approx(-1.5))
 
 
 def test_length_alone_is_no_signal() -> None:

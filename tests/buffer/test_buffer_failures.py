@@ -93,7 +93,7 @@ def test_a_server_that_hangs_costs_no_more_than_the_timeout(lasting, milvus_serv
     buffer.close()
 
 
-ASKS, VARIABLE = "asks for a token, and", r"the environment variable MY_TOKEN \(step_trace_buffer\.token_env\)"
+ASKS, VARIABLE = "asks for a token, and", "the environment variable MILVUS_TOKEN"
 
 
 @pytest.mark.milvus
@@ -107,9 +107,9 @@ ASKS, VARIABLE = "asks for a token, and", r"the environment variable MY_TOKEN \(
     ],
 )
 def test_a_wrong_token_or_database_is_told_at_once(hosted_milvus, settings, message, monkeypatch):
-    monkeypatch.setenv("MY_TOKEN", settings.get("token", hosted_milvus.token))
+    monkeypatch.setenv("MILVUS_TOKEN", settings.get("token", hosted_milvus.token))
     given = {key: value for key, value in settings.items() if key != "token"}
-    buffer = StepTraceBuffer(BufferSettings(uri=hosted_milvus.uri, token_env="MY_TOKEN", **given))
+    buffer = StepTraceBuffer(BufferSettings(uri=hosted_milvus.uri, **given))
     start = time.monotonic()
     with pytest.raises(RetrievalError, match=rf"Milvus at {hosted_milvus.uri} {message}") as told:
         buffer.exists()

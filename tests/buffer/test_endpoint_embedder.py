@@ -82,9 +82,10 @@ def test_the_key_comes_from_the_environment_and_is_kept_nowhere(monkeypatch):
     [Reply(status=429, headers={"retry-after": "0"}), Reply(status=500), Reply(b"<html>"), Reply({}, delay_s=3.0)],
     ids=["busy", "broken", "garbage", "slow"],
 )
-def test_what_passes_is_tried_again(passing):
+def test_what_passes_is_tried_again(passing, monkeypatch):
+    monkeypatch.setattr("rapo_rllib.embedding.endpoint.TIMEOUT_S", 2.0)
     with served(in_turn(passing)) as server:
-        found = EndpointEncoder(name_of(server), key="e", timeout_s=2.0).encode(["a"])
+        found = EndpointEncoder(name_of(server), key="e").encode(["a"])
     np.testing.assert_allclose(found, [[0.6, 0.0, 0.8]], atol=1e-6)
     assert len(server.requests) == 3
 
@@ -198,7 +199,6 @@ def test_the_other_precision_is_not_refused(make_buffer):
         ({"embedder": "https://#m"}, "an endpoint is named by its address"),
         ({"embedder": "http://h/v1#m", "pooling": "last_token"}, r"pooling = 'last_token': the endpoint 'http://h/v1#m' pools"),
         ({"embedder_tokenizer": "x"}, r"embedder_tokenizer = 'x': 'all-minilm-l6-v2' is no endpoint"),
-        ({"embedder_timeout_s": 0}, "embedder_timeout_s = 0: must be a number above 0"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(make_buffer, settings, message):

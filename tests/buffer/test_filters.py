@@ -29,7 +29,7 @@ TRACES = [
         ]
     )
 ]
-QUERY = HistoryQuery("How many?", "", weight_version=10)
+QUERY = HistoryQuery("How many?", "")
 CASES = [
     (TraceFilter(), QUERY, "01234"),
     (TraceFilter(sources=("gpt", "human")), QUERY, "013"),
@@ -40,10 +40,8 @@ CASES = [
     (TraceFilter(question="same"), HistoryQuery('A "quoted" \\ one\nof two lines?', ""), "3"),
     (TraceFilter(question="other"), HistoryQuery("Wie viele Äpfel?", ""), "0123"),
     (TraceFilter(question="same"), HistoryQuery("Unheard of", ""), ""),
-    (TraceFilter(max_age=1), QUERY, "0134"),
-    (TraceFilter(max_age=0), HistoryQuery("How many?", "", weight_version=3), "01234"),
-    (TraceFilter(("policy",), 0.6, "other", 7), QUERY, ""),
-    (TraceFilter(("policy",), 0.5, "other", 7), QUERY, "4"),
+    (TraceFilter(("policy",), 0.6, "other"), QUERY, ""),
+    (TraceFilter(("policy",), 0.5, "other"), QUERY, "4"),
 ]
 
 
@@ -78,12 +76,6 @@ SHUT_OUT = [
 def test_masks_without_a_source(chosen: TraceFilter, without: set[str], allowed: str) -> None:
     mask = AllowedRows(chosen, Rows(), without).of(QUERY)
     assert "".join(map(str, np.flatnonzero(mask))) == allowed
-
-
-def test_an_older_version_is_not_remembered() -> None:
-    rows = AllowedRows(TraceFilter(max_age=1), Rows())
-    counts = [int(rows.of(HistoryQuery("How many?", "", weight_version=version)).sum()) for version in (4, 10, 11, 4)]
-    assert counts == [5, 4, 3, 5]
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +203,8 @@ def test_what_shows_an_answer(text: str, answers: list[str], shown: bool) -> Non
 
 
 def test_an_expression() -> None:
-    expression = milvus_expression(TraceFilter(("gpt", 'a"b'), 0.5, "other", 4), QUERY)
-    versions = "(weight_version < 0 or weight_version >= 6)"
-    assert expression == f'source in ["gpt", "a\\"b"] and reward >= 0.5 and {versions} and question != "How many?"'
+    expression = milvus_expression(TraceFilter(("gpt", 'a"b'), 0.5, "other"), QUERY)
+    assert expression == 'source in ["gpt", "a\\"b"] and reward >= 0.5 and question != "How many?"'
 
 
 @pytest.mark.parametrize(
@@ -223,8 +214,6 @@ def test_an_expression() -> None:
         ({"sources": (1,)}, "filter.sources"),
         ({"min_reward": "high"}, "filter.min_reward"),
         ({"question": "mine"}, "filter.question"),
-        ({"max_age": -1}, "filter.max_age"),
-        ({"max_age": 1.5}, "filter.max_age"),
         ({"hide_answers": "always"}, "filter.hide_answers"),
     ],
 )

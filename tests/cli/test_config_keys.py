@@ -60,7 +60,7 @@ def test_keys_that_another_key_sets_are_not_offered(keys: dict[str, ConfigKey]) 
     assert not {"step_trace_buffer.level", "step_trace_buffer.growth"} & set(keys)
 
 
-@pytest.mark.parametrize("key", ["retrieval_level", "transcripts", "canary_tolerance", "max_retrieval_failure_share"])
+@pytest.mark.parametrize("key", ["retrieval_level", "transcripts", "kl_coeff"])
 def test_training_sets_the_attribute_that_is_read(key: str) -> None:
     value = {"retrieval_level": "trajectory", "transcripts": True}.get(key, 0.25)
     assert getattr(RAPOConfig().training(**{key: value}), key) == value

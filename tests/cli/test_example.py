@@ -6,7 +6,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from rapo_rllib.cli.example import examples
+from rapo_rllib.cli.example import examples, files_of
 from rapo_rllib.cli.main import app
 
 
@@ -31,6 +31,8 @@ def test_get_prints_the_file(name: str) -> None:
 def test_get_writes_the_file_and_the_modules_that_it_needs(tmp_path: Path) -> None:
     assert said("get", "rapo_treasure_hunt", "--to", str(tmp_path / "new")).exit_code == 0
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"rapo_treasure_hunt.yaml", "treasure_hunt.py"}
+    shop = ["rapo_tau2_retail.yaml", "tau2_retail.py", "tau2_retail_server.py", "tau2_retail_shop.py"]
+    assert sorted(path.name for path in files_of(examples()["rapo_tau2_retail"])) == shop
     again = said("get", "rapo_treasure_hunt", "--to", str(tmp_path / "new"))
     assert again.exit_code == 1 and "is there already" in again.stderr
     assert said("get", "grpo_math", "--to", str(tmp_path)).stdout.split() == [str(tmp_path / "grpo_math.yaml")]

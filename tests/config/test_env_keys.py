@@ -58,7 +58,7 @@ def test_a_key_of_ours_is_refused_by_name(names: dict[str, Any], how: str) -> No
         ("dataset", "rows.jsonl", "use env: rapo/questions"),
         ("limit_train", 3, "use env: rapo/questions"),
         ("traces", "t.jsonl", "use env: rapo/questions"),
-        ("protocol", {"answer_tag": "final"}, "set protocol beside env_config"),
+        ("protocol", {"format": "native"}, "set protocol beside env_config"),
     ):
         with pytest.raises(ValueError, match=rf"env_config\.{key}: Plain would ignore it.*{advice}.*env_config_keys"):
             made(moves=4, **{key: value})
@@ -90,8 +90,8 @@ def test_tags_of_an_environment_that_are_the_protocols_own_are_refused() -> None
 
     for format in ("tags", "native"):
         for tags, message in (
-            (("act", "answer"), "a tool is called by <answer>, which is protocol.answer_tag: rename it"),
-            (["think"], "protocol.think_tag"),
+            (("act", "answer"), "a tool is called by <answer>, which is a tag of the protocol: rename it"),
+            (["think"], "<think>, which is a tag of the protocol"),
             ("act", "tool_tags: 'act': must be a list of names"),
             ((1,), "must be a list of names"),
             (("a b",), "must be a list of names"),

@@ -81,7 +81,6 @@ def config(folder: Path, model: str) -> RAPOConfig:
             step_discount=0.9,
             advantage_baseline="kind",
             shown_steps="own",
-            retrieval_credit="step",
             off_policy_trajectories=1,
             off_policy_source="replay",
             replay_choice="value",

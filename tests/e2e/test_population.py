@@ -102,7 +102,7 @@ class Member:
     def held_last(self) -> set[str]:
         """The step traces of its own in its last checkpoint."""
         state = pickle.loads((self.trial.last_checkpoint / "algorithm_state.pkl").read_bytes())
-        kept = GrownTraces(max_traces=ROOM, half_life=100.0)
+        kept = GrownTraces(max_traces=ROOM)
         kept.set_state(state["rapo"]["buffer"]["grown"])
         return set(kept.traces)
 

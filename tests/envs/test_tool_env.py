@@ -8,7 +8,6 @@ from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.env import WordProblems
-from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 
@@ -163,11 +162,6 @@ def test_one_call_too_many() -> None:
     assert (info["end"], info["correct"], info["format_ok"], info["predicted"]) == ("tool_limit", False, False, "")
 
 
-def test_tags_of_the_protocol() -> None:
-    env = started(protocol={"answer_tag": "final"})
-    assert env.step("<final>\\boxed{8}</final>")[4]["correct"]
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -196,10 +190,6 @@ def test_tags_of_the_protocol() -> None:
         ({"tools": ["pythn"]}, r"unknown tool 'pythn': did you mean 'python'\?"),
         ({"tools": [{"name": "python", "timeout": 1}]}, r"unknown key 'env_config.tools: timeout'"),
         ({"tools": ["python", "python"]}, "'python' and 'python' are both called by <python>: leave one out"),
-        (
-            {"tools": ["python"], "protocol": ProtocolSettings(think_tag="python")},
-            "a tool is called by <python>, which is protocol.think_tag: leave the tool out",
-        ),
         ({"tools": [{"options": {}}]}, "env_config.tools: .*each entry is a name or"),
         ({"tools": [{"name": "python", "options": {"timeout": 1}}]}, "did you mean 'timeout_s'"),
     ],

@@ -48,7 +48,12 @@ def settings_of(choices: list[AgentChoice], *overrides: str) -> list[dict[str, A
 def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = {"num_train": 4, "max_tool_calls": 7, "tools": ["python"], "reward": {"format": 0.5}}
     first = RAPOConfig().environment("rapo/word_problems", env_config=own)
-    first.training(max_response_tokens=512, temperature=0.7, protocol={"think_tag": "t"}, model={"trust_remote_code": True})
+    first.training(
+        max_response_tokens=512,
+        temperature=0.7,
+        protocol={"question_template": "{question}?"},
+        model={"trust_remote_code": True},
+    )
     second = RAPOConfig().environment("rapo/questions", env_config={"dataset": "gsm8k", "tools": []})
     names = ["some/model", checkpoint(folder / "a", first), checkpoint(folder / "b", second)]
     choices = [AgentChoice(name) for name in names] + [AgentChoice("http://127.0.0.1:1/v1", model="m")]
@@ -61,14 +66,14 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
             {"gsm8k": ["python"]},
         )
         assert settings["env_config"] == {"max_tool_calls": 7, "reward": {"format": 0.5, "correct": 2}, "scorer": "auto"}
-        assert settings["protocol"]["think_tag"] == "t"
+        assert settings["protocol"]["question_template"] == "{question}?"
     assert [config.settings.model.trust_remote_code for config in configs] == [False, True, False, True]
     said = capsys.readouterr().err
     assert (
         "b: is asked with the settings of the first checkpoint; those of its own run differ in env_config.max_tool_calls, "
         in said
     )
-    for name in ("env_config.reward.format", "max_response_tokens", "protocol.think_tag", "temperature", "tools.gsm8k"):
+    for name in ("env_config.reward.format", "max_response_tokens", "protocol.question_template", "temperature", "tools.gsm8k"):
         assert name in said
     assert said.count("\n") == 1
 
@@ -94,9 +99,9 @@ def test_what_decides_the_answers_is_all_there(folder: Path) -> None:
     assert settings_of([choice]) != before
     asked = [AgentChoice("http://127.0.0.1:1/v1", model="m", extra=extra) for extra in ({}, {"top_p": 0.1})]
     assert settings_of(asked[:1]) != settings_of(asked[1:])
-    config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "token_env": "MY_TOKEN"})
+    config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "timeout_s": 9.0})
     buffer = resolved_settings(config, AgentChoice("m"), EvaluationPlan((), retrieval_prob=0.5))["step_trace_buffer"]
-    assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "token_env" not in buffer
+    assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "timeout_s" not in buffer
 
 
 def test_a_module_beside_the_job_is_found_in_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

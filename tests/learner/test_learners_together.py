@@ -133,7 +133,6 @@ CREDIT = [
     {"credit": "step", "step_discount": 0.9, "shown_steps": "own"},
     {"credit": "turn", "turn_baseline": "reached", "advantage_baseline": "kind"},
     {"credit": "gigpo", "shown_steps": "own"},
-    {"retrieval_credit": "step", "step_discount": 0.5},
 ]
 
 

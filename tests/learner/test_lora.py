@@ -232,7 +232,7 @@ def test_wrong_targets_are_named(kind: str, targets: Any, message: str) -> None:
 def test_scaling_is_that_of_peft() -> None:
     from peft.tuners.lora import LoraLayer
 
-    for settings in (LoraSettings(rank=4, alpha=8), LoraSettings(rank=4, alpha=8, use_rslora=True)):
+    for settings in (LoraSettings(rank=4, alpha=8), LoraSettings(rank=4, alpha=4)):
         model = tiny_model()
         Adapters(model, settings)
         scalings = {module.scaling["default"] for module in model.modules() if isinstance(module, LoraLayer)}

@@ -33,7 +33,7 @@ def test_each_file_is_taken_once_and_lies_on_this_machine(tmp_path: Path, remote
         assert [(folder / name).read_text() for name in names] == names
         assert (folder == written) is not remote
     assert new.take(trial) == []
-    (written / "iteration_00002.jsonl").unlink()  # by transcripts_to_keep, after it was taken
+    (written / "iteration_00002.jsonl").unlink()  # as one of an old iteration, after it was taken
     gone_and_there = ["iteration_00002.jsonl", "iteration_00003.jsonl"]
     there = list(still_there(local_folder(trial, gone_and_there), gone_and_there))
     assert there == (gone_and_there if remote else gone_and_there[1:])  # the copy stays
@@ -41,15 +41,15 @@ def test_each_file_is_taken_once_and_lies_on_this_machine(tmp_path: Path, remote
         assert {path.name for path in folder.iterdir()} == {f"iteration_0000{number}.jsonl" for number in (1, 2, 3)}
 
 
-@pytest.mark.parametrize(("keep", "policy"), [(None, "immutable"), (2, "mutable")])
-def test_wandb_copies_what_may_be_deleted_before_it_is_sent(tmp_path: Path, keep: int | None, policy: str) -> None:
+@pytest.mark.parametrize(("keep", "policy"), [(True, "immutable"), (2, "mutable")])
+def test_wandb_copies_what_may_be_deleted_before_it_is_sent(tmp_path: Path, keep: int, policy: str) -> None:
     folder = tmp_path / "transcripts"
     folder.mkdir()
     (folder / "iteration_00001.jsonl").write_text("{}")
     added: list[tuple[str, str]] = []
     artifact = SimpleNamespace(add_file=lambda path, policy: added.append((path, policy)))
     logging_process: Any = _LogsTranscripts.__new__(_LogsTranscripts)
-    logging_process.kwargs, logging_process._trial_name = {"config": {"transcripts_to_keep": keep}}, "trial"
+    logging_process.kwargs, logging_process._trial_name = {"config": {"transcripts": keep}}, "trial"
     logging_process._wandb = SimpleNamespace(Artifact=lambda **about: artifact, log_artifact=added.append)
     logging_process._handle_checkpoint(str(folder))
     assert added == [(str(folder / "iteration_00001.jsonl"), policy), artifact]

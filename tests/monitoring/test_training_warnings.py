@@ -53,7 +53,7 @@ CASES = [
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/skipped": 15.0}, "do not fit", "max_response_tokens"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/failures": 15.0}, "does not answer", "uri"),
-    ("retrieval_failures", {SAMPLED + "retrieval/failures": 3.0}, "20% of the retrievals", "max_retrieval_failure_share"),
+    ("retrieval_failures", {SAMPLED + "retrieval/failures": 3.0}, "20% of the retrievals", "above 50%"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 8.0, SAMPLED + "accuracy": 0.0}, "every group has", "easier"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 6.0, SAMPLED + "accuracy": 0.9}, "75% of the groups", "harder"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 4.0, SAMPLED + "accuracy": 0.5}, "50% of the groups", "dynamic"),

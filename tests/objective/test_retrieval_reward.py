@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
     entropy_change,
-    group_retrieval_rewards,
-    group_step_retrieval_rewards,
     retrieval_entropies,
     retrieval_quality,
     retrieval_reward,
@@ -19,7 +17,7 @@ from rapo_rllib.objective.retrieval_reward import (
     unaided_retrieval_reward,
 )
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import EXPERT, RetrievedTrace, StepTrace, Trajectory
+from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
 
 ENTROPY = st.floats(0, 12)
 TRACE = RetrievedTrace(StepTrace(id="t", question="q", history="", text="x", reward=1.0), similarity=0.9)
@@ -225,21 +223,3 @@ def test_the_oracle_knows_what_was_drawn_at_random() -> None:
     walked.retrievals[1].noisy = True
     assert trajectory_retrieval_reward(walked, settings) == -1.0
     assert trajectory_retrieval_reward(walked, ObjectiveSettings(retrieval_quality="oracle")) == -(2.0 + 1.0) / 2
-
-
-def test_what_falls_without_a_retrieval_is_taken_off() -> None:
-    """On-policy Z of 2 tanh 1 = 1.523188 and of 0.261929 (steps 2, 1, 3): mean 0.892559."""
-    helped, not_measured = trajectory([2.0], "R", [0.0]), trajectory([2.0], "R")
-    group = [helped, not_measured, trajectory([2.0], [1.0]), trajectory([2.0], [1.0], [3.0]), trajectory([1.0])]
-    paper = 2 * math.tanh(2.0)
-    assert group_retrieval_rewards(group) == pytest.approx([paper, 0, 0, 0, 0])
-    less = ObjectiveSettings(retrieval_baseline="on_policy")
-    assert group_retrieval_rewards(group, less) == pytest.approx([paper - 0.892559, 0, 0, 0, 0], abs=1e-6)
-    for settings, taken_off in ((ObjectiveSettings(), 0.0), (less, 0.892559)):  # step by step: of the step behind the retrieval
-        steps = group_step_retrieval_rewards(group, settings)
-        assert steps[0] == [0.0, pytest.approx(paper - taken_off, abs=1e-6)]
-        assert steps[1:] == [[0.0], [0.0, 0.0], [0.0, 0.0, 0.0], [0.0]]
-    assert group_retrieval_rewards([helped, trajectory([1.0])], less) == pytest.approx([paper, 0])
-    expert = trajectory([2.0], [1.0])
-    expert.origin = EXPERT
-    assert group_retrieval_rewards([helped, expert], less) == pytest.approx([paper, 0])

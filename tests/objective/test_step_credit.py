@@ -10,11 +10,8 @@ import pytest
 import torch
 
 from rapo_rllib.objective.advantages import outcome_advantages
-from rapo_rllib.objective.retrieval_reward import group_step_retrieval_rewards
 from rapo_rllib.objective.state_groups import state_advantages, state_groups
 from rapo_rllib.objective.step_credit import returns, step_advantages, turn_advantages
-from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import RetrievedTrace, StepTrace, Trajectory
 
 Rewards = Sequence[Sequence[float]]
 PLAIN = {"normalize_std": False}
@@ -114,17 +111,3 @@ def test_steps_from_one_state_are_compared_by_hand() -> None:
     assert lists(found) == [[-0.25, 0.0], [2.75], [-1.25, -1.25]]
     deviation = math.sqrt((0.0625 + 7.5625 + 1.5625 + 1.5625) / 3)
     assert state_advantages(rewards, states, 0.5, epsilon=1e-12)[1].tolist() == pytest.approx([2.75 / deviation])
-
-
-def test_a_retrieval_is_of_the_step_behind_it() -> None:
-    # entropies 2, then 1 behind a retrieval: ΔH 0.5, g tanh 1, Z 2 tanh 1
-    helped, plain, empty = Trajectory("q", [1]), Trajectory("q", [1]), Trajectory("q", [1])
-    helped.append_policy([1], [-1.0], [2.0])
-    helped.append_retrieved([2], RetrievedTrace(StepTrace("t", "q", "", "", 1.0), 0.9))
-    helped.append_policy([3], [-1.0], [1.0])
-    plain.append_policy([1, 2], [-1.0] * 2, [2.0] * 2)
-    plain.append_policy([3], [-1.0], [1.0])
-    z = 2 * math.tanh(1)
-    assert group_step_retrieval_rewards([helped, plain, empty]) == [[0.0, pytest.approx(z)], [0.0, 0.0], [0.0]]
-    less = group_step_retrieval_rewards([helped, plain], ObjectiveSettings(retrieval_baseline="on_policy"))
-    assert less == [[0.0, pytest.approx(0.0)], [0.0, 0.0]]

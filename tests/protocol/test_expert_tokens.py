@@ -35,13 +35,6 @@ def test_a_step_is_cut_behind_its_call(step: str, written: str) -> None:
     assert split_observation(step, ProtocolSettings()) == (written, step[len(written) :])
 
 
-def test_other_tags() -> None:
-    settings = ProtocolSettings(result_tag="output")
-    step = "<python>1</python>\n<output>\n1\n</output>\n"
-    assert split_observation(step, settings)[1] == "\n<output>\n1\n</output>\n"
-    assert split_observation(step, ProtocolSettings()) == (step, "")
-
-
 def test_tokens_of_a_real_expert() -> None:
     tokenizer = byte_tokenizer()
     chat = ChatProtocol(tokenizer, ProtocolSettings(), ("python",))

@@ -57,11 +57,6 @@ def test_the_last_complete_element_decides(text: str, expected: ParsedStep) -> N
     assert parse_step(text, SETTINGS, TAGS) == expected
 
 
-def test_tags_come_from_the_settings() -> None:
-    settings = ProtocolSettings(answer_tag="final", think_tag="t")
-    assert parse_step("<t>x</t><final>3</final><answer>4</answer>", settings, ()) == answer("3", "x")
-
-
 def test_without_tools_a_call_is_text() -> None:
     assert parse_step("<python>1</python>", SETTINGS, ()) == ParsedStep()
 
@@ -154,7 +149,6 @@ def test_format(text: str, boxed: bool, plain: bool) -> None:
 
 def test_an_observation_stands_on_lines_of_its_own() -> None:
     assert render_observation("8", SETTINGS) == "\n<result>\n8\n</result>\n"
-    assert render_observation("8", ProtocolSettings(result_tag="out")) == "\n<out>\n8\n</out>\n"
 
 
 @pytest.mark.parametrize(

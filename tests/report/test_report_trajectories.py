@@ -45,7 +45,7 @@ def test_what_the_last_token_wrote_behind_the_answer_is_the_policys() -> None:
 
 
 def test_a_result_that_had_no_room_is_part_of_the_length_that_was_punished() -> None:
-    objective = ObjectiveSettings(overlong_penalty=0.5, overlong_buffer_share=0.25, max_response_tokens=400)
+    objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
     huge, plain = Trajectory("q", [1], unfitting_tokens=500, end="length"), Trajectory("q", [1], end="eos")
     rows = [transcript(QUESTION, trajectory) for trajectory in (huge, plain)]
     assert [own["outcome"] for own in group_advantages(rows, objective)] == pytest.approx([-0.7071, 0.7071], abs=1e-3)

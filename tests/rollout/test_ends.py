@@ -117,9 +117,9 @@ def test_a_result_without_room_counts_in_the_length_that_is_punished(make_loop: 
     trajectory = only(make_loop("<long>500</long>"))
     assert len(trajectory.token_ids) == len("<long>500</long>")
     assert trajectory.unfitting_tokens == len("\n<result>\n" + "so " * 500 + "\n</result>\n")
-    objective = ObjectiveSettings(overlong_penalty=0.5, overlong_buffer_share=0.25, max_response_tokens=400)
+    objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
     _, statistics = sample_groups([TrajectoryGroup(TWO, [trajectory])], objective)
-    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -0.5)
+    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -1.0)
 
 
 class Walk(gymnasium.Env):
@@ -217,16 +217,13 @@ def test_every_request_says_where_a_turn_ends(make_loop: MakeLoop) -> None:
         ("I do not know.", False, True),
     ],
 )
-@pytest.mark.parametrize("require_eos", [False, True])
-def test_the_format_may_ask_for_the_end_of_the_turn(
-    make_loop: MakeLoop, written: str, rambles: bool, turn_ended: bool, require_eos: bool
-) -> None:
-    loop = make_loop(written, env={"reward": {**FORMATS, "require_eos": require_eos}})
+def test_whether_the_turn_has_ended(make_loop: MakeLoop, written: str, rambles: bool, turn_ended: bool) -> None:
+    loop = make_loop(written, env={"reward": FORMATS})
     loop.engine.rambles = rambles
     trajectory = only(loop)
     assert trajectory.turn_ended == turn_ended
-    well_formed = RIGHT in written and (turn_ended or not require_eos)
-    assert trajectory.format_ok == well_formed and trajectory.correct == (RIGHT in written)
+    well_formed = RIGHT in written
+    assert trajectory.format_ok == trajectory.correct == well_formed
     assert trajectory.reward_terms["format"] == 0.25 * well_formed
     assert (trajectory.text == written and trajectory.steps[0].text == written[: len(RIGHT)]) or not trajectory.correct
 
@@ -241,8 +238,8 @@ def test_a_budget_that_the_answer_uses_up_has_no_token_more(make_loop: MakeLoop)
 def test_one_environment_after_another_trajectory_knows_how_its_own_turn_ended(make_loop: MakeLoop) -> None:
     """Environments are used again: what was said of the trajectory before must not stay."""
     turns = iter([f"{RIGHT}<", RIGHT])
-    loop = make_loop(lambda so_far: next(turns), env={"reward": {**FORMATS, "require_eos": True}}, tool_workers=1)
-    assert [only(loop).format_ok, only(loop).format_ok] == [False, True]
+    loop = make_loop(lambda so_far: next(turns), env={"scorer": f"{__name__}:ends_turn"}, tool_workers=1)
+    assert [only(loop).correct, only(loop).correct] == [False, True]
 
 
 def test_what_a_scorer_of_ones_own_may_read(make_loop: MakeLoop) -> None:

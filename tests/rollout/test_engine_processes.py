@@ -23,9 +23,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(
-            {"multiprocess": True}, id="own process", marks=pytest.mark.slow
-        ),  # 20 s; the workers' engine is in one, too
         pytest.param({"tensor_parallel_size": 2}, id="two workers"),
         pytest.param({"tensor_parallel_size": 2, "lora": True}, id="adapters to two workers", marks=pytest.mark.slow),  # 35 s
     ],

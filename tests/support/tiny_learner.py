@@ -35,7 +35,6 @@ class TinyConfig(RAPOConfig):
             weight_decay=0.0,
             learner_num_threads=1,
             old_logprobs="rollout",
-            max_consecutive_nan=3,
             lr=1e-3,
             grad_clip=None,
         )

@@ -8,6 +8,7 @@ from provider_answers import KEY
 
 from rapo_rllib.web_search import WebSearch
 
+LIMITS = {"timeout_s": 20.0, "attempts": 3, "patience_s": 60.0}  # constants of the class, read when a tool is made
 VARIABLES = ("BRAVE_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY")
 
 
@@ -18,12 +19,13 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def web_search() -> Iterator[Callable[..., WebSearch]]:
+def web_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebSearch]]:
     made: list[WebSearch] = []
 
     def make(url: str, provider: str = "tavily", **options: Any) -> WebSearch:
-        plain = {"cache": None, "rate_per_s": None, "timeout_s": 20.0}
-        made.append(WebSearch(provider, base_url=url, **{**plain, **options}))
+        for name, usual in LIMITS.items():
+            monkeypatch.setattr(WebSearch, name, options.pop(name, usual))
+        made.append(WebSearch(provider, base_url=url, **{"cache": None, "rate_per_s": None, **options}))
         return made[-1]
 
     yield make

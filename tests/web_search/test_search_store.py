@@ -61,9 +61,9 @@ def test_another_process_asks_nobody(tmp_path: Path, web_search: Make) -> None:
 
 def test_results_grow_old(tmp_path: Path, web_search: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with local_service(lambda _: Reply(TAVILY)) as server:
-        tool = web_search(server.url, cache=str(tmp_path), cache_days=2)
+        tool = web_search(server.url, cache=str(tmp_path))
         tool.run("x")
-        for days, num_requests in ((0, 1), (1.9, 1), (2.1, 2)):
+        for days, num_requests in ((0, 1), (29, 1), (31, 2)):
             later = time.time() + days * 86400
             with monkeypatch.context() as patch:
                 patch.setattr(time, "time", lambda later=later: later)
@@ -78,10 +78,10 @@ def test_nothing_found_is_kept_too(tmp_path: Path, web_search: Make) -> None:
 
 
 def test_what_was_found_comes_back(tmp_path: Path) -> None:
-    store = SearchStore(tmp_path, 1)
+    store = SearchStore(tmp_path)
     assert store.get("key") is None
     store.put("key", FOUND)
-    assert SearchStore(tmp_path, 1).get("key") == FOUND
+    assert SearchStore(tmp_path).get("key") == FOUND
     large = Found(tuple(Hit(f"title {os.urandom(500).hex()}", f"https://example.org/{n}", "x") for n in range(100)))
     store.put("large", large)  # in a file of its own
     assert store.get("large") == large
@@ -89,7 +89,7 @@ def test_what_was_found_comes_back(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    store = SearchStore(None, 1)
+    store = SearchStore(None)
     store.put("key", FOUND)
     assert store.get("key") is None
 
@@ -117,7 +117,7 @@ def poison(folder: Path) -> None:
 
 def write_nonsense(folder: Path) -> None:
     """JSON, but not ours."""
-    with SearchStore(folder, 1)._connected() as cache:
+    with SearchStore(folder)._connected() as cache:
         [key] = list(cache)
         cache[key] = {"answer": "", "hits": [["title", "address"]]}
 
@@ -154,7 +154,7 @@ def clock_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("clock_that_stands")
 def test_a_damaged_cache_that_was_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = SearchStore(tmp_path, 1)
+    store = SearchStore(tmp_path)
     store.put("key", FOUND)
     damage_database(tmp_path)
     assert store.get("key") is None
@@ -166,13 +166,13 @@ def test_a_damaged_cache_that_was_open(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"web_search option cache = '.*file/x': Not a directory"):
-        SearchStore(tmp_path / "file" / "x", 1)
+        SearchStore(tmp_path / "file" / "x")
 
 
 @pytest.mark.usefixtures("clock_that_stands")
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_turns(on_disk: bool, tmp_path: Path) -> None:
-    stores = [SearchStore(tmp_path if on_disk else None, 1) for _ in range(2)]
+    stores = [SearchStore(tmp_path if on_disk else None) for _ in range(2)]
     queue = f"queue {on_disk}"
     turns = [stores[n % 2].take_turn(queue, 1, 3.5) for n in range(5)]
     assert turns[:4] == pytest.approx([0, 1, 2, 3])
@@ -183,7 +183,7 @@ def test_turns(on_disk: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", ["soon", None, 1e12, -5, float("inf")])
 def test_a_turn_that_cannot_be_is_forgotten(kept: Any, tmp_path: Path) -> None:
-    store = SearchStore(tmp_path, 1)
+    store = SearchStore(tmp_path)
     with store._connected() as cache:
         cache["queue"] = kept
     assert store.take_turn("queue", 10, 1) == 0

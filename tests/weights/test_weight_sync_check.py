@@ -24,7 +24,9 @@ HELD = Confirmation(3, SCORES, 0.1, EngineName("env runner 2 on host", "u2", "no
 
 
 def canary() -> Canary:
-    return Canary([[1, 2, 3], [4, 5, 6]], 0.1, exact=True)
+    made = Canary([[1, 2, 3], [4, 5, 6]], exact=True)
+    made.tolerance = 0.1
+    return made
 
 
 def test_an_engine_that_holds_what_was_sent_passes() -> None:

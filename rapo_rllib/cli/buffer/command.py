@@ -16,14 +16,12 @@ from rapo_rllib.cli.buffer.options import (
     Collection,
     DbName,
     StoredEmbedder,
-    TokenEnv,
     Uri,
     buffer_app,
     opened,
     opened_as_stored,
     opened_to_read,
 )
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.verifying import Verdict
@@ -42,14 +40,13 @@ def search(
     min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a step trace.")] = False,
     embedder: StoredEmbedder = None,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
     from rapo_rllib.settings import TraceFilter
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
-    where: dict[str, Any] = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
+    where: dict[str, Any] = {"uri": uri, "collection": collection, "db_name": db_name}
     with opened_as_stored(embedder, filter=chosen, **where) as buffer:
         (hits,) = buffer.retrieve([_query(text, question, history)], top_k)
         for number, hit in enumerate(hits, start=1):
@@ -65,11 +62,10 @@ def verify(
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not be in it; .jsonl[.gz], ….")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Check every row of a buffer; exit status 1 if anything is wrong."""
-    with opened_as_stored(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
+    with opened_as_stored(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.verifying import verify as verified
         from rapo_rllib.cli.buffer.question_files import evaluation_guard
         from rapo_rllib.cli.build_display import counted
@@ -91,13 +87,12 @@ def export(
     collection: Collection = DEFAULT_COLLECTION,
     overwrite: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
     embedder: StoredEmbedder = None,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     from rapo_rllib.cli.build_display import counted
 
-    with opened_to_read(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
+    with opened_to_read(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
         with counted("step traces") as tell:
@@ -110,11 +105,10 @@ def drop(
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Delete a buffer: its step traces, and what is noted about them."""
-    with opened(uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
+    with opened(uri=uri, collection=collection, db_name=db_name) as buffer:
         if buffer.note("embedder") is None:  # what stays until everything else is gone
             if buffer.exists():
                 raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")

@@ -13,12 +13,10 @@ from rapo_rllib.cli.buffer.options import (
     DEFAULT_URI,
     Collection,
     DbName,
-    TokenEnv,
     Uri,
     buffer_app,
     opened_as_stored,
 )
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.importing import ImportReport
@@ -36,23 +34,21 @@ def import_(
     pooling: Annotated[str | None, typer.Option(help="mean or last_token (default: the buffer's, else mean).")] = None,
     key_recipe: Annotated[
         str | None,
-        typer.Option(help="What is embedded: goal_and_recent, question_and_recent or last_characters (default: the same)."),
+        typer.Option(help="What is embedded: goal_and_recent or last_characters (default: the same)."),
     ] = None,
-    key_question_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the question in a key.")] = None,
-    key_history_tokens: Annotated[int | None, typer.Option(help="At most so many tokens of the steps' end in a key.")] = None,
+    key_history_tokens: Annotated[int | None, typer.Option(help="So many tokens of the steps' end alone are a key.")] = None,
     format: Annotated[str, typer.Option(help="auto, traces, released, chat, traces-steps or transcripts.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
     weight: Annotated[list[str] | None, typer.Option(help="SOURCE=W: a source's weight (default: 1).")] = None,
     max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared by the sources' weights.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not get in; .jsonl[.gz], ….")] = None,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
     weights = _weights(weight or [])
-    where: dict[str, Any] = {"uri": uri, "collection": collection, "token_env": token_env, "db_name": db_name}
-    with opened_as_stored(embedder, pooling, key_recipe, key_question_tokens, key_history_tokens, **where) as buffer:
+    where: dict[str, Any] = {"uri": uri, "collection": collection, "db_name": db_name}
+    with opened_as_stored(embedder, pooling, key_recipe, key_history_tokens, **where) as buffer:
         from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
         from rapo_rllib.cli.buffer.question_files import evaluation_guard
         from rapo_rllib.cli.build_display import resumable

@@ -19,7 +19,6 @@ buffer_app = typer.Typer(no_args_is_help=True, help="The Step-Trace Buffer: step
 
 Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
 Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
-TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds a server's token.")]
 DbName = Annotated[str, typer.Option(help="Database of a server.")]
 StoredEmbedder = Annotated[
     str | None, typer.Option("--embedder", help="The one that the buffer must have been made with (default: whichever it was).")
@@ -41,7 +40,6 @@ def opened_as_stored(
     embedder: str | None,
     pooling: str | None = None,
     key_recipe: str | None = None,
-    key_question_tokens: int | None = None,
     key_history_tokens: int | None = None,
     **keys: Any,
 ) -> Iterator[StepTraceBuffer]:
@@ -51,7 +49,6 @@ def opened_as_stored(
         embedder: insists on one, which is refused later if the collection has another.
         pooling: the same.
         key_recipe: the same.
-        key_question_tokens: the same.
         key_history_tokens: the same.
         keys: further ones of ``BufferSettings``.
     """
@@ -62,7 +59,6 @@ def opened_as_stored(
         "embedder": embedder,
         "pooling": pooling,
         "key_recipe": key_recipe,
-        "key_question_tokens": key_question_tokens,
         "key_history_tokens": key_history_tokens,
     }
     with one_line_errors():

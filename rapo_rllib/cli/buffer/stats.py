@@ -15,13 +15,11 @@ from rapo_rllib.cli.buffer.options import (
     Collection,
     DbName,
     StoredEmbedder,
-    TokenEnv,
     Uri,
     buffer_app,
     opened_as_stored,
     opened_to_read,
 )
-from rapo_rllib.services.credentials import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,12 +36,11 @@ def stats(
     ranked: Annotated[int, typer.Option(min=0, help="How many of the best and of the worst step traces by use.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
-    token_env: TokenEnv = TOKEN_VARIABLE,
     db_name: DbName = "",
 ) -> None:
     """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage, use."""
     opening = opened_as_stored if questions else opened_to_read  # questions are embedded
-    with opening(embedder, uri=uri, collection=collection, token_env=token_env, db_name=db_name) as buffer:
+    with opening(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
         from rapo_rllib.cli.buffer.question_files import question_texts
         from rapo_rllib.cli.build_display import counted

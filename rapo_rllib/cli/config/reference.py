@@ -11,14 +11,13 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from rapo_rllib.algorithm.config import RAPOConfig
-from rapo_rllib.envs.external.base import ExternalOptions, SeededOptions
+from rapo_rllib.envs.external.base import ExternalOptions
 from rapo_rllib.envs.external.gem_env import GemOptions
 from rapo_rllib.envs.external.openenv.options import OpenEnvOptions
 from rapo_rllib.envs.external.skyrl_gym_env import SkyRLGymOptions
-from rapo_rllib.envs.options import ToolEnvOptions
+from rapo_rllib.envs.options import CountOptions, DatasetOptions, SeedOptions, ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions
 from rapo_rllib.envs.reasoning_gym_env import ReasoningGymOptions
-from rapo_rllib.envs.tau2_retail.env import Tau2RetailOptions
 from rapo_rllib.envs.word_problems.env import WordProblemsOptions
 from rapo_rllib.rewards.judge import JudgeOptions
 from rapo_rllib.rewards.terms import RewardOptions
@@ -44,12 +43,13 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
     ("`branching`", "branching.", BranchingSettings),
     ("`env_config` of every tool environment", "env_config.", ToolEnvOptions),
     ("`env_config.reward`", "env_config.reward.", RewardOptions),
+    ("`env_config` of all but rapo/questions and rapo/skyrl_gym", "env_config.", CountOptions),
+    ("`env_config` of rapo/word_problems and rapo/reasoning_gym", "env_config.", SeedOptions),
+    ("`env_config` of rapo/questions and rapo/skyrl_gym", "env_config.", DatasetOptions),
     ("`env_config` of rapo/word_problems", "env_config.", WordProblemsOptions),
     ("`env_config` of rapo/questions", "env_config.", QuestionsOptions),
     ("`env_config` of rapo/reasoning_gym", "env_config.", ReasoningGymOptions),
-    ("`env_config` of rapo/tau2_retail", "env_config.", Tau2RetailOptions),
     ("`env_config` of rapo/gem, rapo/skyrl_gym and rapo/openenv", "env_config.", ExternalOptions),
-    ("`env_config` of rapo/gem and rapo/openenv", "env_config.", SeededOptions),
     ("`env_config` of rapo/gem", "env_config.", GemOptions),
     ("`env_config` of rapo/skyrl_gym", "env_config.", SkyRLGymOptions),
     ("`env_config` of rapo/openenv", "env_config.", OpenEnvOptions),
@@ -89,10 +89,7 @@ class ConfigSection:
 def config_sections() -> list[ConfigSection]:
     """All keys: the flat ones of ``RAPOConfig``, the nested ones, and those of RLlib's that matter for RAPO."""
     config = RAPOConfig()
-    return [
-        ConfigSection(title, (inspect.getdoc(cls) or "").splitlines()[0].replace("``", "`"), tuple(_keys(config, where, cls)))
-        for title, where, cls in _SECTIONS
-    ]
+    return [ConfigSection(title, _about(cls), tuple(_keys(config, where, cls))) for title, where, cls in _SECTIONS]
 
 
 def markdown() -> str:
@@ -101,11 +98,25 @@ def markdown() -> str:
 
 
 def _keys(config: RAPOConfig, where: str, cls: type) -> Iterator[ConfigKey]:
-    """The keys that ``cls`` itself declares; of RLlib's, the default is what RLlib has where RAPO has none of its own."""
+    """The keys that ``cls`` itself declares first; of RLlib's, the default is what RLlib has where RAPO has none of its own."""
     for name, knob in knobs(cls).items():
-        if name in cls.__annotations__ and not knob.hidden:
+        if name in cls.__annotations__ and not knob.hidden and not _is_inherited(cls, name):
             default = getattr(config, name) if cls is RLlibSettings else knob.default
             yield ConfigKey(where + name, knob.must_be, _shown(default), knob.meaning)
+
+
+def _is_inherited(cls: type, name: str) -> bool:
+    return any(name in getattr(base, "__annotations__", {}) for base in cls.__mro__[1:])
+
+
+def _about(cls: type) -> str:
+    """What the keys of ``cls`` are, and the keys of its bases that have another default here."""
+    text = (inspect.getdoc(cls) or "").splitlines()[0].replace("``", "`")
+    others = {
+        name: knob.default for name, knob in knobs(cls).items() if name in cls.__annotations__ and _is_inherited(cls, name)
+    }
+    named = ", ".join(f"`{name}` `{_shown(default)}`" for name, default in others.items())
+    return f"{text} Other defaults here: {named}." if others else text
 
 
 def _shown(default: Any) -> str:

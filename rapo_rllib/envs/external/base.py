@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium
 
 from rapo_rllib.envs.base import SeedQuestions, check_split
-from rapo_rllib.envs.options import read_options
+from rapo_rllib.envs.options import CountOptions, read_options
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
@@ -39,8 +39,7 @@ class ExternalOptions(Knobs):
     )
     action_template: str = knob("{action}", "what the environment gets of an action that stood in the tag")
     success_reward: float = knob(1.0, "an episode is correct if its last step, or all together, earned as much")
-    unfinished_reward: float = knob(0.0, "what an episode gets beside what it has earned where a budget of the rollout ends it")
-    protocol: ProtocolSettings = knob(ProtocolSettings, "its format and its tags are read here")
+    protocol: ProtocolSettings = knob(ProtocolSettings, "its format and its tags are read here", hidden=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,11 +51,8 @@ class ExternalOptions(Knobs):
 
 
 @dataclass(frozen=True)
-class SeededOptions(ExternalOptions):
-    """Keys of ``env_config`` of environments that make their episodes from a seed."""
-
-    num_train: int = knob(10_000, "training questions: the seeds from 0 on", at_least=1)
-    num_test: int = knob(500, "test questions: seeds that no training question has", at_least=1)
+class SeededOptions(CountOptions, ExternalOptions):
+    """Keys of ``env_config`` of environments whose questions are seeds: the training questions those from 0 on."""
 
     def questions(self, split: str) -> SeedQuestions:
         """Those of a split."""
@@ -212,4 +208,4 @@ class ExternalEnv(gymnasium.Env[str, str]):
     def truncate(self) -> tuple[float, dict[str, Any]]:
         """End an episode that a budget of the rollout cuts off: it is not correct, whatever it has earned."""
         self._running = False
-        return self.options.unfinished_reward, {"correct": False, "format_ok": False}
+        return 0.0, {"correct": False, "format_ok": False}

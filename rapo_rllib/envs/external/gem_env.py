@@ -35,10 +35,6 @@ class GemOptions(SeededOptions):
     id: str = knob("", "of an environment of gem, for example `game:GuessTheNumber-v0-easy`")
     kwargs: dict = knob(dict, "handed to `gem.make`, for example {max_turns: 10}")
     action_template: str = knob("\\boxed{{action}}", "what the environment gets of an action that stood in the tag")
-    seeded_steps: bool = knob(
-        True,
-        "steps draw from the question's seed, one step at a time in a process; false: for environments whose steps are slow",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,15 +75,9 @@ class Gem(ExternalEnv):
             return _shown(observation, info)
 
     def play(self, action: str) -> Played:
-        """One step."""
-        assert isinstance(self.options, GemOptions)
-        if self.options.seeded_steps:
-            with self._drawing(self._state):
-                return self._played(action)
-        return self._played(action)
-
-    def _played(self, action: str) -> Played:
-        observation, reward, terminated, truncated, info = self._env.step(action)
+        """One step; it draws from the question's seed, so a process takes one at a time."""
+        with self._drawing(self._state):
+            observation, reward, terminated, truncated, info = self._env.step(action)
         ended = bool(terminated or truncated)
         text = str(observation) if ended else _shown(observation, info)
         return Played(text, float(reward), bool(terminated), bool(truncated))

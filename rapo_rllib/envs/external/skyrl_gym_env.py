@@ -18,7 +18,7 @@ from rapo_rllib.envs.chat_columns import Turns, read_turns
 from rapo_rllib.envs.dataset_files import Row, is_file_name, read_rows
 from rapo_rllib.envs.dataset_rows import field_value
 from rapo_rllib.envs.external.base import ExternalEnv, ExternalOptions, Played
-from rapo_rllib.envs.options import read_options
+from rapo_rllib.envs.options import DatasetOptions, read_options
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
 from rapo_rllib.validation import require
@@ -28,19 +28,12 @@ _ANSWERS = ("reward_spec.ground_truth", "reward_model.ground_truth")
 
 
 @dataclass(frozen=True)
-class SkyRLGymOptions(ExternalOptions):
+class SkyRLGymOptions(DatasetOptions, ExternalOptions):
     """Keys of ``env_config`` of ``rapo/skyrl_gym``."""
 
     id: str | None = knob(
         None, "of an environment of skyrl-gym, for example `gsm8k_multi_turn`; None: as `env_class` of each row"
     )
-    dataset: str = knob("", "rows with `prompt` and what the environment needs: a file, a folder, or a Hugging Face id")
-    test_dataset: str | None = knob(None, "where the test questions are; None: `dataset` (if no file)")
-    dataset_config: str | None = knob(None, "of a Hugging Face data set")
-    train_split: str = knob("train", "of a Hugging Face data set or a folder")
-    test_split: str = knob("test", "of the same")
-    limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
-    limit_test: int | None = knob(None, "the same of the test questions", at_least=1)
     extras: dict = knob(dict, "for the environments of all rows, where a row says nothing else, for example {max_turns: 3}")
     settings: dict = knob(dict, "the environment's own settings, for example {search_url: http://127.0.0.1:8000/retrieve}")
     stop_tags: tuple[str, ...] = knob(
@@ -50,7 +43,8 @@ class SkyRLGymOptions(ExternalOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         _package()
-        require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
+        one = not isinstance(self.test_dataset, tuple)
+        require(one, "test_dataset", self.test_dataset, "must be a text: rows of this environment have one")
         if self.id is not None:
             _check_id(self.id, f"env_config.id = {self.id!r}")
 
@@ -156,15 +150,10 @@ def _asked(options: SkyRLGymOptions, question: Question) -> AskedRow:
 
 
 def _rows_of(options: SkyRLGymOptions, split: str) -> tuple[AskedRow, ...]:
-    named = options.dataset if split == "train" or options.test_dataset is None else options.test_dataset
+    options.check_has(split)
+    named = options.dataset if split == "train" or options.test_dataset is None else str(options.test_dataset)
     key = "dataset" if named == options.dataset else "test_dataset"
-    if split == "test" and options.test_dataset is None and is_file_name(options.dataset):
-        rule = f"{options.dataset} is one file, so it has no test split: name a file of test questions"
-        require(False, "test_dataset", None, rule)
-    upstream, limit = {
-        "train": (options.train_split, options.limit_train),
-        "test": (options.test_split, options.limit_test),
-    }[split]
+    upstream, limit = options.of_split(split)
     path = Path(named).expanduser()
     changed_at = path.stat().st_mtime_ns if path.exists() else 0
     rows = _load(named, f"env_config.{key}", upstream, options.dataset_config, limit, changed_at)

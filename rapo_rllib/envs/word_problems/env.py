@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rapo_rllib.envs.base import LazyQuestions, check_split
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.problem import WordProblem, make_problem
 from rapo_rllib.protocol.steps import render_observation
@@ -30,7 +30,7 @@ _NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
 
 
 @dataclass(frozen=True)
-class WordProblemsOptions(ToolEnvOptions):
+class WordProblemsOptions(SeedOptions, ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/word_problems``, beside those of every tool environment."""
 
     steps: tuple[int, ...] = knob(
@@ -43,15 +43,11 @@ class WordProblemsOptions(ToolEnvOptions):
         rule="a list of numbers above 0, one for each number of operations in `steps`, or null",
     )
     max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
-    distractor_prob: float = knob(0.0, "chance of an irrelevant fact with a number of its own", at_least=0, at_most=1)
     shortcuts: bool = knob(
         True,
         "whether the answer of a problem of several operations may be one of its numbers, or what one operation on two of them "
         "gives",
     )
-    num_train: int = knob(10_000, "training questions", at_least=1)
-    num_test: int = knob(500, "test questions", at_least=1)
-    seed: int = knob(0, "other numbers, other problems; no problem is in both splits of any seed", at_least=0)
     expert_style: Literal["steps", "single"] = knob(
         "steps", "steps: one call per operation, of the calculator if tools has it; single: one python call"
     )
@@ -97,7 +93,7 @@ class WordProblemQuestions(LazyQuestions):
         num_steps = 0
         for _ in range(_ATTEMPTS):
             num_steps = num_steps or self._num_steps(rng)
-            problem = make_problem(rng, num_steps, options.max_number, options.distractor_prob)
+            problem = make_problem(rng, num_steps, options.max_number)
             if split_of(problem) != self._split:
                 num_steps = 0 if options.shortcuts else num_steps  # as ever; without them it would prefer those that pass
             elif options.shortcuts or not problem.has_shortcut:

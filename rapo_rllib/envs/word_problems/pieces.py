@@ -33,7 +33,6 @@ class Theme:
     openings: tuple[Piece, ...]
     events: tuple[Piece, ...]
     endings: tuple[Piece, ...]
-    facts: tuple[str, ...]  # irrelevant, with one number {d}
 
 
 _HAS = Piece("has", "{name} has {x} {item}.", (), {"x": MANY})
@@ -86,7 +85,6 @@ COLLECTION = Theme(
         Piece("sell", "{She} sells them all for {a} dollars each. How many dollars does {she} get?", ("x * a",), {"a": FEW}),
         Piece("goal", "{She} wants {a} {item}. How many more does {she} need?", ("a - x",), {"a": ABOVE}),
     ),
-    ("{friend} is {d} years old.", "{friend} has {d} books at home.", "The {place} is {d} minutes away."),
 )
 
 FOOD = Theme(
@@ -113,7 +111,6 @@ FOOD = Theme(
         Piece("sell", "{She} sells every one for {a} dollars. How many dollars does {she} earn?", ("x * a",), {"a": FEW}),
         Piece("sold", "{She} sells {a} of them. How many {item} are left?", ("x - a",), {"a": PART}),
     ),
-    ("The oven is {d} years old.", "{friend} drinks {d} cups of tea.", "The {place} opens at {d} o'clock."),
 )
 
 MONEY = Theme(
@@ -148,7 +145,6 @@ MONEY = Theme(
         ),
         Piece("friends", "{friend} has {a} times as much. How many dollars does {friend} have?", ("x * a",), {"a": FEW}),
     ),
-    ("{friend} owns {d} bags.", "{She} is {d} years old.", "The {place} has {d} windows."),
 )
 
 READING = Theme(
@@ -173,7 +169,6 @@ READING = Theme(
         Piece("chapters", "Each chapter has {a} pages. How many chapters does {she} read?", ("x / a",), {"a": DIVISOR}),
         Piece("minutes", "A page takes {a} minutes. How many minutes does {she} read?", ("x * a",), {"a": FEW}),
     ),
-    ("{friend} owns {d} books.", "The book cost {d} dollars.", "The {place} closes at {d} o'clock."),
 )
 
 TRAVEL = Theme(
@@ -203,7 +198,6 @@ TRAVEL = Theme(
         ),
         Piece("times", "{She} makes this trip {a} times. How many miles is that?", ("x * a",), {"a": FEW}),
     ),
-    ("The trip starts at {d} o'clock.", "{Her} bag weighs {d} pounds.", "{friend} is {d} years old."),
 )
 
 STORE = Theme(
@@ -232,7 +226,6 @@ STORE = Theme(
         Piece("price", "Each costs {a} dollars. How many dollars do all of them cost?", ("x * a",), {"a": FEW}),
         Piece("spoil", "Then {a} of them go bad. How many good {item} are left?", ("x - a",), {"a": PART}),
     ),
-    ("The shop has {d} lamps.", "{name} has {d} cousins.", "The shop opens at {d} o'clock."),
 )
 
 SCHOOL = Theme(
@@ -256,7 +249,6 @@ SCHOOL = Theme(
         Piece("sheets", "Each student needs {a} sheets of paper. How many sheets is that?", ("x * a",), {"a": FEW}),
         Piece("seats", "The room has {a} seats. How many seats stay empty?", ("a - x",), {"a": ABOVE}),
     ),
-    ("The teacher is {d} years old.", "The school has {d} doors.", "{name} has {d} pens."),
 )
 
 THEMES = (COLLECTION, FOOD, MONEY, READING, TRAVEL, STORE, SCHOOL)

@@ -26,7 +26,7 @@ def engine_arguments(
     Args:
         model_path: a folder or a Hugging Face id.
         settings: of the engine.
-        max_model_len: tokens of the longest prompt and response, unless the settings name another number.
+        max_model_len: tokens of the longest prompt and response.
         seed: of sampling.
         weight_transfer: backend of vLLM's own, if it carries the weights.
         on_cpu: whether this vLLM computes on the CPU.
@@ -36,7 +36,7 @@ def engine_arguments(
         "model": model_path,
         "dtype": settings.dtype,
         "max_num_seqs": settings.max_num_seqs,
-        "max_model_len": settings.max_model_len or max_model_len,
+        "max_model_len": max_model_len,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "enforce_eager": settings.enforce_eager,

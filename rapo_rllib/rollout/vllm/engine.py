@@ -34,8 +34,6 @@ def _set_environment(settings: EngineSettings) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    if settings.multiprocess:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # also after an engine of this process that had none
 
 
 FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0

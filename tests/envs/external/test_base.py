@@ -51,8 +51,8 @@ def test_what_is_no_call_is_not_played() -> None:
 
 @pytest.mark.parametrize("format", ["native", "tags"])
 def test_an_episode_that_a_budget_ends_is_wrong_and_over(format: str) -> None:
-    env = begun(format, success_reward=0.25, unfinished_reward=-0.5)
+    env = begun(format, success_reward=0.25)
     env.step(turn("up") if format == "native" else "<act>up</act>")
-    assert env.truncate() == (-0.5, {"correct": False, "format_ok": False})
+    assert env.truncate() == (0.0, {"correct": False, "format_ok": False})
     with pytest.raises(Exception, match="after the end of an episode"):
         env.step("<act>up</act>")

@@ -172,10 +172,9 @@ def test_a_native_rollout_records_moves_in_tags(smollm2: Path) -> None:
 
 
 def test_an_episode_that_a_budget_ends_is_wrong() -> None:
-    config = {**MASTERMIND, "unfinished_reward": -0.25}
     engine = ScriptedEngine(lambda so_far: mastermind("", lambda code: f"<act>{code}</act>"))
-    group = rolled_out(config, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""), max_steps=2)
-    assert {(t.end, t.reward, t.correct) for t in group.trajectories} == {("length", 0.25, False)}
+    group = rolled_out(MASTERMIND, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""), max_steps=2)
+    assert {(t.end, t.reward, t.correct) for t in group.trajectories} == {("length", 0.5, False)}
 
 
 def test_the_job_hands_its_format_on_and_splits_do_not_meet() -> None:

@@ -28,12 +28,14 @@ from rapo_rllib.types import Question, TrajectoryGroup
 pytest.importorskip("websockets")
 pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
 
+from rapo_rllib.envs.external.openenv import server as server_module
+from rapo_rllib.envs.external.openenv import session as session_module
 from rapo_rllib.envs.external.openenv.env import OpenEnv
 
 pytestmark = pytest.mark.process
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 COMMAND = [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"]
-HOUSE: dict[str, Any] = {"command": COMMAND, "observation_field": "text", "start_timeout_s": 300}
+HOUSE: dict[str, Any] = {"command": COMMAND, "observation_field": "text"}
 ASKED = Question("seed-3", "", seed=3)
 
 
@@ -125,7 +127,7 @@ def test_a_server_that_dies_costs_its_trajectories_and_is_started_again() -> Non
             return "die"
         return right_move(so_far)
 
-    config = {**HOUSE, "timeout_s": 250}
+    config = {**HOUSE, "cwd": "/"}  # a server of its own
     group, loop = rolled_out(config, script)
     assert 1 <= loop.stats.ends["error"] <= 3
     assert all(t.failed or t.step_rewards == [0.25] * 4 for t in group.trajectories)
@@ -139,9 +141,10 @@ def test_a_move_at_which_the_server_raises_is_an_error_of_its_trajectory(held: O
     assert "the floor gives way (EXECUTION_ERROR)" in group.trajectories[0].error
 
 
-def test_a_hung_server_is_given_up_within_the_deadline() -> None:
-    env = OpenEnv({**HOUSE, "timeout_s": 5})
+def test_a_hung_server_is_given_up_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = OpenEnv({**HOUSE, "cwd": "/"})
     begun(env)
+    monkeypatch.setattr(session_module, "ANSWER_S", 5.0)
     start = time.monotonic()
     with pytest.raises(EnvError, match="step: the server has not answered within 5 s"):
         env.step("hang")
@@ -185,13 +188,13 @@ def wait_until_gone(pid: int) -> None:
 
 def pid_of(env: OpenEnv) -> int:
     session = env._server.session()
-    pid = int(session.ask("reset", {}, 250).observation["pid"])
+    pid = int(session.ask("reset", {}).observation["pid"])
     session.close()
     return pid
 
 
 def test_the_program_ends_with_its_last_environment() -> None:
-    env = OpenEnv({**HOUSE, "start_timeout_s": 299})
+    env = OpenEnv({**HOUSE, "cwd": "/"})
     pid = pid_of(env)
     env.close()
     del env
@@ -203,7 +206,7 @@ def test_the_program_ends_with_a_process_that_is_killed() -> None:
     program = (
         "import sys, json; from rapo_rllib.envs.external.openenv.env import OpenEnv\n"
         "env = OpenEnv(json.loads(sys.argv[1])); s = env._server.session()\n"
-        "print(s.ask('reset', {}, 250).observation['pid'], flush=True); sys.stdin.read()"
+        "print(s.ask('reset', {}).observation['pid'], flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, json.dumps(HOUSE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -301,10 +304,12 @@ def test_it_does_not_branch(liar: Callable[..., str]) -> None:
             {"command": [sys.executable, "-c", "import sys; sys.exit('no licence {port}')"]},
             "the program has ended .*no licence",
         ),
-        ({"command": ["sleep", "600{port}"], "start_timeout_s": 1}, "does not serve within 1 s"),
+        ({"command": ["sleep", "600{port}"]}, "does not serve within 1 s"),
     ],
 )
-def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str) -> None:
+def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "sleep" in given.get("command", ()):
+        monkeypatch.setattr(server_module, "START_S", 1.0)
     with pytest.raises(ValueError, match=message) as caught:
         OpenEnv(given)
     assert "word" not in str(caught.value).replace("password", "")

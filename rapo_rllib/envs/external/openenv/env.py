@@ -43,12 +43,12 @@ class OpenEnv(ExternalEnv):
         data = {**self._config.reset, **({} if question.seed is None else {"seed": question.seed})}
         if self._session is not None:
             try:
-                return self._shown(self._session.ask("reset", data, self._config.timeout_s).observation)
+                return self._shown(self._session.ask("reset", data).observation)
             except ServerError:
                 self._lose()
         try:
             self._session = self._server.session()
-            return self._shown(self._session.ask("reset", data, self._config.timeout_s).observation)
+            return self._shown(self._session.ask("reset", data).observation)
         except (ServerError, RefusedActionError) as error:
             self._lose()
             raise EnvError(f"OpenEnv, {self._config.shown!r}: reset: {error}") from error
@@ -62,7 +62,7 @@ class OpenEnv(ExternalEnv):
         if self._session is None:
             raise EnvError(f"OpenEnv, {self._config.shown!r}: the session is lost")
         try:
-            told = self._session.ask("step", written, self._config.timeout_s)
+            told = self._session.ask("step", written)
         except RefusedActionError as error:
             return Played(f"Error: {error}", info={"tool_error": "arguments"})
         except ServerError as error:

@@ -33,8 +33,6 @@ class OpenEnvOptions(SeededOptions):
         None, "of the server's observation, which the policy reads; None: its one text, or all of it as JSON"
     )
     reset: dict = knob(dict, "what is sent with each reset beside the seed, for example {task: easy}")
-    timeout_s: float = knob(60.0, "until the server must have answered a message", above=0)
-    start_timeout_s: float = knob(60.0, "until `command` must serve, or `url` must answer", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

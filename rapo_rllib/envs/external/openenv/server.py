@@ -14,10 +14,11 @@ from socket import socket
 from typing import IO
 
 from rapo_rllib.envs.external.openenv.options import PORT, OpenEnvOptions
-from rapo_rllib.envs.external.openenv.session import OpenEnvSession, ServerError
+from rapo_rllib.envs.external.openenv.session import ANSWER_S, OpenEnvSession, ServerError
 from rapo_rllib.services.credentials import secret_of
 
 _KEEPER = Path(__file__).with_name("keeper.py")
+START_S = 120.0  # until a program must serve: it may have to load a model
 _LOOK_EVERY_S = 0.1
 _END_S = 10.0
 
@@ -45,17 +46,16 @@ class OpenEnvServer:
         Raises:
             ServerError: none can be begun.
         """
-        limit = self._options.start_timeout_s
         if self._options.url is not None:
-            return self._connected(self._options.url, limit)
+            return self._connected(self._options.url, ANSWER_S)
         with self._lock:
             if self._program is not None and self._program.alive:
                 try:
-                    return self._connected(self._program.url, min(limit, self._options.timeout_s))
+                    return self._connected(self._program.url, ANSWER_S)
                 except ServerError:
                     self._program.end()
             self._program = _Program(self._options)
-            return self._started(self._program, time.monotonic() + limit)
+            return self._started(self._program, time.monotonic() + START_S)
 
     def _started(self, program: _Program, deadline: float) -> OpenEnvSession:
         while True:
@@ -66,9 +66,7 @@ class OpenEnvServer:
                     raise ServerError(f"the program has ended{program.said()}") from error
                 if time.monotonic() > deadline:
                     program.end()
-                    raise ServerError(
-                        f"it does not serve within {self._options.start_timeout_s:g} s{program.said()}"
-                    ) from error
+                    raise ServerError(f"it does not serve within {START_S:g} s{program.said()}") from error
             time.sleep(_LOOK_EVERY_S)
 
     def _connected(self, url: str, timeout_s: float) -> OpenEnvSession:
@@ -132,7 +130,7 @@ _servers_lock = threading.Lock()
 
 def shared_server(options: OpenEnvOptions) -> OpenEnvServer:
     """The one of this process for ``options``, until nobody has it. Raises ``ValueError`` if it does not answer."""
-    where = (options.url, options.command, options.cwd, options.token_env, options.timeout_s, options.start_timeout_s)
+    where = (options.url, options.command, options.cwd, options.token_env)
     with _servers_lock:
         server = _servers.get(repr(where))
         if server is None:

@@ -16,6 +16,7 @@ _REFUSED = "VALIDATION_ERROR"
 _CAPACITY = "CAPACITY_REACHED"
 _MAX_BYTES = 64 * 2**20
 _CLOSE_S = 1.0  # for a server to say goodbye
+ANSWER_S = 60.0  # until a server must have answered a message: below the deadline of a step, 120 s
 
 
 class ServerError(Exception):
@@ -67,7 +68,7 @@ class OpenEnvSession:
         except (OSError, WebSocketException) as error:
             raise ServerError(f"the server cannot be reached: {error}") from error
 
-    def ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> Told:
+    def ask(self, kind: str, data: Mapping[str, Any]) -> Told:
         """Send ``reset`` or ``step`` and wait for what the environment says.
 
         Raises:
@@ -79,10 +80,10 @@ class OpenEnvSession:
         try:
             with contextlib.suppress(ConnectionClosed):  # a server that refuses says why, and closes
                 self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
-            raw = self._socket.recv(timeout=timeout_s)
+            raw = self._socket.recv(timeout=ANSWER_S)
         except TimeoutError as error:
             self.close(patient=False)  # a late answer would be taken for that of the next message
-            raise ServerError(f"the server has not answered within {timeout_s:g} s") from error
+            raise ServerError(f"the server has not answered within {ANSWER_S:g} s") from error
         except (OSError, WebSocketException) as error:
             raise ServerError(f"the server has died, or ended the session: {error}") from error
         try:

