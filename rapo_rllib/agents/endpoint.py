@@ -117,7 +117,8 @@ class EndpointEngine:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests; a thread that waits for the endpoint is left behind."""
         names = set(request_ids)
-        for future in [future for future, request in self._running.items() if request.request_id in names]:
+        forgotten = [future for future, request in self._running.items() if request.request_id in names]
+        for future in reversed(forgotten):  # the last first: the thread of an earlier one would begin them
             del self._running[future]
             self._threads.abandon(future)
 

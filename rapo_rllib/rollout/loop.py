@@ -197,18 +197,18 @@ class Run:
 
     async def _start(self, episode: Episode) -> None:
         """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
-        is_branch = episode.env is not None
-        if not is_branch:
-            await self._env_calls.call(acquire_env, episode, self._envs)
+        if episode.env is not None:
+            self._observer.created(episode)
+            self._observer.started(episode)
+            return
+        await self._env_calls.call(acquire_env, episode, self._envs)
         self._observer.created(episode)
-        if not is_branch:
-            episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
-            for step in episode.question.start:
-                episode.give_result(await self._step(episode, episode.give(step)))
-                episode.open_turn()
+        episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
+        for step in episode.question.start:
+            episode.give_result(await self._step(episode, episode.give(step)))
+            episode.open_turn()
         self._observer.started(episode)
-        if not is_branch:
-            await self._maybe_retrieve(episode, "trajectory")
+        await self._maybe_retrieve(episode, "trajectory")
 
     async def _step(self, episode: Episode, turn: Turn) -> EnvResult:
         return await self._env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from local_service import Reply, local_service
+from local_service import Reply, Request, local_service
 from sums import Solver, write_sums
 
 from rapo_rllib.agents.agent import OffPolicyAgent
@@ -142,16 +142,25 @@ def test_a_step_has_the_tokens_of_the_policy_and_no_logprobs(chat, reply, text, 
 
 
 def test_what_is_aborted_never_completes(chat):
-    released = threading.Event()
-    with local_service(lambda _: Reply(choice("x")) if released.wait(20) else Reply()) as server:
-        engine = EndpointEngine(options(server.url), chat, chat, concurrency=1)
+    asked, released = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if not asked.is_set():
+            asked.set()
+            released.wait(20)
+        return Reply(choice("x"))
+
+    with local_service(answer) as server:
+        engine = EndpointEngine(options(server.url, timeout_s=30), chat, chat, concurrency=1)
         for name in "abc":
             engine.submit(replace(request_behind_one_step(chat), request_id=name))
+        assert asked.wait(20)
         engine.abort(["a", "b"])
-        assert engine.num_unfinished == 1 and engine.poll() == []
+        assert engine.num_unfinished == 1
+        assert [ended.request_id for ended in polled(engine)] == ["c"] and not released.is_set()
         released.set()
-        assert [ended.request_id for ended in polled(engine)] == ["c"]
         engine.close()
+    assert len(server.requests) == 2
 
 
 def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
