@@ -140,6 +140,7 @@ class Step:
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
     record: str | None = None  # its text in the text protocol, where it is written in another form
     calls: tuple[ToolUse, ...] = ()  # of a turn with several
+    num_sampled: int | None = None  # tokens as its author counts them, with another tokenizer; None: ``stop - start``
 
     @property
     def as_text(self) -> str:
@@ -213,6 +214,7 @@ class Trajectory:
     turn_ended: bool = False  # the last token that was sampled is EOS, with nothing but blanks between it and the answer
     unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
     error: str = ""
+    unanswered: bool = False  # the error is that of the agent that writes it: another time it may go on
     start_refused: bool = False  # it could not begin behind the steps that it was to begin behind
     seconds: float = 0.0
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
@@ -331,18 +333,9 @@ class Trajectory:
         start = len(self.token_ids)
         self._append_foreign(token_ids, TokenKind.RETRIEVED)
         trace = retrieved.trace
-        self.retrievals.append(
-            Retrieval(
-                trace.id,
-                trace.source,
-                retrieved.similarity,
-                len(self.steps) - 1,
-                start,
-                len(self.token_ids),
-                noisy=retrieved.noisy,
-                text=trace.text,
-            )
-        )
+        where = (len(self.steps) - 1, start, len(self.token_ids))
+        shown = Retrieval(trace.id, trace.source, retrieved.similarity, *where, noisy=retrieved.noisy, text=trace.text)
+        self.retrievals.append(shown)
 
     def _append_foreign(self, token_ids: Sequence[int], kind: TokenKind) -> None:
         self.token_ids.extend(token_ids)

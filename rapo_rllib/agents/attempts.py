@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rapo_rllib.types import Question
 
@@ -40,17 +39,3 @@ class AnsweredQuestion:
 
 
 OnAttempt = Callable[[], None]  # called whenever an attempt has ended
-
-
-class OffPolicyAgent(Protocol):
-    """Writes attempts at questions."""
-
-    def answers(self, questions: Iterable[Question], on_attempt: OnAttempt) -> Iterator[AnsweredQuestion]:
-        """Every question with its attempts, as they are finished.
-
-        Raises:
-            AgentError: it cannot be asked at all.
-        """
-
-    def close(self) -> None:
-        """Free engine, threads and environments."""

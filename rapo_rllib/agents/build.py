@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OffPolicyAgent
+from rapo_rllib.agents.agent import OffPolicyAgent
+from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.agents.journal import Journal, Totals
 from rapo_rllib.buffer.build import NOTE, SHAPE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer

@@ -1,6 +1,7 @@
-"""An OpenAI-compatible endpoint that writes one step at a time.
+"""An OpenAI-compatible endpoint as an engine: it writes one step at a time, as text.
 
     question, steps so far -> messages or prompt -> JsonService -> text of the next step, up to and including a closing tag
+                                                                   -> Completion in tokens of the policy, without logprobs
 
 Two ways to go on after a tool's result, because endpoints differ:
 
@@ -15,19 +16,25 @@ Two ways to go on after a tool's result, because endpoints differ:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from rapo_rllib.errors import AgentError, ServiceError
+from rapo_rllib.errors import AgentError, ServiceError, UnansweredError
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.rollout.call_threads import CallThreads
+from rapo_rllib.rollout.engine import Completion, Failure, GenerationRequest
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
-from rapo_rllib.types import Question
 
 APIS = ("chat", "completions")
 MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here
 _HOPELESS = (401, 403, 404)  # no other request would be answered either
 _SHOWN = 300  # characters of an error's answer
+_MOMENT_S = 0.02  # that a tool's result may wait while all wait for the endpoint
 
 
 @dataclass(frozen=True)
@@ -63,68 +70,89 @@ class WrittenStep:
     num_tokens: int | None  # as the endpoint counts; None: it does not say
 
 
-class AgentEndpoint:
-    """Asks the endpoint. Thread-safe.
+class EndpointEngine:
+    """Asks the endpoint on threads, one for each request under way; everything else runs where the engine is driven.
 
     Args:
         options: where and how.
-        chat: makes messages; for ``completions`` with the tokenizer of the endpoint's model.
+        prompts: makes messages; for ``completions`` with the tokenizer of the endpoint's model.
+        policy: the job's protocol with the policy's tokenizer: budgets are counted in its tokens, for the policy is shown the
+            steps.
+        concurrency: requests at a time.
     """
 
-    def __init__(self, options: EndpointOptions, chat: ChatProtocol) -> None:
-        self._options, self._chat = options, chat
+    policy_version = 0
+
+    def __init__(self, options: EndpointOptions, prompts: ChatProtocol, policy: ChatProtocol, concurrency: int = 16) -> None:
+        self._options, self._prompts, self._policy = options, prompts, policy
         self._service = JsonService("agent", options.timeout_s, options.attempts, options.patience_s)
+        self._threads = CallThreads(concurrency, "rapo-agent")
+        self._running: dict[Future[WrittenStep], GenerationRequest] = {}
+        self._done: SimpleQueue[Future[WrittenStep]] = SimpleQueue()
 
-    def write(
-        self,
-        question: str,
-        steps: Sequence[tuple[str, str]],
-        stop: Sequence[str],
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int | None = None,
-        given: Question | None = None,
-    ) -> WrittenStep:
-        """The next step.
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that are queued or running."""
+        return len(self._running)
 
-        Args:
-            question: its text.
-            steps: what the agent wrote so far, each with the rendered observation that followed.
-            stop: closing tags that end a step.
-            max_tokens: of the step.
-            temperature: of the sampling.
-            seed: of this request; None: none is sent.
-            given: may bring turns before the question.
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; its question and its trajectory are what the endpoint is told."""
+        future = self._threads.submit(self._written, self._body(request), request.stop)
+        self._running[future] = request
+        future.add_done_callback(self._done.put)
+
+    def poll(self) -> list[Completion | Failure]:
+        """Wait a moment for the endpoint; return what it has written, or refused.
 
         Raises:
             AgentError: the endpoint would refuse every request: wrong key, address or model.
-            ServiceError: this one was refused, or not answered after all tries.
         """
-        body: dict[str, Any] = {
-            "model": self._options.model,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "stop": list(stop[:MAX_STOP_STRINGS]),
-            **({} if seed is None else {"seed": seed}),
-            **self._said_so_far(question, steps, given),
-            **self._options.extra,
-        }
-        body = {name: value for name, value in body.items() if value is not None}
-        path = "chat/completions" if self._options.api == "chat" else "completions"
-        return written_step(self._asked(f"{self._options.address.rstrip('/')}/{path}", body), stop)
+        found = []
+        with suppress(Empty):
+            found.append(self._done.get(timeout=_MOMENT_S))
+            while True:
+                found.append(self._done.get_nowait())
+        return [self._ended(self._running.pop(future), future) for future in found if future in self._running]
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget requests; a thread that waits for the endpoint is left behind."""
+        names = set(request_ids)
+        forgotten = [future for future, request in self._running.items() if request.request_id in names]
+        for future in reversed(forgotten):  # the last first: the thread of an earlier one would begin them
+            del self._running[future]
+            self._threads.abandon(future)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Stop the threads and close the connections; a thread that still waits for the endpoint is left behind."""
+        self._threads.shutdown(grace_s=0.5)
         self._service.close()
 
-    def _said_so_far(self, question: str, steps: Sequence[tuple[str, str]], given: Question | None) -> dict[str, Any]:
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._options.model,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "stop": list(request.stop[:MAX_STOP_STRINGS]),
+            "seed": request.seed,
+            **self._said_so_far(request),
+            **self._options.extra,
+        }
+        return {name: value for name, value in body.items() if value is not None}
+
+    def _said_so_far(self, request: GenerationRequest) -> dict[str, Any]:
+        assert request.trajectory is not None
+        asked, settings = (request.trajectory.question_text, request.question), self._policy.settings
+        steps = [(step.as_text, render_observation(step.observation, settings)) for step in request.trajectory.steps]
         if self._options.api == "completions":
-            return {"prompt": self._chat.prompt_text(question, given) + "".join(text + shown for text, shown in steps)}
-        messages = self._chat.messages(question, given)
+            return {"prompt": self._prompts.prompt_text(*asked) + "".join(text + shown for text, shown in steps)}
+        messages = self._prompts.messages(*asked)
         for text, shown in steps:
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": shown.strip()}]
         return {"messages": messages}
+
+    def _written(self, body: Mapping[str, Any], stop: Sequence[str]) -> WrittenStep:
+        path = "chat/completions" if self._options.api == "chat" else "completions"
+        return written_step(self._asked(f"{self._options.address.rstrip('/')}/{path}", body), stop)
 
     def _asked(self, url: str, body: Mapping[str, Any]) -> Any:
         key = secret_of(self._options.key_variable)  # read anew for every request: it is kept nowhere
@@ -139,6 +167,26 @@ class AgentEndpoint:
                     f"in the environment variable {self._options.key_variable}"
                 ) from error
             raise ServiceError(message, error.status) from error
+
+    def _ended(self, request: GenerationRequest, future: Future[WrittenStep]) -> Completion | Failure:
+        try:
+            written = future.result()
+        except ServiceError as error:
+            return Failure(request.request_id, UnansweredError(str(error)))
+        tokens = self._policy.encode(written.text)
+        if written.finish == "eos" or written.text.endswith(f"</{self._policy.settings.answer_tag}>"):
+            tokens += self._policy.end_ids[:1]
+        return Completion(
+            request.request_id,
+            tokens,
+            logprobs=None,
+            entropies=None,
+            text=written.text,
+            spill="",
+            finish=written.finish,
+            policy_version=self.policy_version,
+            num_sampled=written.num_tokens,
+        )
 
 
 def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:

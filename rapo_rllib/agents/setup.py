@@ -14,10 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.agents.attempts import OffPolicyAgent
-from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions
-from rapo_rllib.agents.endpoint_agent import EndpointAgent
-from rapo_rllib.agents.vllm_agent import VLLMAgent
+from rapo_rllib.agents.agent import OffPolicyAgent
+from rapo_rllib.agents.endpoint import EndpointEngine, EndpointOptions
 from rapo_rllib.checkpoints.folder import MANIFEST, check_whole
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import CheckpointError
@@ -30,7 +28,7 @@ from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
-BUNCHES = 4  # attempts of a bunch, in multiples of what the engine runs at a time: few wait for the last ones
+AT_ONCE = 2  # trajectories, in multiples of the requests that the engine runs at a time: half of them may wait for tools
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class AgentChoice:
     samples: int = 16  # N, attempts at a question
     temperature: float | None = None  # None: the job's
     seed: int | None = None  # None: the job's; of an endpoint: none is sent, for not all take one
-    concurrency: int = 16  # trajectories at a time, of an endpoint
+    concurrency: int = 16  # requests at a time, of an endpoint
     retrieval_prob: float = 0.0  # of an evaluation by an engine of our own
     # of an endpoint only
     model: str = ""
@@ -164,11 +162,12 @@ def _vllm_agent(
         engine_settings = replace(settings.engine, sleep=False)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(path, engine_settings, max_model_len=longest, seed=seed or 0)
-        at_once = max(1, BUNCHES * engine_settings.max_num_seqs // choice.samples)
+        at_once = AT_ONCE * engine_settings.max_num_seqs
         uri, then = settings.buffer.uri, "run the same command again"
         failures = RetrievalFailures(uri, then)
         counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
-        return VLLMAgent(engine, chat, source.env_maker(), rollout, at_once, seed, *counted)
+        envs = EnvPool(source.env_maker(), chat.settings.answer_tag)
+        return OffPolicyAgent(engine, chat, envs, rollout, at_once, seed, *counted)
 
     return opened
 
@@ -197,9 +196,11 @@ def _endpoint_agent(
     def opened() -> OffPolicyAgent:
         protocol, (tags, schemas) = settings.protocol, offered_tools(source)
         ours = ChatProtocol(load_tokenizer(settings.model), protocol, tags, schemas)
-        endpoint = AgentEndpoint(options, ChatProtocol(load_tokenizer(theirs), protocol, tags, schemas))
+        prompts = ChatProtocol(load_tokenizer(theirs), protocol, tags, schemas)
+        engine = EndpointEngine(options, prompts, ours, choice.concurrency)
         envs = EnvPool(source.env_maker(), protocol.answer_tag)
-        return EndpointAgent(endpoint, ours, envs, rollout, choice.concurrency, choice.seed)
+        budgets = replace(rollout, tool_workers=max(rollout.num_tool_workers, choice.concurrency))
+        return OffPolicyAgent(engine, ours, envs, budgets, choice.concurrency, choice.seed)
 
     return opened
 

@@ -14,12 +14,13 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.rollout.episode import Episode
+from rapo_rllib.rollout.loop import Observer
 from rapo_rllib.types import Step, Trajectory, TrajectoryGroup
 
 _CUT_SHORT = ("length", "tool_limit", "error")  # ends at which an episode is truncated
 
 
-class EpisodeObserver:
+class EpisodeObserver(Observer):
     """Makes the episode of every trajectory of a run, and calls callbacks at each of its points.
 
     The last info has the trajectory itself, under ``"trajectory"``. A branch (ARPO) is an episode of its own that begins with
@@ -37,8 +38,7 @@ class EpisodeObserver:
 
     def started(self, episode: Episode) -> None:
         """Add the question as the environment put it, with the steps that are given, and in a branch what it shares."""
-        trajectory = episode.trajectory
-        made = self._episode_of(trajectory)
+        trajectory, made = episode.trajectory, self._episode_of(episode.trajectory)
         made.add_env_reset("\n".join([trajectory.question_text, *trajectory.given]))
         for step in trajectory.steps:
             _add(made, trajectory, step)

@@ -1,13 +1,16 @@
 """An inference engine as the rollout loop needs it: submit a request, poll for finished ones.
 
-``rollout/vllm/engine.py`` has the real one; tests of the loop may use a scripted one.
+``rollout/vllm/engine.py`` has that of the policy, ``agents/endpoint.py`` asks a service; tests of the loop use a scripted one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from rapo_rllib.errors import RequestError
+from rapo_rllib.types import Question, Trajectory
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class GenerationRequest:
     temperature: float = 1.0  # 0: greedy, without entropies
     seed: int | None = None  # of this request's own sampling: what else runs in the batch does not change what is drawn
     entropy_top_k: int | None = None  # likeliest tokens that an entropy is made of; None: the full vocabulary
+    # whose next step it is, for engines that are asked with texts
+    question: Question | None = field(default=None, repr=False, compare=False)
+    trajectory: Trajectory | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,23 @@ class Completion:
 
     request_id: str
     token_ids: Sequence[int]  # [N], EOS included
-    logprobs: Sequence[float]  # [N] of the distribution sampled from (greedy: at temperature 1), nats
-    entropies: Sequence[float]  # [N] full vocabulary (or the top k asked for), nats; zeros when greedy
+    logprobs: Sequence[float] | None  # [N] of the distribution sampled from (greedy: at temperature 1), nats; None: not known
+    entropies: Sequence[float] | None  # [N] full vocabulary (or the top k asked for), nats; zeros when greedy; None: not known
     text: str
     spill: str
     finish: str  # stop (a stop string), eos (or another token of end_ids) or length
     policy_version: int  # of the weights when it was whole
     cached_tokens: int = 0  # of the request's tokens, found in the prefix cache
     versions: Sequence[int] | None = None  # [N] of the weights that sampled each token; None: ``policy_version`` did all
+    num_sampled: int | None = None  # tokens as an author with another tokenizer counts them; None: N
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that was accepted and then not served: it costs its trajectory alone."""
+
+    request_id: str
+    error: RequestError
 
 
 class Engine(Protocol):
@@ -58,7 +73,7 @@ class Engine(Protocol):
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; it joins the running batch. ``RequestError`` if this one cannot be served."""
 
-    def poll(self) -> list[Completion]:
+    def poll(self) -> Sequence[Completion | Failure]:
         """Advance every running request by one engine step; return those that finished. ``EngineError`` if it broke."""
 
     def abort(self, request_ids: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 
 from rapo_rllib.errors import EngineError, GivenUpError
 from rapo_rllib.rollout.coroutines import result_of
-from rapo_rllib.rollout.engine import Completion, Engine, GenerationRequest
+from rapo_rllib.rollout.engine import Completion, Engine, Failure, GenerationRequest
+from rapo_rllib.rollout.group import RolloutGroup
 from rapo_rllib.rollout.stats import RolloutStats
 
 logger = logging.getLogger(__name__)
@@ -23,22 +24,26 @@ class EnginePump:
         one_version: weights must not change while it generates.
     """
 
-    def __init__(self, engine: Engine, stats: RolloutStats, finished: dict[str, Completion], one_version: bool = True) -> None:
+    def __init__(
+        self, engine: Engine, stats: RolloutStats, finished: dict[str, Completion | Failure], one_version: bool = True
+    ) -> None:
         self._engine, self._stats, self._finished = engine, stats, finished
         self._version = engine.policy_version if one_version else None
-        self._running: dict[str, tuple[Future[Completion], object]] = {}
+        self._running: dict[str, tuple[Future[Completion], RolloutGroup]] = {}
 
-    async def generate(self, request: GenerationRequest, owner: object) -> Completion:
-        """Generate one step of the policy for ``owner``.
+    async def generate(self, request: GenerationRequest, group: RolloutGroup) -> Completion:
+        """Generate one step for a trajectory of ``group``.
 
         Raises:
-            RequestError: the engine refuses the request.
-            GivenUpError: ``give_up`` was called for the owner.
+            RequestError: the engine refuses the request, or cannot serve it.
+            GivenUpError: the group was given up.
         """
+        if group.given_up:
+            raise GivenUpError(f"{request.request_id} was given up")
         self._engine.submit(request)
         self._stats.requested_tokens += len(request.token_ids)
         answer = Future[Completion]()
-        self._running[request.request_id] = (answer, owner)
+        self._running[request.request_id] = (answer, group)
         completion = await result_of(answer)
         self._stats.cached_tokens += completion.cached_tokens
         return completion
@@ -47,17 +52,21 @@ class EnginePump:
         """Advance the engine by one of its steps and hand out what has finished; False: it has nothing to do."""
         if not self._running:
             return False
-        self._finished.update((completion.request_id, completion) for completion in self._engine.poll())
+        self._finished.update((ended.request_id, ended) for ended in self._engine.poll())
         for name in [name for name in self._finished if name in self._running]:
-            completion = self._finished.pop(name)
-            if self._version not in (None, completion.policy_version):
+            ended = self._finished.pop(name)
+            if isinstance(ended, Failure):
+                self._running.pop(name)[0].set_exception(ended.error)
+            elif self._version in (None, ended.policy_version):
+                self._running.pop(name)[0].set_result(ended)
+            else:
                 raise EngineError(f"{name}: weights changed from under a running trajectory")
-            self._running.pop(name)[0].set_result(completion)
         return True
 
-    def give_up(self, owner: object) -> None:
-        """Forget what is being generated for ``owner``, which is told so."""
-        names = [name for name, (_, of) in self._running.items() if of is owner]
+    def give_up(self, group: RolloutGroup) -> None:
+        """Forget what is being generated for ``group``, whose trajectories are told so, at their next step if not now."""
+        group.given_up = True
+        names = [name for name, (_, of) in self._running.items() if of is group]
         self._engine.abort(names)
         for name in names:
             self._finished.pop(name, None)

@@ -9,31 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rapo_rllib.errors import EnvError
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.env_answers import EnvResult, first_observation, judgement, step_result
-from rapo_rllib.types import Question
+from rapo_rllib.rollout.episode import Episode
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class Borrower(Protocol):
-    """A trajectory that is lent an environment, and the strings at which its steps stop."""
-
-    question: Question
-    env: Any
-    stop: tuple[str, ...]
-    env_started: float | None  # when the call that is running began; None: none runs
-    env_failed: bool  # a call of it raised, or never returned
-
-    @property
-    def env_steps(self) -> int | None:
-        """Steps that the training had sampled when it was asked for, for environments that ask; None: nobody counts."""
 
 
 class EnvPool:
@@ -50,27 +36,27 @@ class EnvPool:
         self._idle: list[Any] = []
         self._lock = threading.Lock()
 
-    def acquire(self, borrower: Borrower) -> None:
-        """Give ``borrower`` an environment of its own, and the strings at which its steps stop."""
-        borrower.env_failed = False
+    def acquire(self, episode: Episode) -> None:
+        """Give ``episode`` an environment of its own, and the strings at which its steps stop."""
+        episode.env_failed = False
         with self._lock:
-            borrower.env = self._idle.pop() if self._idle else None
-        if borrower.env is None:
-            borrower.env = self._make_env()
-        if hasattr(borrower.env.unwrapped, "env_steps"):
-            borrower.env.unwrapped.env_steps = borrower.env_steps
-        tags = (*getattr(borrower.env.unwrapped, "tool_tags", ()), self._answer_tag)
-        borrower.stop = tuple(f"</{tag}>" for tag in tags)
+            episode.env = self._idle.pop() if self._idle else None
+        if episode.env is None:
+            episode.env = self._make_env()
+        if hasattr(episode.env.unwrapped, "env_steps"):
+            episode.env.unwrapped.env_steps = episode.env_steps
+        tags = (*getattr(episode.env.unwrapped, "tool_tags", ()), self._answer_tag)
+        episode.stop = tuple(f"</{tag}>" for tag in tags)
 
-    def release(self, borrower: Borrower, close_failed: bool = True) -> None:
+    def release(self, episode: Episode, close_failed: bool = True) -> None:
         """Take the environment of a trajectory that ended; one that failed is lent to nobody again.
 
         Args:
-            borrower: has it.
+            episode: has it.
             close_failed: close it then; False: a copy of it may use what it holds.
         """
-        env, borrower.env = borrower.env, None
-        if env is not None and borrower.env_failed:
+        env, episode.env = episode.env, None
+        if env is not None and episode.env_failed:
             # on a thread of its own: what is broken may hang, too
             threading.Thread(target=_let_go, args=(env, close_failed), daemon=True, name="rapo-env-close").start()
         elif env is not None and _let_go(env, close=False):  # the episode may have been cut short
@@ -109,58 +95,58 @@ def check_copies(env: Any) -> None:
 
 
 @contextmanager
-def _calling(name: str, borrower: Borrower) -> Iterator[None]:
-    borrower.env_started = time.monotonic()
+def _calling(name: str, episode: Episode) -> Iterator[None]:
+    episode.env_started = time.monotonic()
     try:
         yield
     except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
-        borrower.env_failed = True
+        episode.env_failed = True
         what = str(error) if isinstance(error, EnvError) else repr(error)
         raise EnvError(f"env.{name} failed: {what}") from error
     finally:
-        borrower.env_started = None
+        episode.env_started = None
 
 
-def acquire_env(borrower: Borrower, envs: EnvPool) -> None:
+def acquire_env(episode: Episode, envs: EnvPool) -> None:
     """Lend an environment; ``reset_env`` does it where nobody has."""
-    with _calling("acquire", borrower):
-        envs.acquire(borrower)
+    with _calling("acquire", episode):
+        envs.acquire(episode)
 
 
-def reset_env(borrower: Borrower, envs: EnvPool) -> str:
+def reset_env(episode: Episode, envs: EnvPool) -> str:
     """Start an episode; returns the first observation: the question as text."""
-    with _calling("reset", borrower):
-        if borrower.env is None:
-            envs.acquire(borrower)
-        return first_observation(borrower.env.reset(seed=borrower.question.seed, options={"question": borrower.question}))
+    with _calling("reset", episode):
+        if episode.env is None:
+            envs.acquire(episode)
+        return first_observation(episode.env.reset(seed=episode.question.seed, options={"question": episode.question}))
 
 
-def step_env(borrower: Borrower, text: str, turn_ended: bool | None = None) -> EnvResult:
+def step_env(episode: Episode, text: str, turn_ended: bool | None = None) -> EnvResult:
     """Hand a generated step to the environment, and whether the policy ended its turn with it, where it asks."""
-    with _calling("step", borrower):
-        if turn_ended is not None and hasattr(borrower.env.unwrapped, "turn_ended"):
-            borrower.env.unwrapped.turn_ended = turn_ended
-        return step_result(borrower.env.step(text))
+    with _calling("step", episode):
+        if turn_ended is not None and hasattr(episode.env.unwrapped, "turn_ended"):
+            episode.env.unwrapped.turn_ended = turn_ended
+        return step_result(episode.env.step(text))
 
 
-def truncate_env(borrower: Borrower) -> EnvResult:
+def truncate_env(episode: Episode) -> EnvResult:
     """Tell the environment that a budget of the rollout has ended its episode; returns its judgement of what there is.
 
     ``truncate()`` of an environment returns reward and info as its step does at an end. Without it the rewards so far are all.
     """
-    with _calling("truncate", borrower):
-        truncate: Callable[[], tuple[float, dict[str, Any]]] = getattr(borrower.env.unwrapped, "truncate", lambda: (0.0, {}))
+    with _calling("truncate", episode):
+        truncate: Callable[[], tuple[float, dict[str, Any]]] = getattr(episode.env.unwrapped, "truncate", lambda: (0.0, {}))
         return judgement(truncate())
 
 
-def overdue_s(borrower: Borrower, timeout_s: float) -> float:
+def overdue_s(episode: Episode, timeout_s: float) -> float:
     """Seconds that a call has taken; 0: none runs, or it has time left.
 
     An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not all of a turn.
     """
-    started = borrower.env_started
+    started = episode.env_started
     age = 0.0 if started is None else time.monotonic() - started
-    extra_s = getattr(getattr(borrower.env, "unwrapped", None), "extra_s", 0.0)
+    extra_s = getattr(getattr(episode.env, "unwrapped", None), "extra_s", 0.0)
     return age if age > timeout_s + extra_s else 0.0
 
 
@@ -169,25 +155,25 @@ class EnvCalls:
 
     def __init__(self, threads: CallThreads, timeout_s: float) -> None:
         self._threads, self._timeout_s = threads, timeout_s
-        self._under_way: dict[Future[Any], tuple[str, Borrower]] = {}
+        self._under_way: dict[Future[Any], tuple[str, Episode]] = {}
 
-    async def call(self, function: Callable[..., T], borrower: Borrower, *arguments: Any) -> T:
+    async def call(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
         """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns."""
-        future = self._threads.submit(function, borrower, *arguments)
-        self._under_way[future] = (function.__name__.removesuffix("_env"), borrower)
+        future = self._threads.submit(function, episode, *arguments)
+        self._under_way[future] = (function.__name__.removesuffix("_env"), episode)
         try:
             return await result_of(future)
         finally:
             del self._under_way[future]
-            self._abandon(future, borrower)  # where the run has been given up
+            self._abandon(future, episode)  # where the run has been given up
 
     def end_overdue(self) -> None:
         """Let go of calls that have not returned in time."""
-        for future, (name, borrower) in self._under_way.items():
-            if age := overdue_s(borrower, self._timeout_s):
+        for future, (name, episode) in self._under_way.items():
+            if age := overdue_s(episode, self._timeout_s):
                 message = f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {self._timeout_s})"
-                self._abandon(future, borrower, EnvError(message))
+                self._abandon(future, episode, EnvError(message))
 
-    def _abandon(self, future: Future[Any], borrower: Borrower, error: EnvError | None = None) -> None:
+    def _abandon(self, future: Future[Any], episode: Episode, error: EnvError | None = None) -> None:
         if self._threads.abandon(future, error):
-            borrower.env = None  # still in use by a thread that may never return
+            episode.env = None  # still in use by a thread that may never return

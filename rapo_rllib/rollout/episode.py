@@ -18,7 +18,7 @@ from rapo_rllib.protocol.turns import Piece, RolloutProtocol, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings
-from rapo_rllib.types import HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
+from rapo_rllib.types import EXPERT, HistoryQuery, Question, Retrieval, RetrievedTrace, StepTrace, ToolUse, Trajectory
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,8 @@ class Episode:
             temperature=self.plan.temperature,
             entropy_top_k=self.plan.settings.entropy_top_k,
             seed=self.rng.getrandbits(31) if seeded else None,
+            question=self.question,
+            trajectory=self.trajectory,
         )
 
     def query(self) -> HistoryQuery:
@@ -168,8 +170,12 @@ class Episode:
         ids, finish = completion.token_ids, completion.finish
         turn = self.turn = self.plan.chat.read(ids, completion.text, completion.spill, finish)
         self.turn_open = False
-        versions = completion.versions or [completion.policy_version] * len(ids)
-        step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies, versions)
+        if completion.logprobs is None or completion.entropies is None:
+            self.trajectory.origin, step = EXPERT, self.trajectory.append_expert(ids)
+        else:
+            versions = completion.versions or [completion.policy_version] * len(ids)
+            step = self.trajectory.append_policy(ids, completion.logprobs, completion.entropies, versions)
+        step.num_sampled = completion.num_sampled
         step.text, step.record, step.text_start = str(turn), turn.record, len(self.trajectory.text)
         step.state = self.state
         self.trajectory.text += turn + turn.spill

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change, opening_entropy
@@ -24,15 +23,11 @@ from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 logger = logging.getLogger(__name__)
 
 
-def make_groups(questions: Sequence[Question], plan: RunPlan, stats: RolloutStats) -> list[RolloutGroup]:
-    """A group per question. One may come twice, where two epochs meet in a batch: the second has another name."""
-    copies: Counter[str] = Counter()
-    groups = []
-    for question in questions:
-        copies[question.id] += 1
-        label = question.id if copies[question.id] == 1 else f"{question.id}#{copies[question.id]}"
-        groups.append(RolloutGroup(f"{plan.policy_version}/{label}", question, plan, stats))
-    return groups
+def make_group(question: Question, plan: RunPlan, stats: RolloutStats, copies: Counter[str]) -> RolloutGroup:
+    """The group of a question. One may come twice, where two epochs meet: the second has another name, by ``copies``."""
+    copies[question.id] += 1
+    label = question.id if copies[question.id] == 1 else f"{question.id}#{copies[question.id]}"
+    return RolloutGroup(f"{plan.policy_version}/{label}", question, plan, stats)
 
 
 @dataclass

@@ -11,18 +11,20 @@ import itertools
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError, UnansweredError
+from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
-from rapo_rllib.rollout.engine import Completion, Engine
+from rapo_rllib.rollout.engine import Completion, Engine, Failure
 from rapo_rllib.rollout.engine_pump import EnginePump
+from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
-from rapo_rllib.rollout.group import RolloutGroup, make_groups
+from rapo_rllib.rollout.group import RolloutGroup, make_group
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.searcher import Searcher
 from rapo_rllib.rollout.stats import RolloutStats
@@ -34,8 +36,8 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.25  # for calls of environments that are overdue, where nothing else happens
 
 
-class Observer(Protocol):
-    """Told of every trajectory in the thread that drives the engine, so what it does delays all of them.
+class Observer:
+    """Told of every trajectory in the thread that drives the engine, so what it does delays all of them. This one does nothing.
 
     A trajectory whose environment could not be made or reset is told of by ``ended`` alone, or by ``created`` and ``ended``.
     """
@@ -87,7 +89,7 @@ class RolloutLoop:
         self.env_threads = CallThreads(settings.num_tool_workers, "rapo-env")
         self.search_thread = CallThreads(1, "rapo-retrieval")
         self.stats = RolloutStats()
-        self.finished: dict[str, Completion] = {}  # by request, of a run that is not being driven
+        self.finished: dict[str, Completion | Failure] = {}  # by request, of a run that is not being driven
 
     def run(
         self,
@@ -116,7 +118,8 @@ class RolloutLoop:
         """
         started, plan = time.monotonic(), self.plan(retrieval_prob, greedy, group_size, env_steps)
         self.stats = RolloutStats()
-        groups = make_groups(questions, plan, self.stats)
+        copies = Counter[str]()
+        groups = [make_group(question, plan, self.stats, copies) for question in questions]
         ended = itertools.count(1)
         on_end = (lambda: None) if on_progress is None else lambda: on_progress(next(ended), plan.size * len(groups))
         Run(self, self.stats, on_end, observer).drive(groups)
@@ -168,7 +171,7 @@ class Run:
         observer: Observer | None = None,
         one_version: bool = True,
     ) -> None:
-        self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer
+        self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer or Observer()
         self._coroutines = Coroutines()
         self._engine = EnginePump(loop.engine, stats, loop.finished, one_version)
         self._env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
@@ -179,52 +182,48 @@ class Run:
 
         Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
         """
-        trajectory, call_env = episode.trajectory, self._env_calls.call
         await self._start(episode)
         while True:
-            completion = await self._generated(group, episode)
+            completion = await self._engine.generate(episode.request(), group)
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
-            turn = episode.append_step(completion)
-            result = await call_env(step_env, episode, turn, trajectory.turn_ended)
+            result = await self._step(episode, episode.append_step(completion))
             episode.take_result(result)
-            end = ""
-            if episode.question.expected:
-                end = episode.judge_step()
-            elif result.terminated or result.truncated:
-                episode.take_outcome(result.info)
-                end = result.info.get("end") or episode.natural_end(completion)
-            elif completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
-                episode.take_judgement(await call_env(truncate_env, episode))  # running over must not pay
-                end = "length"
-            if self._observer is not None:
-                self._observer.stepped(episode, result.info, end)
+            end = await self._end(episode, completion, result)
+            self._observer.stepped(episode, result.info, end)
             if end:
                 return end
             await self._maybe_retrieve(episode, "step")
             episode.open_turn()
 
-    async def _generated(self, group: RolloutGroup, episode: Episode) -> Completion:
-        if group.given_up:
-            raise GivenUpError(f"{episode.name} was given up")
-        return await self._engine.generate(episode.request(), group)
-
     async def _start(self, episode: Episode) -> None:
         """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
-        if episode.env is None:
-            if self._observer is not None:
-                await self._env_calls.call(acquire_env, episode, self._envs)
-                self._observer.created(episode)
-            episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
-            for step in episode.question.start:
-                turn = episode.give(step)
-                episode.give_result(await self._env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended))
-                episode.open_turn()
-            if self._observer is not None:
-                self._observer.started(episode)
-            await self._maybe_retrieve(episode, "trajectory")
-        elif self._observer is not None:
+        if episode.env is not None:
             self._observer.created(episode)
             self._observer.started(episode)
+            return
+        await self._env_calls.call(acquire_env, episode, self._envs)
+        self._observer.created(episode)
+        episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
+        for step in episode.question.start:
+            episode.give_result(await self._step(episode, episode.give(step)))
+            episode.open_turn()
+        self._observer.started(episode)
+        await self._maybe_retrieve(episode, "trajectory")
+
+    async def _step(self, episode: Episode, turn: Turn) -> EnvResult:
+        return await self._env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)
+
+    async def _end(self, episode: Episode, completion: Completion, result: EnvResult) -> str:
+        """The end of the trajectory behind a step, if this is one; else the environment's answer is appended."""
+        if episode.question.expected:
+            return episode.judge_step()
+        if result.terminated or result.truncated:
+            episode.take_outcome(result.info)
+            return result.info.get("end") or episode.natural_end(completion)
+        if completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
+            episode.take_judgement(await self._env_calls.call(truncate_env, episode))  # running over must not pay
+            return "length"
+        return ""
 
     async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
         """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""
@@ -245,11 +244,9 @@ class Run:
         try:
             episode.trajectory.end = await self._outcome(group, episode)
             episode.trajectory.seconds = time.monotonic() - episode.started
-            if self._observer is not None:
-                self._observer.ended(episode)
+            self._observer.ended(episode)
         except GivenUpError:
-            if self._observer is not None:
-                self._observer.given_up(episode)
+            self._observer.given_up(episode)
             return
         finally:
             self._envs.release(episode, close_failed=episode.plan.branching is None)
@@ -265,7 +262,7 @@ class Run:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
             details = (episode.question.id, episode.name, step, episode.called_tool(), age, error)
             logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
-            trajectory.error = str(error)
+            trajectory.error, trajectory.unanswered = str(error), isinstance(error, UnansweredError)
             return "error"
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
@@ -290,7 +287,6 @@ class Run:
 
     def give_up(self, group: RolloutGroup) -> None:
         """Let go of a group: what is being generated for it at once, a tool that runs when it has returned."""
-        group.given_up = True
         self._engine.give_up(group)
 
     def abort(self) -> None:

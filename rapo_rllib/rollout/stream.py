@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from rapo_rllib.rollout.group import RolloutGroup
+from rapo_rllib.rollout.group import RolloutGroup, make_group
 from rapo_rllib.rollout.loop import Observer, RolloutLoop, Run
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import Question, TrajectoryGroup
@@ -26,10 +26,11 @@ class RolloutStream:
     Args:
         loop: engine, environments, retriever; runs of its own may come between two calls of ``advance``.
         observer: told of every trajectory.
+        on_end: called whenever a trajectory has ended.
     """
 
-    def __init__(self, loop: RolloutLoop, observer: Observer | None = None) -> None:
-        self._loop = loop
+    def __init__(self, loop: RolloutLoop, observer: Observer | None = None, on_end: Callable[[], None] = lambda: None) -> None:
+        self._loop, self._on_end = loop, on_end
         self.stats = RolloutStats()
         self._run = Run(loop, self.stats, self._note_end, observer, one_version=False)
         self._groups: dict[int, RolloutGroup] = {}
@@ -48,11 +49,7 @@ class RolloutStream:
         if plan.policy_version != self._copies_of:
             self._copies, self._copies_of = Counter(), plan.policy_version
         for place, question in places:
-            self._copies[question.id] += 1
-            copies = self._copies[question.id]
-            label = question.id if copies == 1 else f"{question.id}#{copies}"
-            group = RolloutGroup(f"{plan.policy_version}/{label}", question, plan, self.stats)
-            self._groups[place] = group
+            group = self._groups[place] = make_group(question, plan, self.stats, self._copies)
             self._run.begin(group)
 
     def give_up(self, places: Iterable[int]) -> None:
@@ -82,6 +79,7 @@ class RolloutStream:
 
     def _note_end(self) -> None:
         self._some_ended = True
+        self._on_end()
 
     def _complete(self) -> list[tuple[int, TrajectoryGroup]]:
         if not self._some_ended:

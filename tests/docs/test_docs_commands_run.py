@@ -112,7 +112,7 @@ ELSEWHERE = {
     "rllib train file job.yaml --ray-address": ("joins a cluster that has to be made first", CLUSTER),
     "export AGENT_API_KEY": (
         "sets a variable for the command beside it",
-        "agents/test_endpoint_agent.py::test_what_an_endpoint_is_sent",
+        "agents/test_endpoint.py::test_what_an_endpoint_is_sent",
     ),
     "python benchmarks/main_job.py": ("half an hour; its job, shortened", "e2e/test_main_job.py::test_summary"),
     "python benchmarks/rollout.py": (

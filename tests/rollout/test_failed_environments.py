@@ -18,7 +18,8 @@ from rapo_rllib.env_runner.batch import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import Borrower, EnvPool
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
@@ -70,7 +71,7 @@ class Flaky(CalculatorEnv):
 class Pool(EnvPool):
     """Tells an environment whom it serves."""
 
-    def acquire(self, borrower: Borrower) -> None:
+    def acquire(self, borrower: Episode) -> None:
         super().acquire(borrower)
         borrower.env.user = borrower
 

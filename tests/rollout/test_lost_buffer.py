@@ -13,7 +13,7 @@ from milvus_server import MilvusServer
 from relay import Relay
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
 
-from rapo_rllib.agents.vllm_agent import VLLMAgent
+from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus import connection
@@ -74,10 +74,10 @@ class Gone:
 def test_an_evaluation_without_its_buffer_stops_and_counts_what_failed() -> None:
     failures = RetrievalFailures("http://host:19530", "run the same command again")
     protocol = ProtocolSettings(system_prompt="")
-    agent = VLLMAgent(
+    agent = OffPolicyAgent(
         ScriptedEngine(three_calls),
         ChatProtocol(ByteTokenizer(), protocol),
-        CalculatorEnv,
+        EnvPool(CalculatorEnv, protocol.answer_tag),
         RolloutSettings(group_size=4, max_tool_calls=NUM_CALLS, max_response_tokens=2000, max_prompt_tokens=400),
         at_once=1,
         seed=1,

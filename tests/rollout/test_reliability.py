@@ -23,7 +23,8 @@ from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.env_calls import Borrower, EnvPool, overdue_s
+from rapo_rllib.rollout.env_calls import EnvPool, overdue_s
+from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
@@ -62,7 +63,7 @@ class Unscored(ToolEnv):
 class Hangs(ToolEnv):
     """Where it hangs, it says that it has for longer than any deadline: no test waits for one, and the others have time."""
 
-    session: Borrower
+    session: Episode
     hung = False
 
     def hang(self) -> None:
@@ -93,7 +94,7 @@ class NeverAnswers(Hangs):
 class Pool(EnvPool):
     """Tells an environment who uses it."""
 
-    def acquire(self, session: Borrower) -> None:
+    def acquire(self, session: Episode) -> None:
         super().acquire(session)
         session.env.session = session
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from rapo_rllib.agents.vllm_agent import attempt_of
+from rapo_rllib.agents.agent import attempt_of
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.models.loading import untied

@@ -53,7 +53,7 @@ def build(
     agent_key_env: Annotated[
         str, typer.Option(help="Environment variable that holds the endpoint's key; not set: none is sent.")
     ] = "AGENT_API_KEY",
-    agent_concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time, of an endpoint.")] = 16,
+    agent_concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time, of an endpoint.")] = 16,
     agent_timeout_s: Annotated[float, typer.Option(min=0.1, help="Of one request to the endpoint.")] = 120.0,
     agent_extra: Annotated[
         str | None, typer.Option(help="Further fields of its requests, as JSON; null leaves one of ours out.")

@@ -75,7 +75,7 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Variable that holds the endpoint's key, or HOST=VARIABLE (default: AGENT_API_KEY; unset: no key)."),
     ] = None,
-    agent_concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time, of an endpoint.")] = 16,
+    agent_concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time, of an endpoint.")] = 16,
     agent_timeout_s: Annotated[float, typer.Option(min=0.1, help="Of one request to an endpoint.")] = 120.0,
     agent_extra: Annotated[str | None, typer.Option(help="Further fields of its requests, as JSON.")] = None,
     algo: Annotated[str | None, typer.Option(help="Of RLlib: what the checkpoint must be of.")] = None,

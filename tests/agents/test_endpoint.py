@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from local_service import Reply, local_service
+from local_service import Reply, Request, local_service
 from sums import Solver, write_sums
 
+from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.agents.attempts import AnsweredQuestion
-from rapo_rllib.agents.endpoint import AgentEndpoint, EndpointOptions, WrittenStep, written_step
-from rapo_rllib.agents.endpoint_agent import EndpointAgent
+from rapo_rllib.agents.endpoint import EndpointEngine, EndpointOptions, WrittenStep, written_step
 from rapo_rllib.envs.questions import Questions
 from rapo_rllib.errors import AgentError, ServiceError
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.rollout.engine import Completion, Failure, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.settings import ModelSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.types import Question, Trajectory
 
 STOP = ("</python>", "</answer>")
 
@@ -42,15 +46,15 @@ def options(url: str, **changes: Any) -> EndpointOptions:
 def solved(url: str, chat: ChatProtocol, env_config: dict[str, Any], number: int = 6, **changes: Any) -> list[AnsweredQuestion]:
     """What an agent makes of the first questions, four attempts each."""
     settings = RolloutSettings(group_size=4, max_response_tokens=changes.pop("max_response_tokens", 128), temperature=0.7)
-    endpoint = AgentEndpoint(options(url, **changes), chat)
-    agent = EndpointAgent(endpoint, chat, EnvPool(lambda: Questions(env_config), "answer"), settings, concurrency=6, seed=1)
+    engine = EndpointEngine(options(url, **changes), chat, chat, concurrency=6)
+    agent = OffPolicyAgent(engine, chat, EnvPool(lambda: Questions(env_config), "answer"), settings, at_once=6, seed=1)
     ended: list[int] = []
     try:
         found = list(agent.answers(Questions.questions(env_config, "train")[:number], lambda: ended.append(1)))
     finally:
         agent.close()
     assert len(ended) == 4 * number
-    return sorted(found, key=lambda answered: answered.question.id)
+    return found
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
@@ -88,17 +92,75 @@ def test_what_an_endpoint_is_sent(chat, sums, monkeypatch):
     assert len({request.json["seed"] for request in server.requests}) == 8
 
 
+def request_behind_one_step(chat: ChatProtocol) -> GenerationRequest:
+    """The second step of a trajectory whose first one called Python."""
+    trajectory = Trajectory("q", (), question_text="What is 1 + 2?")
+    step = trajectory.append_expert(chat.encode("<python>1</python>"), "<python>1</python>")
+    step.observation = "1"
+    question = Question("q", "What is 1 + 2?", "3")
+    return GenerationRequest("q/2", (), 5, STOP, "</answer>", question=question, trajectory=trajectory)
+
+
+def polled(engine: EndpointEngine) -> list[Completion | Failure]:
+    """What comes of the requests that are under way."""
+    found: list[Completion | Failure] = []
+    while engine.num_unfinished:
+        found += engine.poll()
+    return found
+
+
 def test_completions_go_on_with_the_prompt_of_training(chat):
     with local_service(lambda _: Reply({"choices": [{"text": "x", "finish_reason": "stop"}]})) as server:
-        endpoint = AgentEndpoint(options(server.url, api="completions"), chat)
-        endpoint.write(
-            "What is 1 + 2?", [("<python>1</python>", "\n<result>\n1\n</result>\n")], STOP, max_tokens=5, temperature=1
-        )
-        endpoint.close()
+        engine = EndpointEngine(options(server.url, api="completions"), chat, chat)
+        engine.submit(request_behind_one_step(chat))
+        (completion,) = polled(engine)
+        engine.close()
     body = server.requests[0].json
     assert body["prompt"] == chat.prompt_text("What is 1 + 2?") + "<python>1</python>\n<result>\n1\n</result>\n"
     assert body["stop"] == list(STOP)
     assert chat.tokenizer.encode(chat.prompt_text("What is 1 + 2?")) == chat.prompt_ids("What is 1 + 2?")
+    assert isinstance(completion, Completion) and completion.request_id == "q/2"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "finish", "ends"),
+    [
+        ("<python>1", "<python>1</python>", "stop", False),
+        ("<answer>2", "<answer>2</answer>", "stop", True),  # it has ended its turn, as an expert's step does
+        ("I give up.", "I give up.", "eos", True),
+    ],
+)
+def test_a_step_has_the_tokens_of_the_policy_and_no_logprobs(chat, reply, text, finish, ends):
+    answer = {"choices": [{"message": {"content": reply}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
+    with local_service(lambda _: Reply(answer)) as server:
+        engine = EndpointEngine(options(server.url), chat, chat)
+        engine.submit(request_behind_one_step(chat))
+        (completion,) = polled(engine)
+        engine.close()
+    tokens = [*chat.encode(text), *(chat.end_ids[:1] if ends else [])]
+    assert completion == Completion("q/2", tokens, None, None, text, "", finish, 0, num_sampled=3)
+
+
+def test_what_is_aborted_never_completes(chat):
+    asked, released = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if not asked.is_set():
+            asked.set()
+            released.wait(20)
+        return Reply(choice("x"))
+
+    with local_service(answer) as server:
+        engine = EndpointEngine(options(server.url, timeout_s=30), chat, chat, concurrency=1)
+        for name in "abc":
+            engine.submit(replace(request_behind_one_step(chat), request_id=name))
+        assert asked.wait(20)
+        engine.abort(["a", "b"])
+        assert engine.num_unfinished == 1
+        assert [ended.request_id for ended in polled(engine)] == ["c"] and not released.is_set()
+        released.set()
+        engine.close()
+    assert len(server.requests) == 2
 
 
 def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
@@ -208,9 +270,9 @@ def sleepy_pool(sums) -> Iterator[EnvPool]:
 def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool):
     with local_service(Solver()) as server:
         settings = RolloutSettings(group_size=2, step_timeout_s=0.3)
-        agent = EndpointAgent(AgentEndpoint(options(server.url), chat), chat, sleepy_pool, settings)
+        agent = OffPolicyAgent(EndpointEngine(options(server.url), chat, chat), chat, sleepy_pool, settings, at_once=2)
         (answered,) = agent.answers(Questions.questions(sums, "train")[:1], lambda: None)
         agent.close()
-    assert {attempt.error for attempt in answered.attempts} == {
-        "the environment has not returned in time (step_timeout_s = 0.3)"
-    }
+    for attempt in answered.attempts:
+        assert re.fullmatch(r"env\.step has not returned after \d\.\d s \(step_timeout_s = 0\.3\)", attempt.error)
+        assert attempt.end == "error" and not attempt.agent_failed
