@@ -1,7 +1,6 @@
 """Mathematical answers: as text, as letters and words, by their parts, as numbers with units, and at last symbolically.
 
-(predicted, gold) -> ``latex.tidied`` -> ``statements`` -> ``worded_answers`` -> ``structures`` -> ``units`` ->
-``number_answers`` -> ``expressions`` -> ``symbolic`` (math-verify)
+(predicted, gold) -> ``latex`` -> ``worded_answers`` -> ``parts`` -> ``quantities`` -> ``symbolic`` (math-verify)
 """
 
 from __future__ import annotations
@@ -9,16 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rapo_rllib.rewards.expressions import comparable, is_relation
-from rapo_rllib.rewards.latex import joined_otherwise, one_list, tidied, without_blanks
-from rapo_rllib.rewards.moments import same_moment
-from rapo_rllib.rewards.number_answers import same_number
+from rapo_rllib.rewards.latex import joined_otherwise, named, one_list, repeated, stated, tidied, without_blanks
+from rapo_rllib.rewards.parts import same_parts
+from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
-from rapo_rllib.rewards.statements import named, repeated, stated
-from rapo_rllib.rewards.structures import same_parts
-from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, symbolically_equal
-from rapo_rllib.rewards.units import split_unit, units_agree
-from rapo_rllib.rewards.worded_answers import option, same_words
+from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, is_relation, symbolically_equal
+from rapo_rllib.rewards.worded_answers import option, same_moment, same_words
 from rapo_rllib.types import Question
 
 MAX_CHARS = 500  # longer answers are equal to their own text only
@@ -122,10 +117,10 @@ class _Values:
         if by_parts is not None:
             return by_parts
         (left, left_unit), (right, right_unit) = split_unit(predicted), split_unit(gold)
-        if not units_agree(left_unit, right_unit):
+        if left_unit is not None and right_unit is not None and left_unit != right_unit:
             return False
         decided = same_number(left, right)
         return self._same_expression(left, right) if decided is None else decided
 
     def _same_expression(self, predicted: str, gold: str) -> bool:
-        return comparable(predicted, gold) and symbolically_equal(predicted, gold, self.timeout_s)
+        return symbolically_equal(predicted, gold, self.timeout_s)

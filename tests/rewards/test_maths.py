@@ -13,14 +13,12 @@ from math_table import REFUSED, REWARDED, RIGHT, WRONG, judged_otherwise, math50
 from maths_cases import CASES
 
 from rapo_rllib.rewards import symbolic
-from rapo_rllib.rewards.expressions import comparable
 from rapo_rllib.rewards.latex import one_list, tidied
 from rapo_rllib.rewards.maths import MAX_CHARS, math_equal, math_score
-from rapo_rllib.rewards.number_answers import same_number
 from rapo_rllib.rewards.once import Once
+from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import Score
-from rapo_rllib.rewards.symbolic import Workers
-from rapo_rllib.rewards.units import split_unit
+from rapo_rllib.rewards.symbolic import Workers, comparable
 from rapo_rllib.rewards.worded_answers import same_words
 from rapo_rllib.types import Question
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rapo_rllib.rewards.statements import named
+from rapo_rllib.rewards.latex import named
 
 Compare = Callable[[str, str], bool]  # predicted, gold
 _OPENING, _CLOSING = "([{", ")]}"
