@@ -6,6 +6,8 @@ Only what says nothing goes. Words that change what a value says stay: "5 apples
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import accumulate
 
 _WRITTEN = (  # as it is written here, and what is written so
     ("", "\\left. \\left \\right \\displaystyle {}"),
@@ -43,7 +45,7 @@ _GOES_ON = re.compile(r"(\.\d+)\s*\.{3,}")
 _GROUPS = re.compile(r"(?<![\w.,/^])\d{1,3}(?: \d{3})+(?![\d/]| [\d/])")
 _SYSTEM = re.compile(r"(?:\\\{ *)?\\begin\{(cases|array|aligned)\}(?:\{\w*\})?([^&]*)\\end\{\1\}\.?")
 _END = re.compile(r"(?:\\[,;:]|[\s.,;])+\Z")
-_BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
+BOUND = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t)(?![a-zA-Z])")
 _VARIABLE = re.compile(r"([a-zA-Z]+)(?:_\w+)?\s*=")
 _LIST_WORD = re.compile(r",?\s*(?:\\text\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 _SET_BUILDER = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)\s*(.*[<>=].*|.*\\(?:le|ge)(?![a-zA-Z]).*)\\\}")
@@ -120,7 +122,7 @@ def joined_otherwise(left: str, right: str) -> bool:
     words = [{word for word in ("and", "or") if re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", text)} for text in (left, right)]
     if any(len(set(_VARIABLE.findall(text))) > 1 for text in (left, right)):
         return ("or" in words[0]) != ("or" in words[1])
-    return bool(_BOUND.search(left) and _BOUND.search(right)) and all(words) and words[0] != words[1]
+    return bool(BOUND.search(left) and BOUND.search(right)) and all(words) and words[0] != words[1]
 
 
 def one_list(text: str) -> str:
@@ -192,3 +194,8 @@ def is_name(text: str) -> bool:
 def hedged(text: str) -> bool:
     """Whether a text holds words that change what a value says."""
     return _HEDGE.search(text) is not None
+
+
+def depths(text: str, opening: str = "([{", closing: str = ")]}") -> Iterator[int]:
+    """Count the brackets that are open after each character."""
+    return accumulate((character in opening) - (character in closing) for character in text)

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rapo_rllib.rewards import math_worker
-from rapo_rllib.rewards.once import Once
+from rapo_rllib.rewards.latex import depths
+from rapo_rllib.rewards.score import Once
 
 logger = logging.getLogger(__name__)
 
@@ -29,26 +30,19 @@ _FAMILIES = tuple(
     for names in (
         "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth",
         "log ln lg exp",
-        "binom dbinom tbinom choose !",
-        "sum prod",
-        "int iint oint",
-        "lim limsup liminf",
-        "max min sup inf",
-        "gcd lcm",
-        "lfloor rfloor lceil rceil",
-        "mod bmod pmod equiv",
-        "det",
-        "| vert lvert rvert",
+        *("binom dbinom tbinom choose !", "sum prod", "int iint oint", "lim limsup liminf", "max min sup inf", "gcd lcm"),
+        *("lfloor rfloor lceil rceil", "mod bmod pmod equiv", "det", "| vert lvert rvert"),
     )
 )
 # commands that only write a value
-_PLAIN_NAMES = (
+_WRITING = (
     "frac sqrt pi cdot times div le ge ne lt gt in infty cup cap setminus pm mp circ theta alpha beta gamma delta "
     "epsilon lambda mu phi varphi psi omega rho sigma tau Delta Gamma Omega ell mathbb emptyset varnothing { }"
 )
-_PLAIN = frozenset(_PLAIN_NAMES.split())
+_PLAIN = frozenset(_WRITING.split())
 _MAX_DEPTH = 8
 _COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
+_FUNCTION = re.compile(r"\\([a-zA-Z]+|.)|[!|]", re.DOTALL)
 _RELATION = re.compile(r"(?<![\\])[<>=]|\\(?:le|ge|ne|in|cup|cap|setminus)(?![a-zA-Z])")
 _ROW = re.compile(r"[A-Z]{3,}|[A-Z]\d+")  # a name: \angle ABC is not \angle ACB, as the product of three letters would be
 _PRODUCT = re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|\*")
@@ -165,11 +159,9 @@ def comparable(predicted: str, gold: str) -> bool:
     >>> comparable("3 - x", "-x + 3"), comparable("not x", "x"), comparable(r"\phantom{1}x", "x"), comparable(r"\sum x", "x")
     (True, False, False, False)
     """
-    if not _balanced(predicted):
-        return False
-    given, wanted = _functions(predicted), _functions(gold)
+    given, wanted = (frozenset(found[1] or found[0] for found in _FUNCTION.finditer(text)) for text in (predicted, gold))
     related = frozenset().union(*(family for family in _FAMILIES if family & wanted))
-    if not given <= _PLAIN | wanted | related:
+    if not _balanced(predicted) or not given <= _PLAIN | wanted | related:
         return False
     written = _compact(_PRODUCT.sub("", predicted)).casefold()
     if not all(row.casefold() in written for row in _ROW.findall(_compact(gold))):
@@ -177,10 +169,6 @@ def comparable(predicted: str, gold: str) -> bool:
     more = _letters(predicted) - _letters(gold)
     # an interval has no variable, the inequality that stands for it has one
     return not more or (len(more) == 1 and is_relation(predicted) and _SET.fullmatch(gold) is not None)
-
-
-def _functions(text: str) -> frozenset[str]:
-    return frozenset(_COMMAND.findall(text)) | (frozenset("!|") & frozenset(text))
 
 
 def _compact(text: str) -> str:
@@ -194,10 +182,6 @@ def _letters(text: str) -> set[str]:
 
 def _balanced(text: str) -> bool:
     """Whether all braces are closed, and brackets not too deep: reading them takes twice the time for each."""
-    braces = depth = 0
-    for character in _COMMAND.sub(" ", text):
-        braces += {"{": 1, "}": -1}.get(character, 0)
-        depth += (character in "{([") - (character in "})]")
-        if braces < 0 or depth > _MAX_DEPTH:
-            return False
-    return braces == 0
+    plain = _COMMAND.sub(" ", text)
+    braces = list(depths(plain, "{", "}"))
+    return min(braces, default=0) >= 0 and braces[-1:] in ([], [0]) and max(depths(plain), default=0) <= _MAX_DEPTH

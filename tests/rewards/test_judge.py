@@ -13,7 +13,7 @@ from local_service import Reply, Request, local_service
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
-from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
+from rapo_rllib.rewards.judge import DEFAULT_PROMPT, filled, verdict
 from rapo_rllib.types import Question
 
 QUESTION = Question("q", "Capital of France?", "Paris", aliases=("City of Paris",))

@@ -15,9 +15,8 @@ from maths_cases import CASES
 from rapo_rllib.rewards import symbolic
 from rapo_rllib.rewards.latex import one_list, tidied
 from rapo_rllib.rewards.maths import MAX_CHARS, math_equal, math_score
-from rapo_rllib.rewards.once import Once
 from rapo_rllib.rewards.quantities import same_number, split_unit
-from rapo_rllib.rewards.score import Score
+from rapo_rllib.rewards.score import Once, Score
 from rapo_rllib.rewards.symbolic import Workers, comparable
 from rapo_rllib.rewards.worded_answers import same_words
 from rapo_rllib.types import Question
