@@ -1,23 +1,26 @@
-"""Compares mathematical expressions with math-verify; started by ``symbolic.py`` as ``python math_worker.py``.
+"""Compares mathematical expressions with math-verify; ``symbolic.py`` starts it as ``python math_worker.py``.
 
-A JSON list ``[predicted, gold, seconds]`` a line over stdin; ``true``, ``false`` or ``null`` (out of memory) over stdout.
-It is a process of its own because a model can write an expression whose evaluation never ends (9^{9^{9^9}}), and that can
-only be stopped from outside: by the system after so many seconds of computing, or by the parent.
+Over the socket that is stdin come sockets, one for each worker that is to be forked now that all is loaded. A worker gets JSON
+lists ``[predicted, gold, seconds]`` over its socket and replies ``1`` or ``0``. It is a process of its own because a model can
+write an expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after
+so many seconds of computing; the socket then closes without a reply.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import resource
 import signal
-import sys
+import socket
 from fractions import Fraction
 from typing import Any
 
 _MEMORY_BYTES = 2**30  # of addresses; sympy's own are a tenth of it
-LAST_RESORT_S = 60  # after so long the system ends a worker that nobody is left to kill
+LAST_RESORT_S = 60  # so long a comparison may take, however busy the machine is
+MAX_MESSAGE = 2**16  # bytes
 _DECIMAL = re.compile(r"-?\s*\d*\.(\d+)")
 _MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
 _FLOAT_DIGITS = 15  # a floating point number that shows noise is written with so many digits, or more
@@ -35,14 +38,16 @@ def equal(predicted: str, gold: str) -> bool:
     right, left = parsed(gold), parsed(predicted)
     if left is None or right is None or isinstance(left, Expr) != isinstance(right, Expr):
         return False
-    if _DECIMAL.fullmatch(predicted.strip()) and not right.free_symbols:
-        return _rounded(predicted, right)
+    if (decimal := _DECIMAL.fullmatch(predicted.strip())) and not right.free_symbols:
+        text = predicted.replace(" ", "")
+        value = Fraction(str(right.evalf(_FLOAT_DIGITS + 30, chop=True)))
+        return rounded(Fraction(text), len(text.replace(".", "").lstrip("-0")), -len(decimal[1]), value)
     if not unfinished(left) <= unfinished(right):
         return False
     left, right = _complex(left), _complex(right)
     if isinstance(left, Eq) and isinstance(right, Eq):
         return _same_equation(left, right)
-    # None: no timeouts by signals, the system or the caller ends this process
+    # None: no timeouts by signals, the system ends this process
     return bool(verify(right, left, timeout_seconds=None, allow_set_relation_comp=True))
 
 
@@ -53,17 +58,30 @@ def parsed(latex: str) -> Any:
 
     found = parse(f"\\boxed{{{latex}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
     tree = found[0] if found else None
-    if not isinstance(tree, (Basic, MatrixBase)) or tree.has(nan, zoo):
-        return None
-    return tree
+    return tree if isinstance(tree, (Basic, MatrixBase)) and not tree.has(nan, zoo) else None
+
+
+def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
+    """Whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
+
+    Args:
+        written: the decimal.
+        digits: how many it has, without zeros in front.
+        last: power of ten of the last one.
+        value: one that takes endless digits.
+    """
+    missing = (value - written) * (-1 if written < 0 else 1)
+    if digits >= _FLOAT_DIGITS:
+        return abs(missing) < Fraction(10) ** (last + digits - _SURE_DIGITS)
+    unit = Fraction(10) ** last
+    return digits >= _MIN_DIGITS and -unit / 2 <= missing < unit
 
 
 def _complex(tree: Any) -> Any:
     """With the imaginary unit for the letter i, which math-verify takes for a variable, real or not by the text around it."""
     from sympy import I
 
-    units = {symbol: I for symbol in tree.free_symbols if symbol.name == "i"}
-    return tree.xreplace(units) if units else tree
+    return tree.xreplace({symbol: I for symbol in tree.free_symbols if symbol.name == "i"})
 
 
 def _same_equation(left: Any, right: Any) -> bool:
@@ -72,18 +90,6 @@ def _same_equation(left: Any, right: Any) -> bool:
 
     ratio = simplify((left.lhs - left.rhs) / (right.lhs - right.rhs))
     return not ratio.free_symbols and ratio.is_finite is True and ratio.is_zero is False
-
-
-def _rounded(predicted: str, gold: Any) -> bool:
-    """Whether a decimal of enough digits is the gold answer's value, rounded or cut; or a float with its noise."""
-    text = predicted.replace(" ", "")
-    places, digits = len(text.partition(".")[2]), len(text.replace(".", "").lstrip("-0"))
-    written, value = Fraction(text), Fraction(str(gold.evalf(_FLOAT_DIGITS + 30, chop=True)))
-    missing = (value - written) * (-1 if written < 0 else 1)
-    if digits >= _FLOAT_DIGITS:
-        return abs(missing) < Fraction(10) ** (digits - places - _SURE_DIGITS)
-    unit = Fraction(10) ** -places
-    return digits >= _MIN_DIGITS and -unit / 2 <= missing < unit
 
 
 def unfinished(tree: Any) -> set[str]:
@@ -99,19 +105,18 @@ def unfinished(tree: Any) -> set[str]:
             found.add("sum")
         elif isinstance(node, Mul) and _several_numbers(node):
             found.add("product")
-        elif isinstance(node, Pow) and (kind := _open_power(node)):
-            found.add(kind)
-    return found
+        elif isinstance(node, Pow):
+            found.add(_open_power(node))
+    return found - {""}
 
 
 def _like_terms(node: Any) -> bool:
     r"""Two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
-    from sympy import Integer, Mul
+    from sympy import Mul
 
     kinds = []
     for term in node.args:
-        others = [factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)]
-        kind = Mul(*others) if others else Integer(1)
+        kind = Mul(*(factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)))
         kinds.append(kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1])  # of 2 \sqrt{2}: \sqrt{2}
     return len(set(kinds)) < len(kinds)
 
@@ -123,22 +128,20 @@ def _whole_power(tree: Any) -> bool:
 
 def _several_numbers(node: Any) -> bool:
     """More than one number above a fraction's line, or below it; signs and ones do not count."""
-    numbers = [value for factor in _factors(node) if (value := _number(factor)) is not None and abs(value) != 1]
-    above = sum(value.p not in (1, -1) for value in numbers)
-    below = sum(value.q != 1 for value in numbers)
-    return above > 1 or below > 1
+    numbers = [value for factor in _factors(node) if (value := _number(factor)) is not None]
+    return sum(value.p not in (1, -1) for value in numbers) > 1 or sum(value.q != 1 for value in numbers) > 1
 
 
-def _open_power(node: Any) -> str | None:
-    r"""``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; None where that is the value's form: \sqrt{2}, x^2, 1/3."""
+def _open_power(node: Any) -> str:
+    r"""``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; empty where that is the value's form: \sqrt{2}, x^2, 1/3."""
     if node.base.is_Pow and _number(node.base.base) is not None and node.exp.is_Integer and abs(node.exp) != 1:
         return "power"
     base, exponent = _number(node.base), _number(node.exp)
     if base is None or exponent is None or exponent == -1:
-        return None
+        return ""
     if exponent.is_Integer:
         return "power"
-    return "root" if abs(exponent) < 1 and (base**exponent).is_Rational else None
+    return "root" if abs(exponent) < 1 and (base**exponent).is_Rational else ""
 
 
 def _factors(term: Any) -> list[Any]:
@@ -150,39 +153,46 @@ def _number(tree: Any) -> Any:
     """The rational number that is written, as 5, 2/3 or 1/5; None for anything else."""
     from sympy import Rational
 
-    if tree.is_Rational:
-        return tree
-    if tree.is_Float:
-        return Rational(str(tree))
     if tree.is_Pow and tree.exp == -1 and tree.base.is_Rational and tree.base != 0:
         return 1 / tree.base
-    return None
+    return Rational(str(tree)) if tree.is_Rational or tree.is_Float else None
 
 
-def main() -> None:
-    """Answer until stdin ends."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
-    equal("[1,x]", "x^2")  # loads what sympy loads late; that takes seconds, which are no part of a comparison
-    equal("x+1", "1+x")
-    replies, sys.stdout = sys.stdout, sys.stderr
-    replies.write("ready\n")
-    replies.flush()
-    for line in sys.stdin:
-        *sides, seconds = json.loads(line)
+def _answer(requests: socket.socket) -> None:
+    """Answer until nobody asks any more, or a comparison takes more than there is."""
+    while message := requests.recv(MAX_MESSAGE):
+        *sides, seconds = json.loads(message)
         signal.alarm(LAST_RESORT_S)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # of computing, so that a busy machine judges like an idle one
-        verdict: bool | None
         try:
             verdict = equal(*sides)
         except (MemoryError, RecursionError):
-            verdict = None
+            return
         except Exception:  # sympy raises whatever its inputs suggest; it is then not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        replies.write(json.dumps(verdict) + "\n")
-        replies.flush()
+        requests.send(b"1" if verdict else b"0")
+
+
+def main() -> None:
+    """Fork a worker for every socket that comes; all end when no more can come."""
+    logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
+    equal("[1,x]", "x^2")  # loads what sympy loads late
+    equal("x+1", "1+x")
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that end leave no zombies
+    origin = socket.socket(fileno=0)
+    origin.send(b"ready")
+    while sockets := socket.recv_fds(origin, 16, 1)[1]:
+        if os.fork() == 0:
+            origin.close()
+            try:
+                _answer(socket.socket(fileno=sockets[0]))
+            finally:
+                os._exit(0)
+        os.close(sockets[0])
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

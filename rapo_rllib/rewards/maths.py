@@ -1,31 +1,44 @@
-"""Mathematical answers: as text, as letters and words, by their parts, as numbers with units, and at last symbolically.
+r"""Mathematical answers: as text, as letters and words, by their parts, as numbers with units, and at last symbolically.
 
-(predicted, gold) -> ``latex.tidied`` -> ``statements`` -> ``worded_answers`` -> ``structures`` -> ``units`` ->
-``number_answers`` -> ``expressions`` -> ``symbolic`` (math-verify)
+(predicted, gold) -> ``latex`` -> ``worded_answers`` -> `parts` -> ``quantities`` -> ``symbolic`` (math-verify)
+
+Points and intervals have an order, lists and sets have none. ``1 \pm 2`` is the list ``3, -1``. Parts with names (``x=3, y=5``)
+are compared by name, and stand for the values in the order of the names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rapo_rllib.rewards.expressions import comparable, is_relation
-from rapo_rllib.rewards.latex import joined_otherwise, one_list, tidied, without_blanks
-from rapo_rllib.rewards.moments import same_moment
-from rapo_rllib.rewards.number_answers import same_number
+from rapo_rllib.rewards.latex import BOUND, depths, joined_otherwise, named, one_list, repeated, stated, tidied, without_blanks
+from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
-from rapo_rllib.rewards.statements import named, repeated, stated
-from rapo_rllib.rewards.structures import same_parts
-from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, symbolically_equal
-from rapo_rllib.rewards.units import split_unit, units_agree
-from rapo_rllib.rewards.worded_answers import option, same_words
+from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, is_relation, symbolically_equal
+from rapo_rllib.rewards.worded_answers import option, same_moment, same_words
 from rapo_rllib.types import Question
 
 MAX_CHARS = 500  # longer answers are equal to their own text only
+_UNION = re.compile(r"\\cup(?![a-zA-Z])")
+_NOTHING = ("\\emptyset", "\\varnothing", "∅")
+_PLAIN = {"", "{}", "()"}  # brackets that may be left out
+_BRACKETED = re.compile(r"\\\{(?P<set>.*)\\\}|(?P<opening>[(\[])(?P<inner>.*)(?P<closing>[)\]])", re.DOTALL)
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+MAX_PARTS = 50  # of an answer; more are compared as text only
 _APPROXIMATELY = "\\approx"
 # what an accepted equation may be about: x^2+y^2 = 25 is no value with a name, as it may be in an answer to "What is x^2+y^2?"
 _EXPRESSION = re.compile(r"[+^/-]|(?<![a-zA-Z\\{])[a-z]{2}(?![a-zA-Z])")
 _EQUATION = re.compile(r"(?<![<>!:])=")
+
+
+class Parts(NamedTuple):
+    """Brackets (empty: there are none) and what stands between them."""
+
+    brackets: str
+    items: list[str]
 
 
 def math_score(predicted: str, question: Question, timeout_s: float = TIMEOUT_S) -> Score:
@@ -85,10 +98,8 @@ def _same(left: str, right: str, timeout_s: float) -> bool:
 def _same_choice(predicted: str, choice: tuple[str, str], timeout_s: float) -> bool:
     """A letter with its content is answered by either, or by both."""
     letter, content = choice
-    given = option(predicted)
-    if given is not None:
-        return given[0] == letter and _same(given[1], content, timeout_s)
-    return predicted.strip("() ") == letter or _same(predicted, content, timeout_s)
+    given, said = option(predicted) or (letter, predicted)
+    return given == letter and (predicted.strip("() ") == letter or _same(said, content, timeout_s))
 
 
 @dataclass(frozen=True)
@@ -99,13 +110,14 @@ class _Values:
 
     def equal(self, predicted: str, gold: str) -> bool:
         """Whether two tidied answers agree, in all their parts."""
+        predicted, gold = predicted.strip(), gold.strip()
         if without_blanks(predicted) == without_blanks(gold):
             return True
         moment = same_moment(predicted, gold)
         if moment is not None:
             return moment
         if gold.startswith(_APPROXIMATELY):
-            return self.equal(predicted.removeprefix(_APPROXIMATELY).strip(), gold.removeprefix(_APPROXIMATELY).strip())
+            return self.equal(predicted.removeprefix(_APPROXIMATELY), gold.removeprefix(_APPROXIMATELY))
         (left_name, left), (right_name, right) = named(predicted), named(gold)
         if right_name is not None and _EXPRESSION.search(right_name):
             right_name, right = None, gold
@@ -113,19 +125,106 @@ class _Values:
             return left_name == right_name and self._same_value(left, right)
         if left_name is not None and is_relation(gold):
             left = predicted
-        if right_name is not None and left_name is None and is_relation(predicted) and _EQUATION.search(predicted):
-            return self._same_expression(predicted, gold)
+        if right_name is not None and left_name is None and _EQUATION.search(predicted):
+            return symbolically_equal(predicted, gold, self.timeout_s)
         return self._same_value(left, right)
 
     def _same_value(self, predicted: str, gold: str) -> bool:
-        by_parts = same_parts(predicted, gold, self.equal)
-        if by_parts is not None:
-            return by_parts
-        (left, left_unit), (right, right_unit) = split_unit(predicted), split_unit(gold)
-        if not units_agree(left_unit, right_unit):
+        if _UNION.search(gold):
+            return self._matched(
+                _UNION.split(predicted) if _UNION.search(predicted) else parts(predicted).items, _UNION.split(gold)
+            )
+        left, right = parts(predicted), parts(gold)
+        single = not right.brackets and len(right.items) == 1
+        if len(left.items) == len(right.items) and not single:
+            return self._same_parts(left, right)
+        # an inequality may stand for an interval
+        if not (single and len(left.items) == 1) and not BOUND.search(gold if single else predicted):
             return False
-        decided = same_number(left, right)
-        return self._same_expression(left, right) if decided is None else decided
+        (value, left_unit), (wanted, right_unit) = split_unit(predicted), split_unit(gold)
+        if left_unit is not None and right_unit is not None and left_unit != right_unit:
+            return False
+        decided = same_number(value, wanted)
+        return symbolically_equal(value, wanted, self.timeout_s) if decided is None else decided
 
-    def _same_expression(self, predicted: str, gold: str) -> bool:
-        return comparable(predicted, gold) and symbolically_equal(predicted, gold, self.timeout_s)
+    def _same_parts(self, left: Parts, right: Parts) -> bool:
+        # brackets may be left out, but those of an interval say which ends belong to it
+        alike = left.brackets == right.brackets or (
+            "" in (left.brackets, right.brackets) and {left.brackets, right.brackets} <= _PLAIN
+        )
+        if not alike or len(right.items) > MAX_PARTS:
+            return False
+        given, wanted = ([named(item) for item in side.items] for side in (left, right))
+        given_names, wanted_names = _distinct(given), _distinct(wanted)
+        bases, meant = {name.partition("_")[0] for name in given_names}, {name for name, _ in wanted}
+        if len(bases) == 1 and meant <= {None, *bases}:  # x_1=3, x_2=4: two values of x
+            return self._matched([value for _, value in given], [value for _, value in wanted])
+        if given_names and meant not in ({None}, set(given_names)):
+            return False  # x=1, y=-3 are not
+        if wanted_names and any(name is not None for name, _ in given):
+            found = dict(given)
+            return set(given_names) == set(wanted_names) and all(self.equal(found[name], value) for name, value in wanted)
+        if given_names:
+            given = sorted(given, key=lambda item: item[0] or "")
+        if given_names or wanted_names or not {left.brackets, right.brackets} <= {"", "{}"}:
+            return all(self.equal(a, b) for (_, a), (_, b) in zip(given, wanted, strict=True))
+        return self._matched(left.items, right.items)
+
+    def _matched(self, given: Sequence[str], wanted: Sequence[str]) -> bool:
+        """Whether the two agree in some order."""
+        left = list(given)
+        for gold in wanted:
+            found = next((item for item in left if self.equal(item, gold)), None)
+            if found is None:
+                return False
+            left.remove(found)
+        return not left
+
+
+def _distinct(items: Sequence[tuple[str | None, str]]) -> list[str]:
+    """The names, if every item has one of its own; else none."""
+    names = [name for name, _ in items if name is not None]
+    return names if len(set(names)) == len(items) > 1 else []
+
+
+def parts(text: str) -> Parts:
+    r"""The parts of a tidied answer; one value is one part without brackets.
+
+    >>> parts("(1, 2]"), parts(r"1 \pm 2").items
+    (Parts(brackets='(]', items=['1', '2']), ['1 + 2', '1 - 2'])
+    """
+    text = text.strip().replace("\\langle", "(").replace("\\rangle", ")")
+    if text in _NOTHING:
+        return Parts("{}", [])
+    name, value = named(text)
+    if name is not None and name.startswith("("):
+        names, values = list(_split(name[1:-1], True)), parts(value).items
+        if len(names) == len(values):
+            return Parts("", [f"{n} = {v}" for n, v in zip(names, values, strict=True)])
+    match = _BRACKETED.fullmatch(text)
+    if match is not None and min(depths(match["inner"] or match["set"] or ""), default=0) >= 0:
+        items = [item for item in _split(match["inner"] or match["set"] or "", True) if item]
+        if match["inner"] is None:
+            return Parts("{}", _signed(items))
+        if len(items) > 1:  # signs of an interval or a point belong together
+            return Parts(match["opening"] + match["closing"], items)
+    return Parts("", _signed(_split(text, False)))
+
+
+def _signed(items: Iterable[str]) -> list[str]:
+    r"""With both signs of every ``\pm``."""
+    return [
+        _PLUS_MINUS.sub(upper, item).replace("\\mp", lower)
+        for item in items
+        for upper, lower in (("+-", "-+") if _PLUS_MINUS.search(item) else ((" ", "\\mp"),))
+    ]
+
+
+def _split(text: str, inside: bool) -> Iterator[str]:
+    """Split at commas, or semicolons, outside brackets. Outside all of them 1,080 is one number."""
+    begin, numbers = 0, [] if inside else [match.span() for match in _THOUSANDS.finditer(text)]
+    for index, depth in enumerate(depths(text)):
+        if depth == 0 and text[index] in ",;" and not any(start < index < end for start, end in numbers):
+            yield text[begin:index].strip()
+            begin = index + 1
+    yield text[begin:].strip()

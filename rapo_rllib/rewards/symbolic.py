@@ -1,175 +1,137 @@
-"""Symbolic equality by math-verify, in a few worker processes; one that takes too long is killed.
+"""Symbolic equality by math-verify, in a few worker processes; one that takes too long ends.
 
-(predicted, gold) -> Once -> WorkerPool -> Worker -> ``math_worker.py``
-
-A comparison that is not done at once gives its slot to the next one, so that the answers of one trajectory do not hold up
-the others.
+(predicted, gold) -> ``comparable`` -> Once -> Workers -> ``math_worker.py``
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
-import os
-import selectors
+import re
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rapo_rllib.rewards import math_worker
-from rapo_rllib.rewards.once import Once
+from rapo_rllib.rewards.latex import depths
+from rapo_rllib.rewards.score import Once
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 3.0  # of one comparison, in seconds of computing
-MAX_WORKERS = 4
-QUICK_S = 0.25  # so long a comparison keeps its slot, which is many times what an ordinary one takes
-_SLOW_FACTOR = 2  # comparisons that have given up their slots, for each slot
-_BUSY_FACTOR = 10  # how much longer than its computing a comparison may take on a busy machine
-_START_UP_S = 60.0  # sympy loads in a second; a busy machine may need longer
+_SLOTS = 12  # comparisons at a time in one process of the run
+KEPT = 4  # workers that stay when there is nothing to compare
+# Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
+_FAMILIES = tuple(
+    frozenset(names.split())
+    for names in (
+        "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth",
+        "log ln lg exp",
+        *("binom dbinom tbinom choose !", "sum prod", "int iint oint", "lim limsup liminf", "max min sup inf", "gcd lcm"),
+        *("lfloor rfloor lceil rceil", "mod bmod pmod equiv", "det", "| vert lvert rvert"),
+    )
+)
+# commands that only write a value
+_WRITING = (
+    "frac sqrt pi cdot times div le ge ne lt gt in infty cup cap setminus pm mp circ theta alpha beta gamma delta "
+    "epsilon lambda mu phi varphi psi omega rho sigma tau Delta Gamma Omega ell mathbb emptyset varnothing { }"
+)
+_PLAIN = frozenset(_WRITING.split())
+_MAX_DEPTH = 8
+_COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
+_FUNCTION = re.compile(r"\\([a-zA-Z]+|.)|[!|]", re.DOTALL)
+_RELATION = re.compile(r"(?<![\\])[<>=]|\\(?:le|ge|ne|in|cup|cap|setminus)(?![a-zA-Z])")
+_ROW = re.compile(r"[A-Z]{3,}|[A-Z]\d+")  # a name: \angle ABC is not \angle ACB, as the product of three letters would be
+_PRODUCT = re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|\*")
+_SET = re.compile(r"\s*(?:\(|\[|\\\{).*(?:\)|\]|\\\})\s*", re.DOTALL)
 
 
 class NoVerdict(Exception):
     """It was not found out whether two answers are equal: time or memory were used up."""
 
 
-class Worker:
-    """One worker process, started when first needed, and again after it was killed. One comparison at a time."""
+class Workers:
+    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._slots, self._lock = threading.BoundedSemaphore(_SLOTS), threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._origin: subprocess.Popen[bytes] | None = None
+        self._forks: socket.socket
 
-    def equal(self, predicted: str, gold: str, timeout_s: float, on_slow: Callable[[], None] = lambda: None) -> bool | None:
+    def equal(self, predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool | None:
         """Whether the two are symbolically equal; None if that cannot be found out in time, or in the memory there is.
 
         Args:
             predicted: LaTeX.
             gold: LaTeX.
-            timeout_s: seconds of computing.
-            on_slow: called when the reply is not there at once.
+            timeout_s: seconds of computing; waiting for a slot is no part of it.
 
         Raises:
-            RuntimeError: the worker cannot be started.
+            RuntimeError: math-verify cannot be loaded.
         """
-        process = self._running()
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps([predicted, gold, timeout_s]) + "\n")
-            process.stdin.flush()
-            if not _replies(process, QUICK_S):
-                on_slow()
-            found: bool | None = json.loads(_reply(process, _BUSY_FACTOR * timeout_s))
-        except (TimeoutError, BrokenPipeError):
-            self.stop()
-            found = None
-        if found is None:
+        with self._slots:
+            reply = self._reply(json.dumps([predicted, gold, timeout_s]).encode())
+        if not reply:
             logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, timeout_s)
-        return found
+        return reply == b"1" if reply else None
 
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self.stop()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(math_worker.__file__))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                encoding="utf-8",
-                start_new_session=True,  # Ctrl-C is for the trainer, which closes stdin
-            )
-            try:
-                ready = _reply(self._process, _START_UP_S)
-            except TimeoutError:
-                ready = ""
-            if ready != "ready":
-                self.stop()
-                raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
-        return self._process
-
-    def stop(self) -> None:
-        """Kill the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    try:
-                        stream.close()
-                    except BrokenPipeError:  # what was not sent is lost, as the process is
-                        continue
-
-
-class WorkerPool:
-    """Up to ``size`` workers that are quick, and twice as many slow ones, each started when it is needed. Thread-safe."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._quick = threading.BoundedSemaphore(size)
-        self._slow = threading.BoundedSemaphore(_SLOW_FACTOR * size)
-        self._lock = threading.Lock()
-        self._idle: list[Worker] = []
-
-    def equal(self, predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool | None:
-        """As ``Worker.equal``, in a worker that is free; waiting for one is not part of the time limit."""
-        slot = self._quick
-        slot.acquire()
-
-        def step_aside() -> None:
-            nonlocal slot
-            if self._slow.acquire(blocking=False):
-                self._quick.release()
-                slot = self._slow
-
+    def _reply(self, request: bytes) -> bytes:
+        """What a worker replies; nothing if it has ended."""
         with self._lock:
-            worker = self._idle.pop() if self._idle else Worker()
+            worker = self._worker()
         try:
-            return worker.equal(predicted, gold, timeout_s, step_aside)
-        finally:
-            self._put_back(worker)
-            slot.release()
-
-    def _put_back(self, worker: Worker) -> None:
+            worker.send(request)
+            reply = worker.recv(1)
+        except OSError:
+            reply = b""
         with self._lock:
-            wanted = len(self._idle) < self._size
-            if wanted:
+            if reply and len(self._idle) < KEPT:
                 self._idle.append(worker)
-        if not wanted:
-            worker.stop()
+            else:
+                worker.close()
+        return reply
 
-    def close(self) -> None:
-        """End the worker processes that are idle."""
-        with self._lock:
-            for worker in self._idle:
-                worker.stop()
-            self._idle.clear()
-
-
-def _replies(process: subprocess.Popen[str], timeout_s: float) -> bool:
-    """Whether there is a reply, or the end of the process, within ``timeout_s``."""
-    with selectors.DefaultSelector() as selector:
-        assert process.stdout is not None
-        selector.register(process.stdout, selectors.EVENT_READ)
-        return bool(selector.select(timeout_s))
-
-
-def _reply(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """One line, or ``TimeoutError``, which also stands for a worker that died. Replies come one at a time, whole."""
-    assert process.stdout is not None
-    line = process.stdout.readline() if _replies(process, timeout_s) else ""
-    if not line:
-        raise TimeoutError
-    return line.strip()
+    def _worker(self) -> socket.socket:
+        """Take one that is idle and alive, or a new one."""
+        while self._idle:
+            worker = self._idle.pop()
+            with suppress(ConnectionError):
+                try:
+                    worker.recv(1, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return worker
+            worker.close()
+        if self._origin is None or self._origin.poll() is not None:
+            self._origin, self._forks = _started()
+        worker, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with other, suppress(ConnectionError):
+            socket.send_fds(self._forks, [b"fork"], [other.fileno()])
+        return worker
 
 
-_pool = WorkerPool(min(MAX_WORKERS, os.cpu_count() or 1))
-atexit.register(_pool.close)
+def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the process that workers are forked from, and wait until it has loaded math-verify."""
+    forks, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with other:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(math_worker.__file__))],
+            stdin=other.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the trainer, whose end closes the socket
+        )
+    if not forks.recv(16):
+        process.wait()
+        raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
+    return process, forks
+
+
 # The members of a group often give the same answer. A comparison that was given up is not tried again.
-_verdict = Once(_pool.equal)
+_verdict = Once(Workers().equal)
 
 
 def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool:
@@ -178,7 +140,48 @@ def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) 
     Raises:
         NoVerdict: that was not found out in time.
     """
+    if not comparable(predicted, gold):
+        return False
     found = _verdict(predicted, gold, timeout_s)
     if found is None:
         raise NoVerdict(predicted)
     return found
+
+
+def is_relation(text: str) -> bool:
+    """Whether a tidied answer is an equation, an inequality or a union, not an expression."""
+    return _RELATION.search(text) is not None
+
+
+def comparable(predicted: str, gold: str) -> bool:
+    r"""Whether ``predicted`` is written as an answer like ``gold`` could be.
+
+    >>> comparable("3 - x", "-x + 3"), comparable("not x", "x"), comparable(r"\phantom{1}x", "x"), comparable(r"\sum x", "x")
+    (True, False, False, False)
+    """
+    given, wanted = (frozenset(found[1] or found[0] for found in _FUNCTION.finditer(text)) for text in (predicted, gold))
+    related = frozenset().union(*(family for family in _FAMILIES if family & wanted))
+    if not _balanced(predicted) or not given <= _PLAIN | wanted | related:
+        return False
+    written = _compact(_PRODUCT.sub("", predicted)).casefold()
+    if not all(row.casefold() in written for row in _ROW.findall(_compact(gold))):
+        return False
+    more = _letters(predicted) - _letters(gold)
+    # an interval has no variable, the inequality that stands for it has one
+    return not more or (len(more) == 1 and is_relation(predicted) and _SET.fullmatch(gold) is not None)
+
+
+def _compact(text: str) -> str:
+    """Without blanks and commands."""
+    return re.sub(r"\s", "", _COMMAND.sub(";", text))
+
+
+def _letters(text: str) -> set[str]:
+    return {character.casefold() for character in _COMMAND.sub(" ", text) if character.isalpha()}
+
+
+def _balanced(text: str) -> bool:
+    """Whether all braces are closed, and brackets not too deep: reading them takes twice the time for each."""
+    plain = _COMMAND.sub(" ", text)
+    braces = list(depths(plain, "{", "}"))
+    return min(braces, default=0) >= 0 and braces[-1:] in ([], [0]) and max(depths(plain), default=0) <= _MAX_DEPTH

@@ -1,14 +1,17 @@
-r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits in a base (``52_8``)."""
+r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits in a base (``52_8``), moments.
+
+``May 6, 2024`` is ``2024-05-06``, ``\text{6:00 PM}`` is ``18:00``.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from itertools import permutations
+from typing import NamedTuple
 
-from rapo_rllib.rewards.latex import without_blanks
-from rapo_rllib.rewards.moments import same_moment
-from rapo_rllib.rewards.units import bare_unit
-from rapo_rllib.rewards.words import hedged
+from rapo_rllib.rewards.latex import hedged, without_blanks
+from rapo_rllib.rewards.quantities import bare_unit
 
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _LETTER = re.compile(r"(?:\\text\{\s*)?\(?\s*(?:\\text\{\s*)?([A-Ja-j])(?:\s*\})?\s*\)?(?:\s*\})?")
@@ -28,6 +31,16 @@ _BASED = re.compile(r"(-?[0-9A-Za-z]+)_\{?(?:\\text\{)?\s*(\w+)\s*\}?\}?")
 _WORDS = re.compile(r"[^\W\d_]{2}[^\d_\\^{}=+*/<>]*")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
 _MIN_WORD = 4  # letters without blanks: shorter ones may be a product of variables
+
+_TIME = re.compile(r"(\d{1,2})(?::(\d\d)(?::(\d\d))?)?(?:\s*(o'clock|noon|midnight|[ap](?=\.?m)\.?m\.?))?")
+_DATES = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y"),
+    *(f"{day}{year}" for day in ("%d %B", "%B %d", "%d %b", "%b %d") for year in ("", " %Y")),
+    *("%B %Y", "%b %Y"),
+)
+_IN_FIGURES = re.compile(r"(\d\d?)[/-](\d\d?)[/-](\d{4})")
+_BESIDE = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b|\b(?:of|the)\b|,|\.(?=\s|$)|^[a-z]+day\b")
+_YEARLESS = 1904  # a leap year, so that February 29 is a day of it
 
 
 def option(text: str) -> tuple[str, str] | None:
@@ -124,3 +137,59 @@ def _same_text(predicted: str, gold: str) -> bool | None:
 
 def _plain(text: str) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", _TEXT.sub(r" \1 ", text)).casefold().split())
+
+
+class _Time(NamedTuple):
+    seconds: int  # since midnight, or noon where only the twelve hours of a dial are named
+    dial: bool  # the half of the day is not said
+    marked: bool  # by a.m., noon or the like, or by seconds: it cannot be a ratio
+    parts: int
+
+
+def same_moment(predicted: str, gold: str) -> bool | None:
+    """Whether two tidied answers are the same date or time; None if ``gold`` is neither.
+
+    The half of the day may be left out. A date in figures with the year last (5/6/2024) is that of the same figures alone: it
+    may begin with the month or the day. 3:15 may be a ratio, unless the other answer is clearly a time.
+    """
+    predicted, gold = (_TEXT.sub(r" \1 ", text).strip().lower() for text in (predicted, gold))
+    date = _date(gold)
+    if date is not None:
+        return _date(predicted) == date
+    wanted, given = _time(gold), _time(predicted)
+    if wanted is None or not (wanted.marked or (given is not None and given.marked and wanted.parts > 1)):
+        return None
+    if given is None or wanted.dial == given.dial:
+        return given is not None and given.seconds == wanted.seconds
+    return (given if wanted.dial else wanted).marked and (given.seconds - wanted.seconds) % (12 * 3600) == 0
+
+
+def _time(text: str) -> _Time | None:
+    match = _TIME.fullmatch(f"12 {text}" if text in ("noon", "midnight") else text)
+    if match is None:
+        return None
+    hour, minute, second = (int(match[part] or 0) for part in (1, 2, 3))
+    half = (match[4] or "o")[0]  # of a.m., p.m., noon, midnight; o'clock says nothing
+    if hour > 23 or minute > 59 or second > 59 or (half != "o" and not 0 < hour < 13):
+        return None
+    hours = hour if half == "o" else hour % 12 + 12 * (half in "pn")
+    marked = match[4] is not None or match[3] is not None
+    return _Time(3600 * hours + 60 * minute + second, half == "o" and 0 < hour < 13, marked, 1 + (match[2] is not None))
+
+
+def _date(text: str) -> tuple[object, ...] | None:
+    figures = _IN_FIGURES.fullmatch(text)
+    if figures is not None:
+        first, second, year = map(int, figures.groups())
+        if first <= 12 and second <= 12 and first != second:
+            return first, second, year
+        text = f"{year}-{min(first, second)}-{max(first, second)}"
+    plain = " ".join(_BESIDE.sub(" ", text).split())
+    for form in _DATES:
+        with_year = "%Y" in form
+        try:
+            found = datetime.strptime(plain if with_year else f"{plain} {_YEARLESS}", form if with_year else f"{form} %Y")
+        except ValueError:
+            continue
+        return found.year if with_year else None, found.month, found.day if "%d" in form else None
+    return None

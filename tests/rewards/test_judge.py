@@ -14,7 +14,7 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
 from rapo_rllib.rewards import judge as judge_module
-from rapo_rllib.rewards.verdicts import DEFAULT_PROMPT, filled, verdict
+from rapo_rllib.rewards.judge import DEFAULT_PROMPT, filled, verdict
 from rapo_rllib.types import Question
 
 QUESTION = Question("q", "Capital of France?", "Paris", aliases=("City of Paris",))
@@ -121,13 +121,12 @@ def test_a_failure_is_an_error_or_counted_as_the_user_says(
     reply: Reply, kind: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_module, "ATTEMPTS", 1)
-    if kind == "unreachable":
-        monkeypatch.setattr(judge_module, "TIMEOUT_S", 0.2)
+    limits = {"timeout_s": 0.2} if kind == "unreachable" else {}
     with local_service(always(reply)) as server:
         with pytest.raises(ServiceError, match=f"judge .*{message}"):
-            judge(server.url)("paris", QUESTION, EPISODE)
-        wrong = judge(server.url, on_failure="wrong")("paris", QUESTION, EPISODE)
-        words = judge(server.url, on_failure="qa")("of paris", QUESTION, EPISODE)
+            judge(server.url, **limits)("paris", QUESTION, EPISODE)
+        wrong = judge(server.url, on_failure="wrong", **limits)("paris", QUESTION, EPISODE)
+        words = judge(server.url, on_failure="qa", **limits)("of paris", QUESTION, EPISODE)
     assert wrong == Score(0.0, False, failure=f"judge/{kind}")
     assert words == Score(pytest.approx(0.8), False, failure=f"judge/{kind}")  # P 1, R 2/3 of "City of Paris"
 

@@ -10,7 +10,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EnvError
 from rapo_rllib.rewards import Score
-from rapo_rllib.rewards.own import as_score
+from rapo_rllib.rewards.scorers import as_score
 from rapo_rllib.rollout.env_calls import EnvPool, reset_env, step_env
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
