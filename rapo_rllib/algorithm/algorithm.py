@@ -103,7 +103,7 @@ class RAPO(Algorithm):
         replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
         self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows)
         cursor_state = self._sampling.cursor_state
-        parts = {"off_policy": replay, "starts": starts}
+        parts = {"off_policy": replay, "starts": starts, "rows": rows}
         self._run_state = RunState(self._cursor, cursor_state, self.run_summary, parts, self._buffer_updater)
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")

@@ -73,10 +73,11 @@ def _check_sizes(settings: Settings) -> None:
     rollout, update = settings.rollout, settings.update
     if rollout.num_hybrid > rollout.group_size:
         raise ValueError(f"num_hybrid = {rollout.num_hybrid} is more than group_size = {rollout.group_size}: lower num_hybrid")
-    if rollout.hybrid_groups == "failed" and rollout.num_hybrid == rollout.group_size:
+    if rollout.hybrid_groups == "failed" and not 0 < rollout.num_hybrid < rollout.group_size:
         raise ValueError(
-            f"hybrid_groups = 'failed' with num_hybrid = group_size = {rollout.group_size}: on-policy trajectories tell "
-            "whether a group failed; lower num_hybrid, or set hybrid_groups to 'all'"
+            f"hybrid_groups = 'failed' with num_hybrid = {rollout.num_hybrid}, group_size = {rollout.group_size}: on-policy "
+            "trajectories tell whether a group failed, hybrid ones help then: set num_hybrid between 1 and group_size - 1, or "
+            "hybrid_groups to 'all'"
         )
     if rollout.hybrid_groups == "failed" and rollout.branching is not None:
         raise ValueError(

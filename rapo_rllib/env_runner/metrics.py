@@ -40,9 +40,13 @@ class SampleResult:
         self.logged += other.logged
 
     def require_usable(self) -> None:
-        """Raise ``RolloutError`` where every trajectory failed, with the most frequent cause: nothing is learned or scored."""
-        errors = [t.error for t in self.trajectories if t.failed]
-        if not errors or len(errors) < len(self.trajectories):
+        """Raise ``RolloutError`` where every trajectory failed, with the most frequent cause: nothing is learned or scored.
+
+        One that could not begin behind an expert's steps has no say: its question begins at its beginning from now on.
+        """
+        begun = [t for t in self.trajectories if not t.start_refused]
+        errors = [t.error for t in begun if t.failed]
+        if not errors or len(errors) < len(begun):
             return
         kind, count = Counter(map(error_kind, errors)).most_common(1)[0]
         example = next(error for error in errors if error_kind(error) == kind)

@@ -16,6 +16,9 @@ from typing import Any
 from rapo_rllib.settings.schedule import value_at
 from rapo_rllib.types import ExpertTrajectory, Question, TrajectoryGroup
 
+_Row = tuple[str, str, tuple[str, ...]]  # id and text of the question, steps before
+_DRAWS = 50  # where every row was refused, one of them is asked again
+
 
 class ExpertRows:
     """The steps of another agent, each with those before it.
@@ -30,6 +33,7 @@ class ExpertRows:
         self._share, self._seed = share, seed
         self._experts = [expert for expert in experts if expert.reward > 0 and expert.steps]
         self._rows = [(number, index) for number, expert in enumerate(self._experts) for index in range(len(expert.steps))]
+        self._refused: set[_Row] = set()  # those whose steps environment, budget or chat template did not take
         self.share = value_at(share, 0)
 
     def __len__(self) -> int:
@@ -40,15 +44,36 @@ class ExpertRows:
         self.share = value_at(self._share, env_steps)
 
     def row(self, place: int) -> Question:
-        """The row that a place of the training's order has."""
-        number, index = random.Random(f"{self._seed}/row/{place}").choice(self._rows)
-        expert = self._experts[number]
-        return replace(expert.question, start=tuple(expert.steps[:index]), expected=expert.steps[index])
+        """The row that a place of the training's order has, of those that nothing was wrong with so far."""
+        rng = random.Random(f"{self._seed}/row/{place}")
+        for _ in range(_DRAWS):
+            number, index = rng.choice(self._rows)
+            expert = self._experts[number]
+            row = replace(expert.question, start=tuple(expert.steps[:index]), expected=expert.steps[index])
+            if _row(row) not in self._refused:
+                break
+        return row
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         """Return the metrics of what was rolled out: ``single_steps/...``."""
         rows = [group for group in groups if group.question.expected]
+        for group in rows:
+            if any(trajectory.start_refused for trajectory in group.trajectories):
+                self._refused.add(_row(group.question))
         right = [t.correct for group in rows for t in group.counted]
         equal = sum(len({t.correct for t in group.counted}) < 2 for group in rows)
         values = {"groups": len(rows), "accuracy": sum(right) / max(len(right), 1), "groups_without_signal": equal}
+        values["refused"] = len(self._refused)
         return {f"single_steps/{name}": float(value) for name, value in values.items()}
+
+    def get_state(self) -> Any:
+        """For checkpoints."""
+        return sorted(self._refused)
+
+    def set_state(self, state: Any) -> None:
+        """From a checkpoint; None: of a run without single steps."""
+        self._refused = set(state or ())
+
+
+def _row(question: Question) -> _Row:
+    return question.id, question.text, question.start

@@ -22,10 +22,8 @@ NATIVE = {"format": "native"}
     [
         ({"retrieval_probability": 0.5}, "unknown key 'retrieval_probability': did you mean 'retrieval_prob'"),
         ({"num_hybrid": 20}, "num_hybrid = 20 is more than group_size = 16"),
-        (
-            {"hybrid_groups": "failed", "num_hybrid": 16},
-            "hybrid_groups = 'failed' with num_hybrid = group_size = 16",
-        ),
+        ({"hybrid_groups": "failed", "num_hybrid": 16}, "hybrid_groups = 'failed' with num_hybrid = 16, group_size = 16"),
+        ({"hybrid_groups": "failed", "num_hybrid": 0}, "hybrid_groups = 'failed' with num_hybrid = 0, group_size = 16"),
         ({"hybrid_groups": "failed", "branching": {}}, "hybrid_groups = 'failed' with branching: each kind forks"),
         (
             {"expert_start_share": 0.5, "expert_step_share": 0.6},

@@ -183,3 +183,13 @@ def test_where_all_fail_the_most_frequent_cause_is_named() -> None:
         failing("too long", "env.step failed: port 9 is closed", "env.step failed: port 10 is closed").require_usable()
     failing("too long", "").require_usable()
     SampleResult().require_usable()
+
+
+def test_what_could_not_begin_behind_given_steps_ends_no_run() -> None:
+    refused, broken = failing("no room", "no room"), failing("env.step failed: port 9 is closed")
+    for trajectory in refused.trajectories:
+        trajectory.start_refused = True
+    refused.require_usable()
+    refused.extend(broken)
+    with pytest.raises(RolloutError, match="all 1 trajectories"):
+        refused.require_usable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from rapo_rllib.envs.expert_rows import ExpertRows
 from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
 
@@ -43,4 +45,28 @@ def test_metrics_are_of_single_steps_alone() -> None:
         "single_steps/groups": 2.0,
         "single_steps/accuracy": 0.75,
         "single_steps/groups_without_signal": 1.0,
+        "single_steps/refused": 0.0,
     }
+
+
+def test_a_row_that_cannot_be_given_is_asked_once() -> None:
+    rows, whole = ExpertRows([SOLVED], 1.0), ExpertRows([SOLVED], 1.0)
+    refused = Trajectory("q", (), end="error", error="no room", start_refused=True)
+    for question in {rows.row(place) for place in range(60)}:
+        if len(question.start) == 1:
+            values = rows.learn([TrajectoryGroup(question, [refused])])
+    assert values["single_steps/refused"] == 1.0
+    resumed = ExpertRows([SOLVED], 1.0)
+    resumed.set_state(pickle.loads(pickle.dumps(rows.get_state())))
+    drawn = [[made.row(place) for place in range(60)] for made in (rows, resumed, whole)]
+    assert drawn[0] == drawn[1] and {len(one.start) for one in drawn[0]} == {0, 2}
+    assert all(one == other for one, other in zip(drawn[0], drawn[2], strict=True) if len(other.start) != 1)
+    resumed.set_state(None)
+    assert [resumed.row(place) for place in range(60)] == drawn[2]
+
+
+def test_where_no_row_can_be_given_one_is_asked_again() -> None:
+    rows = ExpertRows([SOLVED], 1.0)
+    refused = Trajectory("q", (), end="error", error="no room", start_refused=True)
+    rows.learn([TrajectoryGroup(rows.row(place), [refused]) for place in range(60)])
+    assert rows.row(0).id == "q"
