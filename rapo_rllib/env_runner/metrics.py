@@ -40,15 +40,12 @@ class SampleResult:
         self.logged += other.logged
 
     def require_usable(self) -> None:
-        """Raise ``RolloutError`` where every trajectory failed, with the most frequent cause: nothing is learned or scored.
-
-        One that could not begin behind an expert's steps has no say: its question begins at its beginning from now on.
-        """
-        begun = [t for t in self.trajectories if not t.start_refused]
+        """Raise ``RolloutError`` where every trajectory that could begin failed, with the most frequent cause."""
+        begun = [t for t in self.trajectories if not t.start_refused]  # refused questions begin at their beginning from now on
         errors = [t.error for t in begun if t.failed]
         if not errors or len(errors) < len(begun):
             return
-        kind, count = Counter(map(error_kind, errors)).most_common(1)[0]
+        ((kind, count),) = Counter(map(error_kind, errors)).most_common(1)
         example = next(error for error in errors if error_kind(error) == kind)
         raise RolloutError(
             f"all {len(errors)} trajectories of {len(self.groups)} questions failed, {count} of them with: {example}. "
@@ -92,8 +89,7 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
         trajectories: of a batch.
         version: of the weights when its update began.
     """
-    tokens: Counter[int] = Counter()
-    swapped = 0
+    tokens, swapped = Counter[int](), 0
     for trajectory in trajectories:
         own = zip(trajectory.token_versions, trajectory.kinds, strict=True)
         behind = Counter(version - of for of, kind in own if kind == TokenKind.POLICY)
