@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from learning_parts.measures import area, cost_until, first_success, waited
-from learning_parts.methods import ABLATIONS, BASELINE, BRANCHING, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE
+from learning_parts.methods import (
+    ABLATIONS,
+    BASELINE,
+    BRANCHING,
+    CONTROLS,
+    CREDIT,
+    GONE_ABLATIONS,
+    GONE_CREDIT,
+    MAIN,
+    NOISE,
+    SAME_RATE,
+    STALE,
+)
 from learning_parts.packaged_pairs import packaged
 from learning_parts.plan import CALLS, EQUIVALENT, POLICIES, PRIMARY, TARGET, WORD_MENDS
 from learning_parts.statistics import holm, mean_interval, paired_difference
@@ -81,7 +93,7 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
     noise = {str(p): _mean(study[PRIMARY, arm]) for p, arm in NOISE.items() if (PRIMARY, arm) in study}
     ablations = {
         arm: paired_difference(areas(study[PRIMARY, arm]), areas(study[PRIMARY, base]), EQUIVALENT)
-        for arm, base in ABLATIONS.items()
+        for arm, base in (ABLATIONS | GONE_ABLATIONS).items()
         if (PRIMARY, arm) in study and (PRIMARY, base) in study
     }
     adjusted = holm({arm: found["p"] for arm, found in ablations.items()})
@@ -94,7 +106,7 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
         "words": _words(study) if ("words", BASELINE) in study else {},
         "noise": noise,
         "ablations": {arm: {**found, "p_holm": adjusted[arm]} for arm, found in ablations.items()},
-        "credit": _credit(study, PRIMARY, CREDIT) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
+        "credit": _credit(study, PRIMARY, CREDIT | GONE_CREDIT) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
         "branching": {
             arm: _calls_ratio(study, arm) for arm in BRANCHING if {(PRIMARY, arm), (PRIMARY, BASELINE)} <= study.keys()
         },

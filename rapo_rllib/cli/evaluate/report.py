@@ -60,7 +60,7 @@ def _where_read(settings: Mapping[str, Any]) -> str:
     """Where the answers of a model had to stand; empty: anywhere."""
     protocol, answers = settings["protocol"], settings["env_config"].get("read_answer", "tagged")
     if answers == "tagged" and protocol["format"] == "tags":
-        return f" in <{protocol['answer_tag']}>"
+        return f" in <{ProtocolSettings.answer_tag}>"
     return " in a box" if answers == "boxed" else ""
 
 
