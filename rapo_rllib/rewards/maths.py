@@ -17,7 +17,7 @@ from rapo_rllib.rewards.latex import BOUND, depths, joined_otherwise, named, one
 from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
 from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, is_relation, symbolically_equal
-from rapo_rllib.rewards.worded_answers import option, same_moment, same_words
+from rapo_rllib.rewards.worded_answers import option, same_words
 from rapo_rllib.types import Question
 
 MAX_CHARS = 500  # longer answers are equal to their own text only
@@ -113,9 +113,6 @@ class _Values:
         predicted, gold = predicted.strip(), gold.strip()
         if without_blanks(predicted) == without_blanks(gold):
             return True
-        moment = same_moment(predicted, gold)
-        if moment is not None:
-            return moment
         if gold.startswith(_APPROXIMATELY):
             return self.equal(predicted.removeprefix(_APPROXIMATELY), gold.removeprefix(_APPROXIMATELY))
         (left_name, left), (right_name, right) = named(predicted), named(gold)
@@ -130,11 +127,9 @@ class _Values:
         return self._same_value(left, right)
 
     def _same_value(self, predicted: str, gold: str) -> bool:
-        if _UNION.search(gold):
-            return self._matched(
-                _UNION.split(predicted) if _UNION.search(predicted) else parts(predicted).items, _UNION.split(gold)
-            )
         left, right = parts(predicted), parts(gold)
+        if _UNION.search(gold):
+            return self._matched(_UNION.split(predicted) if _UNION.search(predicted) else left.items, _UNION.split(gold))
         single = not right.brackets and len(right.items) == 1
         if len(left.items) == len(right.items) and not single:
             return self._same_parts(left, right)
@@ -149,10 +144,8 @@ class _Values:
 
     def _same_parts(self, left: Parts, right: Parts) -> bool:
         # brackets may be left out, but those of an interval say which ends belong to it
-        alike = left.brackets == right.brackets or (
-            "" in (left.brackets, right.brackets) and {left.brackets, right.brackets} <= _PLAIN
-        )
-        if not alike or len(right.items) > MAX_PARTS:
+        brackets = {left.brackets, right.brackets}
+        if (len(brackets) > 1 and not ("" in brackets and brackets <= _PLAIN)) or len(right.items) > MAX_PARTS:
             return False
         given, wanted = ([named(item) for item in side.items] for side in (left, right))
         given_names, wanted_names = _distinct(given), _distinct(wanted)
@@ -166,19 +159,21 @@ class _Values:
             return set(given_names) == set(wanted_names) and all(self.equal(found[name], value) for name, value in wanted)
         if given_names:
             given = sorted(given, key=lambda item: item[0] or "")
-        if given_names or wanted_names or not {left.brackets, right.brackets} <= {"", "{}"}:
+        if given_names or wanted_names or not brackets <= {"", "{}"}:
             return all(self.equal(a, b) for (_, a), (_, b) in zip(given, wanted, strict=True))
         return self._matched(left.items, right.items)
 
     def _matched(self, given: Sequence[str], wanted: Sequence[str]) -> bool:
         """Whether the two agree in some order."""
+        if len(given) != len(wanted) or len(given) > MAX_PARTS:
+            return False
         left = list(given)
         for gold in wanted:
             found = next((item for item in left if self.equal(item, gold)), None)
             if found is None:
                 return False
             left.remove(found)
-        return not left
+        return True
 
 
 def _distinct(items: Sequence[tuple[str | None, str]]) -> list[str]:

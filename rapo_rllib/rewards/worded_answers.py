@@ -68,8 +68,7 @@ def _same_letter(predicted: str, gold: str) -> bool | None:
     if wanted is None:
         return None
     letter = _LETTER.fullmatch(predicted)
-    chosen = option(predicted)
-    given = letter[1].upper() if letter else chosen[0] if chosen else None
+    given = letter[1].upper() if letter is not None else (option(predicted) or ("",))[0]
     return given == (wanted[1] or wanted[2])
 
 
@@ -99,7 +98,7 @@ def _same_name(predicted: str, gold: str) -> bool | None:
 def _orders(figure: str | None, points: str) -> set[str]:
     """List the names of a figure: all orders of a triangle's points; around a square; of an angle and a line, both ways."""
     if figure == "triangle":
-        return {"".join(order) for order in permutations(points)}
+        return set(map("".join, permutations(points)))
     around = range(len(points)) if figure == "square" else (0,)
     turned = {points[i:] + points[:i] for i in around}
     return turned if figure is None else turned | {name[::-1] for name in turned}
@@ -128,9 +127,7 @@ def _base(name: str) -> str:
 
 def _same_text(predicted: str, gold: str) -> bool | None:
     plain = _TEXT.sub(r" \1 ", gold).strip()
-    first = plain.split()[0] if plain else ""
-    short = len(first) < _MIN_WORD and not (len(first) == _MIN_WORD - 1 and first.istitle())
-    if _WORDS.fullmatch(plain) is None or (plain == gold and short):
+    if _WORDS.fullmatch(plain) is None or (plain == gold and len(plain.split()[0]) < _MIN_WORD - plain.split()[0].istitle()):
         return None
     return _plain(predicted) == _plain(gold)
 
