@@ -106,7 +106,9 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
         "words": _words(study) if ("words", BASELINE) in study else {},
         "noise": noise,
         "ablations": {arm: {**found, "p_holm": adjusted[arm]} for arm, found in ablations.items()},
-        "credit": _credit(study, PRIMARY, CREDIT | GONE_CREDIT) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
+        "credit": _credit(study, PRIMARY, CREDIT | GONE_CREDIT)
+        if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys()
+        else {},
         "branching": {
             arm: _calls_ratio(study, arm) for arm in BRANCHING if {(PRIMARY, arm), (PRIMARY, BASELINE)} <= study.keys()
         },

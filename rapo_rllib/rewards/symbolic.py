@@ -106,6 +106,8 @@ class Workers:
                     return worker
             worker.close()
         if self._origin is None or self._origin.poll() is not None:
+            if self._origin is not None:
+                self._forks.close()
             self._origin, self._forks = _started()
         worker, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with other, suppress(ConnectionError):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rapo_rllib.settings import ProtocolSettings
+
 if TYPE_CHECKING:
     from rapo_rllib.evaluation.models import ModelRun
     from rapo_rllib.evaluation.plan import EvaluationPlan
