@@ -243,7 +243,7 @@ def test_a_temperature_that_is_not_given_is_told(folder: Path) -> None:
 
 
 def test_a_judge_that_is_down_is_told(folder: Path) -> None:
-    judge = "{base_url: 'http://127.0.0.1:9/v1', model: j, attempts: 1, on_failure: wrong}"
+    judge = "{base_url: 'http://127.0.0.1:9/v1', model: j, timeout_s: 1, on_failure: wrong}"
     options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 2)}", "--scorer", f"{{name: judge, options: {judge}}}"]
     with local_service(answering({})) as server:
         output = run(f"{server.url}/v1#solver", *options)
