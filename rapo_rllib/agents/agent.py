@@ -25,8 +25,8 @@ from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
-HELD = 4  # trajectories that are not given back yet, in multiples of those at once: so much may wait for a slow question
-_ADVANCE_S = 60.0  # a stream comes back sooner, with a complete group
+HELD = 4  # trajectories that have ended and wait for a slow question, in multiples of those at once
+_ADVANCE_S = 0.1  # then it is seen whether another question has room; a complete group comes sooner
 
 
 class OffPolicyAgent:
@@ -86,7 +86,11 @@ class OffPolicyAgent:
                     begun += 1
                 if given == begun:
                     return
-                complete |= stream.advance(_ADVANCE_S)
+                try:
+                    complete |= stream.advance(_ADVANCE_S)
+                except (Exception, KeyboardInterrupt):
+                    yield from map(self._answered, complete.values())  # they were paid for
+                    raise
                 self._on_stats(stream.stats.take())
                 for place in self._ready(complete, given):
                     yield self._answered(complete.pop(place))
@@ -94,7 +98,7 @@ class OffPolicyAgent:
 
     def _has_room(self, begun: int, given: int, ended: int) -> bool:
         """Whether another question may begin; ``ended`` counts trajectories, the others questions."""
-        return begun * self._size - ended < self._at_once and (begun - given) * self._size < HELD * self._at_once
+        return begun * self._size - ended < self._at_once and ended - given * self._size < HELD * self._at_once
 
     def _ready(self, complete: Mapping[int, TrajectoryGroup], given: int) -> list[int]:
         """Places of the questions that are given back now."""

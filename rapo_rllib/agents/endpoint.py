@@ -27,7 +27,7 @@ from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.engine import Completion, Failure, GenerationRequest
-from rapo_rllib.services.credentials import check_address, check_variable, secret_of
+from rapo_rllib.services.credentials import check_address, check_no_secret, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
 
 APIS = ("chat", "completions")
@@ -56,6 +56,7 @@ class EndpointOptions:
             raise ValueError(f"--agent-api must be one of {', '.join(APIS)}, got {self.api!r}")
         if self.key_variable:
             check_variable(self.key_variable, "--agent-key-env", "AGENT_API_KEY")
+        check_no_secret(self.extra, "--agent-extra", "put it into the environment variable that --agent-key-env names")
         check_address(self.address, self.named_by, "put a key into the environment variable that --agent-key-env names")
         if not self.model:
             raise ValueError(f"--agent-model is missing: how does the endpoint {self.address} call the model?")
@@ -203,9 +204,12 @@ def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
     except (KeyError, IndexError, TypeError):
         raise ServiceError("agent answers with something that is no completion", 200) from None
+    if isinstance(text, list):  # in parts, as some endpoints write it
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, Mapping))
     text = text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""  # no lone surrogates
     usage = reply.get("usage")
-    num_tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    counted = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    num_tokens = counted if isinstance(counted, int) else None
     ends = [text.index(tag) + len(tag) for tag in stop if tag in text]
     if ends:
         return WrittenStep(text[: min(ends)], "stop", num_tokens)

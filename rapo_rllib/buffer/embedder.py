@@ -90,7 +90,8 @@ class Embedder:
     def fingerprint(self) -> str:
         """The facts that decide whether two embedders make comparable vectors, as JSON: weights, key rule, length, pooling."""
         facts = {**self.encoder.facts, "recipe": RECIPES[self.key_recipe], "max_tokens": self._max_tokens}
-        facts |= {} if self._recent_tokens is None else {"key_history_tokens": self._recent_tokens}
+        if self._recent_tokens is not None:
+            facts |= {"recipe": "history[-rest:]; question, where there is none", "key_history_tokens": self._recent_tokens}
         return json.dumps(facts, sort_keys=True)
 
     @property

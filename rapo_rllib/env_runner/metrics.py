@@ -41,7 +41,7 @@ class SampleResult:
 
     def require_usable(self) -> None:
         """Raise ``RolloutError`` where every trajectory that could begin failed, with the most frequent cause."""
-        begun = [t for t in self.trajectories if not t.start_refused]  # refused questions begin at their beginning from now on
+        begun = [t for t in self.trajectories if not t.start_refused]  # those that were refused are begun otherwise next time
         errors = [t.error for t in begun if t.failed]
         if not errors or len(errors) < len(begun):
             return

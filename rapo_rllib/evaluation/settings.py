@@ -102,7 +102,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Names of the settings that are not the same in both, dotted where they lie in another.
 
     >>> differing({"seed": 0, "protocol": {"format": "tags"}}, {"seed": 0, "protocol": {"format": "native"}})
-    ['protocol.think_tag']
+    ['protocol.format']
     """
     ours, theirs = flattened(first, "."), flattened(second, ".")
     return sorted(key for key in {*ours, *theirs} if key not in ours or key not in theirs or ours[key] != theirs[key])

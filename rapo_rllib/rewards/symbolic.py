@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import socket
 import subprocess
@@ -83,11 +84,11 @@ class Workers:
         """What a worker replies; nothing if it has ended."""
         with self._lock:
             worker = self._worker()
-        try:
+        worker.settimeout(math_worker.LAST_RESORT_S + 10)  # the system ends a worker before that
+        reply = b""
+        with suppress(OSError):
             worker.send(request)
             reply = worker.recv(1)
-        except OSError:
-            reply = b""
         with self._lock:
             if reply and len(self._idle) < KEPT:
                 self._idle.append(worker)
@@ -101,7 +102,8 @@ class Workers:
             worker = self._idle.pop()
             with suppress(ConnectionError):
                 try:
-                    worker.recv(1, socket.MSG_DONTWAIT)
+                    worker.setblocking(False)
+                    worker.recv(1)
                 except BlockingIOError:
                     return worker
             worker.close()
@@ -132,8 +134,16 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, forks
 
 
-# The members of a group often give the same answer. A comparison that was given up is not tried again.
-_verdict = Once(Workers().equal)
+_verdict = Once(Workers().equal)  # members of a group give the same answer often; what was given up is not tried again
+
+
+def _begin_anew() -> None:
+    """Leave sockets, locks and what is under way to the process that this one was forked from."""
+    global _verdict
+    _verdict = Once(Workers().equal)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool:

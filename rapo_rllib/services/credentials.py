@@ -76,7 +76,7 @@ def check_no_secret(values: Any, key: str, instead: str) -> None:
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, str) and value and _SECRET.fullmatch(str(name)):
             raise ValueError(
-                f"{key}.{name} (its value is not shown): what stands in a job reaches results, checkpoints and loggers. Take "
+                f"{key}.{name} (its value is not shown): what stands there reaches results, checkpoints or loggers. Take "
                 f"it out, and {instead}"
             )
         check_no_secret(value, f"{key}.{name}", instead)

@@ -103,7 +103,7 @@ class JsonService:
             raise problem
         try:
             return json.loads(body)
-        except ValueError:  # bad UTF-8 included
+        except (ValueError, RecursionError):  # bad UTF-8 and endless nesting included
             raise ServiceError(
                 f"{self.name} answers with something that is not JSON", response.status_code, passes=True
             ) from None

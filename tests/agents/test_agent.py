@@ -89,7 +89,7 @@ def test_seeded_it_answers_in_the_order_of_the_questions_else_as_they_are_finish
     assert sorted(found) == in_order and (found == in_order) == (seed is not None)
 
 
-@pytest.mark.parametrize(("at_once", "begun"), [(1, 1), (2, 1), (4, 8)])
+@pytest.mark.parametrize(("at_once", "begun"), [(1, 1), (2, 1), (4, 9)])
 def test_no_more_is_begun_than_may_be_under_way_or_held(at_once: int, begun: int) -> None:
     engine = SlowFirst(others=2 * SIZE * (begun - 1))
     agent, most = make_agent(engine, at_once), 0
@@ -100,10 +100,47 @@ def test_no_more_is_begun_than_may_be_under_way_or_held(at_once: int, begun: int
 
     answers = agent.answers(iter(QUESTIONS), note)
     assert next(answers).question.id == "q0"
-    assert places(engine) == list(range(begun)) and begun in (1, HELD * at_once // SIZE)
+    assert places(engine) == list(range(begun)) and begun in (1, 1 + HELD * at_once // SIZE)
     assert most < at_once + SIZE
     assert len(list(answers)) == len(QUESTIONS) - 1
     agent.close()
+
+
+class Leisurely(ScriptedEngine):
+    """Takes a moment for each poll, and many polls for the last member of the first question."""
+
+    def __init__(self) -> None:
+        super().__init__(solve, lambda request: 300 if f"/q0/{SIZE - 1}" in request.request_id else 1)
+
+    def poll(self) -> list[Completion]:
+        time.sleep(0.002)
+        return super().poll()
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_another_question_begins_while_one_attempt_of_the_last_is_slow(seed: int | None) -> None:
+    engine = Leisurely()
+    agent = make_agent(engine, at_once=SIZE, seed=seed)
+    assert len(list(agent.answers(QUESTIONS, lambda: None))) == len(QUESTIONS)
+    agent.close()
+    asked = [request.request_id for request in engine.requests]
+    late = max(place for place, name in enumerate(asked) if f"/q0/{SIZE - 1}" in name)
+    assert sum("/q0/" not in name for name in asked[:late]) >= HELD * SIZE // 2
+
+
+def test_what_is_complete_is_given_back_before_an_error_ends_it() -> None:
+    class Refused(Leisurely):
+        def poll(self) -> list[Completion]:
+            if len({name.split("/")[1] for name in (request.request_id for request in self.requests)}) > 3:
+                raise AgentError("wrong key")
+            return super().poll()
+
+    agent, found = make_agent(Refused(), at_once=SIZE), list[str]()
+    with pytest.raises(AgentError, match="wrong key"):
+        for answered in agent.answers(QUESTIONS, lambda: None):
+            found.append(answered.question.id)
+    agent.close()
+    assert found == ["q1", "q2"]  # behind q0, which is not complete
 
 
 def test_what_is_left_when_nobody_wants_more_answers() -> None:

@@ -276,3 +276,22 @@ def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool)
     for attempt in answered.attempts:
         assert re.fullmatch(r"env\.step has not returned after \d\.\d s \(step_timeout_s = 0\.3\)", attempt.error)
         assert attempt.end == "error" and not attempt.agent_failed
+
+
+def test_a_text_in_parts_is_read() -> None:
+    parts = [{"type": "text", "text": "<answer>"}, {"type": "text", "text": "2</answer>"}]
+    assert written_step({"choices": [{"message": {"content": parts}}]}, STOP).text == "<answer>2</answer>"
+    reply = {"choices": [{"message": {"content": "2"}}], "usage": {"completion_tokens": "7"}}
+    assert written_step(reply, STOP).num_tokens is None
+
+
+def test_a_key_among_the_fields_of_a_request_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--agent-extra.api_key \(its value is not shown\)") as refused:
+        options("http://127.0.0.1:1", extra={"api_key": "sekrit"})
+    assert "sekrit" not in str(refused.value)
+
+
+def test_nesting_without_an_end_is_no_json(chat, sums) -> None:
+    with local_service(lambda _: Reply(b"[" * 100_000)) as server:
+        (answered, *_) = solved(server.url, chat, sums, 1, attempts=1)
+    assert all(attempt.agent_failed and "not JSON" in attempt.error for attempt in answered.attempts)

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -208,3 +210,24 @@ def test_work_is_done_once() -> None:
         once("bad")  # a failure is not kept
     assert [once(text) for text in ("a", "ab", "abc")] == [1, 2, 3]  # of three only two are kept
     assert calls == ["abc", "bad", "bad", "a", "ab", "abc"]
+
+
+FORKED = """
+import os
+from rapo_rllib.rewards.symbolic import symbolically_equal
+
+def judged(name):
+    pairs = [(f"{name} x + {number}", f"{number} + x {name}") for number in range(20)]
+    return all(symbolically_equal(*pair) for pair in pairs)
+
+assert judged("b")
+child = os.fork()
+right = judged("y" if child else "z")
+if child == 0:
+    os._exit(not right)
+assert right and os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_has_workers_of_its_own() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""The engine with its core, and with its workers, in processes of their own: the same numbers, and weights that arrive."""
+"""The engine with its workers in processes of their own: the same numbers, and weights that arrive."""
 
 from __future__ import annotations
 

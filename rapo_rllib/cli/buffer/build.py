@@ -142,6 +142,8 @@ def _conclude(state: AgentBuild, count: int, place: BufferSettings, traces_path:
         typer.echo(line)
     typer.echo(f"Collection {place.collection!r} at {place.uri} holds {count:,} step traces.")
     typer.echo(f"The trajectories are in {traces_path}.")
+    if not count:
+        raise typer.Exit(1)
     typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
 
 
