@@ -100,7 +100,7 @@ def test_no_more_is_begun_than_may_be_under_way_or_held(at_once: int, begun: int
 
     answers = agent.answers(iter(QUESTIONS), note)
     assert next(answers).question.id == "q0"
-    assert places(engine) == list(range(begun)) and begun in (1, 1 + HELD * at_once // SIZE)
+    assert sorted(places(engine)) == list(range(begun)) and begun in (1, 1 + HELD * at_once // SIZE)
     assert most < at_once + SIZE
     assert len(list(answers)) == len(QUESTIONS) - 1
     agent.close()
@@ -150,7 +150,7 @@ def test_what_is_left_when_nobody_wants_more_answers() -> None:
     first = next(answers)
     assert len(ended) == SIZE == len(first.attempts) and engine.num_unfinished == SIZE
     answers.close()
-    assert engine.num_unfinished == 0 and places(engine) == [0, 1]
+    assert engine.num_unfinished == 0 and sorted(places(engine)) == [0, 1]
     engine.latency = lambda request: 1
     again = [answered.question.id for answered in agent.answers(QUESTIONS[:3], lambda: None)]
     agent.close()
