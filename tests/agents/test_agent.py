@@ -109,8 +109,8 @@ def test_no_more_is_begun_than_may_be_under_way_or_held(at_once: int, begun: int
 class Leisurely(ScriptedEngine):
     """Takes a moment for each poll, and many polls for the last member of the first question."""
 
-    def __init__(self) -> None:
-        super().__init__(solve, lambda request: 300 if f"/q0/{SIZE - 1}" in request.request_id else 1)
+    def __init__(self, polls: int) -> None:
+        super().__init__(solve, lambda request: polls if f"/q0/{SIZE - 1}" in request.request_id else 1)
 
     def poll(self) -> list[Completion]:
         time.sleep(0.002)
@@ -119,7 +119,7 @@ class Leisurely(ScriptedEngine):
 
 @pytest.mark.parametrize("seed", [1, None])
 def test_another_question_begins_while_one_attempt_of_the_last_is_slow(seed: int | None) -> None:
-    engine = Leisurely()
+    engine = Leisurely(600)
     agent = make_agent(engine, at_once=SIZE, seed=seed)
     assert len(list(agent.answers(QUESTIONS, lambda: None))) == len(QUESTIONS)
     agent.close()
@@ -135,7 +135,7 @@ def test_what_is_complete_is_given_back_before_an_error_ends_it() -> None:
                 raise AgentError("wrong key")
             return super().poll()
 
-    agent, found = make_agent(Refused(), at_once=SIZE), list[str]()
+    agent, found = make_agent(Refused(10**6), at_once=SIZE), list[str]()
     with pytest.raises(AgentError, match="wrong key"):
         for answered in agent.answers(QUESTIONS, lambda: None):
             found.append(answered.question.id)
@@ -148,9 +148,9 @@ def test_what_is_left_when_nobody_wants_more_answers() -> None:
     agent = make_agent(engine)
     answers = agent.answers(QUESTIONS, lambda: ended.append(1))
     first = next(answers)
-    assert len(ended) == SIZE == len(first.attempts) and engine.num_unfinished == SIZE
+    assert len(ended) >= SIZE == len(first.attempts) and engine.num_unfinished > 0
     answers.close()
-    assert engine.num_unfinished == 0 and sorted(places(engine)) == [0, 1]
+    assert engine.num_unfinished == 0 and sorted(places(engine)) in ([0, 1], [0, 1, 2])
     engine.latency = lambda request: 1
     again = [answered.question.id for answered in agent.answers(QUESTIONS[:3], lambda: None)]
     agent.close()
