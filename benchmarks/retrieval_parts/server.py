@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TESTS_SERVER = Path(__file__).resolve().parents[2] / "tests" / "milvus_server.py"
+TESTS_SERVER = Path(__file__).resolve().parents[2] / "tests" / "support" / "milvus_server.py"
 
 
 @contextmanager
