@@ -27,6 +27,7 @@ def milvus_server(cache: Path) -> Iterator[str | None]:
     assert spec is not None and spec.loader is not None
     tests = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tests)
+    cache = cache.resolve()  # the server works in a folder of its own
     programs = cache / "milvus_programs"
     if not (programs / "bin").exists():
         shutil.rmtree(programs, ignore_errors=True)
