@@ -62,12 +62,13 @@ def seeds_of(text: str) -> list[int]:
 
 
 def settings_hash(job: Path, settings: Sequence[str]) -> str:
-    """Stand for what a job is set to, its comments and the seed left out."""
+    """Stand for what decides a job's course: comments, the seed and how many transcripts are kept are left out."""
     import yaml
 
     chosen = yaml.safe_load(job.read_text(encoding="utf-8"))
     for experiment in chosen.values():
-        experiment["config"].pop("seed", None)
+        for key in ("seed", "transcripts", "transcripts_to_keep"):  # the last: of the file at 748a3cd
+            experiment["config"].pop(key, None)
     return hashlib.sha256(json.dumps([chosen, list(settings)], sort_keys=True).encode()).hexdigest()[:16]
 
 
