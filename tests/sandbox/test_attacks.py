@@ -22,7 +22,7 @@ import pytest
 from attacks import AFTER_POISON, ATTACKS, CLEAN, Attack
 from layouts import UNNEEDED
 from places import SUPPORT
-from world import ENVIRONMENT, World
+from world import ENVIRONMENT, World, as_user
 
 from rapo_rllib.sandbox.machine import probe
 
@@ -69,10 +69,9 @@ def parts(open_folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def public_python(open_folder: Path) -> str:
     """An interpreter that every user can run: ours, or a copy where ours lies in somebody's home."""
-    as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     real = os.path.realpath(sys.executable)
     try:
-        subprocess.run([real, "-I", "-S", "-c", "import json"], check=True, capture_output=True, cwd="/", **as_nobody)
+        subprocess.run(as_user(NOBODY, [real, "-I", "-S", "-c", "import json"]), check=True, capture_output=True, cwd="/")
         return real
     except (OSError, subprocess.CalledProcessError):
         stdlib = Path(sysconfig.get_path("stdlib"))
@@ -92,17 +91,15 @@ def snippet(world: World, attack: Attack) -> dict[str, Any]:
 def drive(
     python: str, parts: Path, uid: int, namespaces: str, snippets: list[dict[str, Any]], preload: list[str]
 ) -> dict[str, Any]:
-    ids = {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 else {}
     paths = [str(parts), *([] if uid else [path for path in sys.path if path.endswith("site-packages")])]
     done = subprocess.run(
-        [python, str(parts / "driver.py")],
+        as_user(uid, [python, str(parts / "driver.py")]),
         input=json.dumps({"namespaces": namespaces, "snippets": snippets, "preload": preload}),
         capture_output=True,
         text=True,
         cwd="/",
         env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)},
         timeout=120,
-        **ids,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -80,6 +81,17 @@ def _database() -> bytes:
         return database.serialize()
 
 
+def as_user(uid: int, command: list[str]) -> list[str]:
+    """Prefix a command so that it runs as ``uid``.
+
+    Not ``Popen(user=...)``, which forks: the child of a process in which gRPC runs may abort before it is the command, and
+    ``Popen`` does not notice.
+    """
+    if uid == os.geteuid():
+        return command
+    return [shutil.which("chroot") or "chroot", f"--userspec={uid}:{uid}", "--groups=", "/", *command]
+
+
 class World:
     """Canaries for some attacks, which a process with the user id ``uid`` may read and change.
 
@@ -107,8 +119,7 @@ class World:
         for path in (folder, *folder.iterdir()):
             os.chown(path, self.uid, self.uid)
         if "W['victim']" in attack.code:
-            ids = {"user": self.uid, "group": self.uid} if os.geteuid() == 0 else {}
-            self._victims[attack.name] = subprocess.Popen(["sleep", "600"], env=ENVIRONMENT, **ids)
+            self._victims[attack.name] = subprocess.Popen(as_user(self.uid, ["sleep", "600"]), env=ENVIRONMENT)
 
     def code(self, attack: Attack) -> str:
         """The snippet, told where things are."""
