@@ -18,8 +18,7 @@ from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.lite.lease import check_lite_path, exclusive_lock
-from rapo_rllib.milvus.lite.server import beside
+from rapo_rllib.milvus.lite.paths import beside, check_lite_path, exclusive_lock
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"

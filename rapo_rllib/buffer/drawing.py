@@ -10,31 +10,27 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rapo_rllib.buffer.filters import AllowedRows
-from rapo_rllib.buffer.nearest import NearestRows
+from rapo_rllib.buffer.filters import conditions_of
 from rapo_rllib.buffer.parts import PartRows
 from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.notes import Notes
-from rapo_rllib.milvus.snapshot.cache import CHECK_S, VERSION, VERSION_NOTE
+from rapo_rllib.milvus.expressions import mask_of
+from rapo_rllib.milvus.handle import Milvus
+from rapo_rllib.milvus.notes import Version
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
-if TYPE_CHECKING:
-    from rapo_rllib.milvus.snapshot.snapshot import Snapshot
-
+CHECK_S = 5.0  # how old the list of rows may be
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
 FACTS = ("id", "source", "reward", "weight_version")  # what filters ask about, beside the question
 
 
 class ListedRows:
-    """The columns that filters ask about, of all rows as they were listed: what a snapshot gives of a Lite collection."""
+    """The columns that filters ask about, of all rows as they were listed."""
 
     def __init__(self, rows: Sequence[dict], version: str) -> None:
         self.version = version
@@ -54,15 +50,15 @@ class ListedRows:
 
 
 class Drawable:
-    """The rows of one collection that may be drawn: of its snapshot, or listed by Milvus and then read by their ids."""
+    """The rows of one collection that may be drawn: listed by Milvus, and then read by their ids."""
 
-    def __init__(self, milvus: MilvusHandle, settings: BufferSettings, nearest: NearestRows, parts: PartRows) -> None:
+    def __init__(self, milvus: Milvus, settings: BufferSettings, version: Version, parts: PartRows) -> None:
         self._milvus, self._settings, self._collection = milvus, settings, settings.collection
-        self._nearest, self._parts, self._notes = nearest, parts, Notes(milvus, settings.collection)
+        self._version, self._parts = version, parts
         self.forget()
 
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("_milvus", "_settings", "_collection", "_nearest", "_parts", "_notes")}
+        return {name: getattr(self, name) for name in ("_milvus", "_settings", "_collection", "_version", "_parts")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -75,21 +71,18 @@ class Drawable:
 
     def forget(self) -> None:
         """See at the next drawing what is there then."""
-        self._rows: Snapshot | ListedRows | None = None
-        self._allowed: AllowedRows | None = None
+        self._rows: ListedRows | None = None
         self._next_check = 0.0
         self._ids = self._order = np.empty(0, dtype=np.int64)
 
-    def numbers(self, queries: Sequence[HistoryQuery], without: Set[str], dim: int) -> list[np.ndarray]:
+    def numbers(self, queries: Sequence[HistoryQuery], without: Set[str]) -> list[np.ndarray]:
         """For each query the numbers of the rows it may be answered by, in the order of their ids.
 
         Raises:
             RetrievalError: Milvus does not answer.
         """
-        rows, allowed = self._looked(dim), self._allowed
-        if allowed is None or allowed.snapshot is not rows or allowed.without != without:
-            allowed = self._allowed = AllowedRows(self._settings.filter, rows, without)
-        masks = [allowed.of(query) for query in queries]
+        rows = self._listed()
+        masks = [mask_of(conditions_of(self._settings.filter, query, without), rows) for query in queries]
         order = self._order
         if self._settings.selection == "best_reward":
             order = order[rows.numbers("reward")[order] > 0]
@@ -99,37 +92,28 @@ class Drawable:
         """The step traces of these rows; one that was deleted meanwhile is missing."""
         if not numbers or self._rows is None:
             return {}
-        if isinstance(self._rows, ListedRows):
-            rows = self._milvus.get(self._collection, sorted({str(self._ids[number]) for number in numbers}), NAMES)
-        else:
-            rows = self._rows.rows(sorted(set(numbers)))
+        rows = self._milvus.get(self._collection, sorted({str(self._ids[number]) for number in numbers}), NAMES)
         found = {row["id"]: trace_of(row) for row in self._parts.whole(rows)}
         return {number: found[self._ids[number]] for number in numbers if self._ids[number] in found}
 
-    def _looked(self, dim: int) -> Snapshot | ListedRows:
-        """The snapshot as it is now, or the rows, listed anew if they may have changed since."""
-        before, snapshot = self._rows, self._nearest.snapshot(dim)
-        rows = self._listed(before) if snapshot is None else snapshot
-        if rows is not before:
-            self._rows = rows
-            self._ids = rows.numbers("id") if isinstance(rows, ListedRows) else rows.table.column("id").to_numpy()
-            self._order = np.argsort(self._ids, kind="stable")
-        return rows
-
-    def _listed(self, before: Snapshot | ListedRows | None) -> ListedRows:
-        known, now = before if isinstance(before, ListedRows) else None, time.monotonic()
+    def _listed(self) -> ListedRows:
+        """The rows, listed anew if they may have changed since."""
+        known, now = self._rows, time.monotonic()
         if known is not None and now < self._next_check:
             return known
-        version = (self._notes.get(VERSION_NOTE, VERSION) or {}).get("version", "")
+        version = self._version.get()
         self._next_check = now + CHECK_S
-        if known is not None and known.version == version:
-            return known
-        names = FACTS if self._settings.filter.question == "any" else (*FACTS, "question")
-        return ListedRows([row for page in self._milvus.pages(self._collection, names) for row in page], version)
+        if known is None or known.version != version:
+            names = FACTS if self._settings.filter.question == "any" else (*FACTS, "question")
+            rows = [row for page in self._milvus.pages(self._collection, names) for row in page]
+            known = self._rows = ListedRows(rows, version)
+            self._ids = known.numbers("id")
+            self._order = np.argsort(self._ids, kind="stable")
+        return known
 
 
 def random_traces(
-    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str], dim: int
+    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
 ) -> list[StepTrace | None]:
     """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
 
@@ -141,7 +125,7 @@ def random_traces(
     """
     states = [rng.getstate() for rng in rngs]
     for _ in range(TRIES):
-        sets = [list(allowed) for allowed in zip(*(layer.numbers(queries, without, dim) for layer in layers), strict=True)]
+        sets = [list(allowed) for allowed in zip(*(layer.numbers(queries, without) for layer in layers), strict=True)]
         for rng, state in zip(rngs, states, strict=True):
             rng.setstate(state)
         drawn = _drawn(layers, queries, sets, rngs)

@@ -109,7 +109,7 @@ def import_traces(
             buffer.set_note(SOURCE_WEIGHTS, {**buffer.source_weights(), **report.weights})
         written = buffer.insert_or_update(_chosen(plan, report), tell)
         if halfway:  # the import that was killed may have changed rows without saying so at its end
-            buffer.mark_changed(rewritten=True)
+            buffer.mark_changed()
         _check_unchanged(plan, report)
         buffer.fit_index()
         count = buffer.count()

@@ -51,7 +51,7 @@ class LayeredBuffer:
         self._version = view.grown_version
 
     def close(self) -> None:
-        """Leave Milvus; a Lite path's server ends with its last user."""
+        """Leave Milvus."""
         for buffer in (self._base, self._grown):
             if buffer is not None:
                 buffer.close()
@@ -75,4 +75,4 @@ class LayeredBuffer:
         if self._grown is None or not queries:
             return self._base.random_traces(queries, rngs, without)
         layers = [buffer.drawable() for buffer in (self._base, self._grown)]
-        return random_traces(layers, queries, rngs, without, self._base.embedder.dim)
+        return random_traces(layers, queries, rngs, without)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.snapshot.cache import VERSION, VERSION_NOTE
+from rapo_rllib.milvus.notes import VERSION, VERSION_NOTE
 
 NOTE = "leak_check"
 

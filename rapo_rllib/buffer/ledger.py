@@ -6,7 +6,7 @@ Milvus Lite opens a folder whose write-ahead log or data files were cut off or d
 from __future__ import annotations
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.notes import Notes
 
 NOTE = "stored"
@@ -15,7 +15,7 @@ NOTE = "stored"
 class Ledger:
     """The noted number of one collection's rows. Every method raises ``RetrievalError`` when Milvus does not answer."""
 
-    def __init__(self, milvus: MilvusHandle, collection: str) -> None:
+    def __init__(self, milvus: Milvus, collection: str) -> None:
         self._milvus, self._collection = milvus, collection
         self._notes = Notes(milvus, collection)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.parts import PartRows
 from rapo_rllib.buffer.rows import NAMES, trace_of
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
 
@@ -21,7 +21,7 @@ SERVER_READ_PAGE = 500  # of a server, which answers up to 100 MB
 class BufferReader:
     """Reads the rows of one collection, in no particular order. Raises ``RetrievalError`` when Milvus does not answer."""
 
-    def __init__(self, milvus: MilvusHandle, collection: str, parts: PartRows) -> None:
+    def __init__(self, milvus: Milvus, collection: str, parts: PartRows) -> None:
         self._milvus, self._collection, self._parts = milvus, collection, parts
 
     def traces(self) -> Iterator[StepTrace]:

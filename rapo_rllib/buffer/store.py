@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.filters import NOBODY
+from rapo_rllib.buffer.filters import NOBODY, conditions_of
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
-from rapo_rllib.buffer.nearest import NearestRows
 from rapo_rllib.buffer.parts import COUNT, PartRows
 from rapo_rllib.buffer.reading import BufferReader
-from rapo_rllib.buffer.rows import FIELDS, check_columns, retrieved_of
+from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.stored import lasting_name
 from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
-from rapo_rllib.milvus.connection import checked_uri
-from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.index import index_kind
-from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.milvus.handle import milvus_at
+from rapo_rllib.milvus.notes import Notes, Version
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
@@ -41,23 +38,22 @@ SOURCE_WEIGHTS = "source_weights"  # a note
 class StepTraceBuffer:
     """Step traces in one Milvus collection. Cheap to construct and to pickle; connects and loads its embedder on first use.
 
-    Any number of processes on a machine may use the same Lite path, any number of machines the same server.
+    All processes of a Ray cluster may use the same Lite path, without Ray one process; any number a server.
 
     Raises:
         ValueError: ``settings`` holds a wrong URI, embedder, selection or ``top_k``.
     """
 
     def __init__(self, settings: BufferSettings) -> None:
-        checked_uri(settings.uri, URI_KEY)
         self.settings = settings
         self.collection = settings.collection
-        self.milvus = MilvusHandle(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        self.milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
         self.embedder = Embedder.of(settings)
         self._checked = self._found_whole = False
-        self._nearest = NearestRows(self.milvus, settings)
         self._notes = Notes(self.milvus, self.collection)
+        self._version = Version(self._notes)
         self._parts = PartRows(self.milvus, self.collection)
-        self._drawable = Drawable(self.milvus, settings, self._nearest, self._parts)
+        self._drawable = Drawable(self.milvus, settings, self._version, self._parts)
         self._ledger = Ledger(self.milvus, self.collection)
 
     def __getstate__(self) -> dict:
@@ -110,32 +106,29 @@ class StepTraceBuffer:
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self._open()
         self._drawable.forget()
-        keys = self._nearest.snapshots
-        writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, keys, self.embedder)
+        writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, self._version, self.embedder)
         return writer.write(traces, update, progress)
 
-    def mark_changed(self, rewritten: bool = False) -> None:
-        """Tell all users that rows were added (``rewritten``: or changed): who keeps a snapshot of the keys makes a new one."""
-        self._nearest.snapshots.mark_changed(rewritten)
+    def mark_changed(self) -> None:
+        """Tell all users that rows were written."""
+        self._version.change()
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete step traces; those that are not there are none the less gone."""
         if ids:
             self._drawable.forget()
-            self.mark_changed()
             rows = self.milvus.get(self.collection, ids, ["id", COUNT])
             self._ledger.lower(len(rows))
             self.milvus.delete(self.collection, ids)
             self._parts.delete(rows)
-            self.mark_changed()
+            self._version.change()
 
     def missing(self) -> int:
         """Number of step traces that were stored and are gone, because files of the buffer were damaged."""
         return self._ledger.missing()
 
     def refresh(self) -> None:
-        """See at the next retrieval what others have written meanwhile (otherwise seen within seconds)."""
-        self._nearest.snapshots.refresh()
+        """See at the next drawing what others have written meanwhile (otherwise seen within seconds)."""
         self._drawable.forget()
 
     @property
@@ -148,14 +141,14 @@ class StepTraceBuffer:
         return dict(self.note(SOURCE_WEIGHTS, {str: float}) or {})
 
     def prepare(self) -> None:
-        """Do what the first retrieval would wait for: connect, load the embedder, and have keys and rows in memory (Lite only).
+        """Do what the first retrieval would wait for: connect, load the embedder, and have a Lite path's rows in memory.
 
         Raises:
             RetrievalError: Milvus does not answer, or has lost step traces.
             ValueError: the buffer does not exist, or was made with another embedder or at another level.
         """
         self._open_whole()
-        self._nearest.snapshot(self.embedder.dim)
+        self.retrieve([HistoryQuery("", "")], 1)
 
     def retrieve(
         self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY
@@ -184,7 +177,9 @@ class StepTraceBuffer:
         self._open_whole()
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
-            return self._whole(self._nearest.find(vectors[positions], [queries[at] for at in positions], count, without))
+            only = [conditions_of(self.settings.filter, queries[at], without) for at in positions]
+            index = self.settings.index
+            return self._whole(self.milvus.search(self.collection, vectors[positions], count, NAMES, index, only))
 
         if self.settings.filter.hide_answers:
             return nearest_without_answers(find, queries, top_k)
@@ -202,7 +197,7 @@ class StepTraceBuffer:
 
         See ``drawing.random_traces``; raises as :meth:`retrieve`. Where a server searches, ids are listed once a version.
         """
-        return random_traces([self.drawable()], queries, rngs, without, self.embedder.dim) if queries else []
+        return random_traces([self.drawable()], queries, rngs, without) if queries else []
 
     def drawable(self) -> Drawable:
         """Return what can be drawn of it. Raises as :meth:`random_traces`."""
@@ -241,8 +236,7 @@ class StepTraceBuffer:
 
     def fit_index(self) -> None:
         """Have the index of the settings; ``auto`` chooses by the present size. Worth calling after a large import."""
-        exact = self._nearest.snapshot(self.embedder.dim) is not None  # nobody asks an index
-        self.milvus.set_index(self.collection, "FLAT" if exact else index_kind(self.count(), self.settings.index))
+        self.milvus.set_index(self.collection, self.settings.index)
 
     def drop(self) -> None:
         """Delete the step traces and the notes about them. After a kill halfway, drop or create goes on."""
@@ -250,7 +244,6 @@ class StepTraceBuffer:
         self._drawable.forget()
         self.milvus.drop(self.collection)
         self._ledger.forget()
-        self._nearest.snapshots.delete_files()
         self._drop_beside()
 
     def _drop_beside(self) -> None:
@@ -262,7 +255,6 @@ class StepTraceBuffer:
         """Disconnect. The next call connects again."""
         self._checked = self._found_whole = False
         self._drawable.forget()
-        self._nearest.snapshots.forget()
         self.milvus.close()
 
     def note(self, name: str, shape: Any = dict) -> dict | None:

@@ -10,7 +10,7 @@ from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, fingerprint_of
 from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.settings import BufferSettings
 
@@ -22,7 +22,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         ValueError: ``settings.uri`` is wrong.
         RetrievalError: Milvus does not answer.
     """
-    milvus = MilvusHandle(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+    milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
     try:
         made_by = Notes(milvus, settings.collection).get(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
     finally:

@@ -12,19 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.keys import looks_made
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.parts import PartRows
 from rapo_rllib.buffer.rows import NAMES, by_id, row_of, trace_of
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.handle import Milvus
+from rapo_rllib.milvus.notes import Version
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
-
-if TYPE_CHECKING:
-    from rapo_rllib.milvus.snapshot.cache import SnapshotCache
 
 WINDOW = 256  # step traces that are embedded together: what a kill can cost
 WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
@@ -46,15 +43,15 @@ class TraceWriter:
 
     def __init__(
         self,
-        milvus: MilvusHandle,
+        milvus: Milvus,
         collection: str,
         parts: PartRows,
         ledger: Ledger,
-        snapshots: SnapshotCache,
+        version: Version,
         embedder: Embedder,
     ) -> None:
         self._milvus, self._collection, self._parts = milvus, collection, parts
-        self._ledger, self._snapshots, self._embedder = ledger, snapshots, embedder
+        self._ledger, self._version, self._embedder = ledger, version, embedder
 
     def write(self, traces: Iterable[StepTrace], update: bool, progress: Progress | None) -> Written:
         """Add what is not stored, and if ``update`` is set give what is stored the facts that are given now.
@@ -78,7 +75,7 @@ class TraceWriter:
             elif progress:
                 progress(done.seen, done.added)
         if done.added or done.updated or self._ledger.behind():  # behind: a writer was killed before it came here
-            self._snapshots.mark_changed(rewritten=done.updated > 0)
+            self._version.change()
             self._ledger.add_up()
         return done
 
@@ -89,8 +86,8 @@ class TraceWriter:
             by_id([*map(trace_of, self._parts.whole(rows)), *given])
 
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
-        if not done.added:
-            self._snapshots.mark_changed()
+        if not done.added:  # before the first row, too: who is killed has told it
+            self._version.change()
         vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])
         for start in range(0, len(fresh), WRITE_BATCH):
             batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
@@ -104,7 +101,7 @@ class TraceWriter:
         import numpy as np
 
         if changed and not done.updated:
-            self._snapshots.mark_changed(rewritten=True)
+            self._version.change()
         facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}
         ids = list(facts)
         for start in range(0, len(ids), WRITE_BATCH):

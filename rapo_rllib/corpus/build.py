@@ -13,8 +13,7 @@ from pathlib import Path
 from rapo_rllib.corpus.collection import PassageCollection
 from rapo_rllib.corpus.passages import Passage, PassageFields, read_passages
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.lite.lease import check_lite_path, exclusive_lock
-from rapo_rllib.milvus.lite.server import beside
+from rapo_rllib.milvus.lite.paths import beside, check_lite_path, exclusive_lock
 from rapo_rllib.traces.rows import BuildProgress
 
 BATCH = 256  # passages between two looks at what is stored: what a kill can cost

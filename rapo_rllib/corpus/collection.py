@@ -3,8 +3,7 @@
     queries -> embedding -> nearest keys ----+
     queries -> words -> BM25 of Milvus ------+-- ``ranking.fused`` -> ids -> rows -> Hit
 
-Of a Lite path keys and passages are in memory (``milvus/snapshot/cache.py``). What the collection was made with is kept beside
-it in notes, so that whoever searches need not name the embedder again.
+What the collection was made with is kept beside it in notes, so that a search need not name the embedder again.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
 from rapo_rllib.corpus.ranking import FUSION_DEPTH, chosen_mode, fused
 from rapo_rllib.embedding.local import MIN_PROBE_COSINE, TextEncoder, probe_cosine, resolve_embedder, stored_probe
-from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.index import index_kind, search_effort
+from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.milvus.snapshot.cache import SnapshotCache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,9 +67,8 @@ class PassageCollection:
         if not place.collection.isidentifier():
             raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
         self.place, self._device = place, device
-        self.milvus = MilvusHandle(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
+        self.milvus = milvus_at(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
         self._notes = Notes(self.milvus, place.collection)
-        self._snapshots = SnapshotCache(self.milvus, place.collection)
         self._encoder = None if embedder is None else self._make_encoder(embedder)
         self._facts: dict[str, Any] | None = None
 
@@ -145,9 +141,7 @@ class PassageCollection:
     def settle(self) -> None:
         """After the last insert: have the rows in their final form, the right index, and the keys in memory (Lite)."""
         self.milvus.flush(self.place.collection)
-        self._snapshots.mark_changed()
-        in_memory = self._snapshots.current(self.encoder.dim) is not None
-        self.milvus.set_index(self.place.collection, "FLAT" if in_memory else index_kind(self.count()))
+        self.milvus.set_index(self.place.collection)
 
     def prepare(self) -> None:
         """Do what the first search would wait for: load the embedder, and have the keys in memory (Lite).
@@ -155,7 +149,7 @@ class PassageCollection:
         Raises:
             ValueError, RetrievalError: see :meth:`search`.
         """
-        self._snapshots.current(self.encoder.dim)
+        self.search(["prepare"], 1)
 
     def search(self, queries: Sequence[str], top_k: int, mode: str = "auto") -> list[list[Hit]]:
         """For each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
@@ -187,12 +181,10 @@ class PassageCollection:
         """Delete the passages and the notes about them."""
         self._facts = None
         self.milvus.drop(self.place.collection)
-        self._snapshots.delete_files()
         self._notes.drop()  # last: by them a corpus is known, and dropping it again goes on after a kill
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
-        self._snapshots.forget()
         self.milvus.close()
 
     @property
@@ -203,12 +195,9 @@ class PassageCollection:
         return self._encoder
 
     def _dense(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
-        """The nearest rows: whole ones from memory, or their ids."""
+        """The ids of the nearest rows."""
         vectors: np.ndarray = self.encoder.encode(queries, role="query")
-        snapshot = self._snapshots.current(self.encoder.dim)
-        if snapshot is not None:
-            return snapshot.found(vectors, top_k)
-        return self.milvus.search(self.place.collection, vectors, top_k, ["id"], search_effort("auto", top_k))
+        return self.milvus.search(self.place.collection, vectors, top_k, ["id"])
 
     def _by_words(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
         return self.milvus.search_words(self.place.collection, queries, top_k, ["id"])

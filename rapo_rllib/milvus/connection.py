@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.errors import RetrievalError, shortage
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.address import checked_uri
 from rapo_rllib.milvus.faults import Fault, Kind, fault_of
 from rapo_rllib.milvus.library import pymilvus_module
-from rapo_rllib.milvus.lite.lease import LiteLease
-from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address, secret_of
+from rapo_rllib.services.credentials import TOKEN_VARIABLE, secret_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy, and one given up is looked at briefly
-LITE_RESTART_S = 30.0
 LONG_S = 3600.0  # building an index of many rows, the longest call there is
-OPEN_FOLDER = re.compile(r"/proc/self/fd/\d+")  # what a Lite server calls its folder
 GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
@@ -35,39 +32,17 @@ GRPC_OPTIONS = {
 }
 
 
-def checked_uri(uri: str, uri_key: str) -> str:
-    """The URI as it is used: ``http(s)://…`` unchanged, a Lite path made absolute.
-
-    Raises:
-        ValueError: neither of both, or a server's with a password in it; naming ``uri_key``.
-    """
-    check_address(uri, uri_key, f"put user:password into the environment variable {TOKEN_VARIABLE}")
-    if uri.startswith(("http://", "https://")) and len(uri.split("://", 1)[1]) > 0:
-        return uri
-    if is_lite_path(uri):
-        return os.path.abspath(os.path.expanduser(uri))
-    raise ValueError(
-        f"{uri_key}: {uri!r} is neither a Milvus Lite path that ends in .db nor a server such as "
-        "http://localhost:19530 or https://…; correct it"
-    )
-
-
-def is_lite_path(uri: str) -> bool:
-    """Whether the URI is a Milvus Lite path."""
-    return uri.endswith(".db") and "://" not in uri
-
-
 class MilvusConnection:
     """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; picklable; safe in threads.
 
     Args:
-        uri: a Milvus Lite path ending in .db, or a server.
-        db_name: database of a server.
+        uri: of a server.
+        db_name: a database there.
         timeout_s: of one call; also how long a lost server is waited for.
         uri_key: what the user calls ``uri``, for messages.
 
     Raises:
-        ValueError: ``uri`` is neither a Lite path nor a server.
+        ValueError: ``uri`` names no server.
     """
 
     def __init__(self, uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> None:
@@ -77,11 +52,10 @@ class MilvusConnection:
 
     def _forget_process_state(self) -> None:
         self._lock = threading.RLock()
-        self._lease = LiteLease(self.uri, self._uri_key) if self.is_lite else None
         self._client: MilvusClient | None = None
         self._dropped: list[tuple[float, MilvusClient]] = []  # lost ones, each with the time at which it was
         self._pid = os.getpid()
-        self._is_there = self.is_lite  # a Lite's server was just started, and may be slow
+        self._is_there = False
 
     def __getstate__(self) -> dict:
         return {name: getattr(self, name) for name in ("uri", "_uri_key", "_db_name", "_timeout_s")}
@@ -90,19 +64,12 @@ class MilvusConnection:
         self.__dict__.update(state)
         self._forget_process_state()
 
-    @property
-    def is_lite(self) -> bool:
-        """Whether the URI is a Milvus Lite path."""
-        return is_lite_path(self.uri)
-
     def close(self) -> None:
-        """Close the connection and give back the lease of a Lite path. The next call opens both again."""
+        """Close the connection. The next call opens it again."""
         with self._lock:
             if self._client is not None:
                 self._drop_client(self._client)
             self._close_dropped(0.0)
-            if self._lease is not None:
-                self._lease.release()
 
     def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
         """One idempotent call about a collection, or about none (``""``), repeated with backoff while the server is away.
@@ -113,9 +80,7 @@ class MilvusConnection:
         start, wait_s, load, client = time.monotonic(), 0.1, False, None
         while True:
             try:
-                asked = time.monotonic()
                 client = self.client()
-                start += time.monotonic() - asked  # a server that opens large collections takes as long as it takes
                 if load:
                     client.load_collection(collection, timeout=self._timeout_s)
                 about = (collection,) if collection else ()
@@ -140,9 +105,7 @@ class MilvusConnection:
                 self._client, self._dropped, self._pid = None, [], os.getpid()
             if self._client is None:
                 self._close_dropped(LONG_S)
-                address = self.uri if self._lease is None else self._lease.address()
-                token = "" if self.is_lite else secret_of(TOKEN_VARIABLE)
-                self._client = _new_client(address, token, self._db_name, self._timeout_s)
+                self._client = _new_client(self.uri, secret_of(TOKEN_VARIABLE), self._db_name, self._timeout_s)
             return self._client
 
     def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
@@ -158,16 +121,12 @@ class MilvusConnection:
         if fault.kind is Kind.DATABASE:
             return f"{where} has no database {self._db_name!r}: make it there, or correct {prefix}db_name. {fault.reason}"
         if fault.kind is Kind.LOST:
-            advice = f"see {self.uri}.log" if self.is_lite else f"start the server, or correct {self._uri_key} or db_name"
+            advice = f"start the server, or correct {self._uri_key} or db_name"
             return f"{where} does not answer ({method}): {advice}. {fault.reason}"
-        advice = f" {_lite_advice(fault.reason)}" if self.is_lite else ""
-        reason = OPEN_FOLDER.sub(self.uri, fault.reason)
-        return f"{where} refused {method} on collection {collection!r}: {reason}.{advice}"
+        return f"{where} refused {method} on collection {collection!r}: {fault.reason}."
 
     def _patience_s(self) -> float:
-        if not self._is_there:
-            return min(self._timeout_s, FIRST_CONNECT_S)
-        return max(self._timeout_s, LITE_RESTART_S) if self.is_lite else self._timeout_s
+        return self._timeout_s if self._is_there else min(self._timeout_s, FIRST_CONNECT_S)
 
     def _drop_client(self, lost: MilvusClient | None) -> None:
         """Use ``lost`` no more, if nobody was faster. It is closed later: other threads may be in the middle of a call."""
@@ -183,12 +142,6 @@ class MilvusConnection:
         if self._pid == os.getpid():
             for client in old:
                 client.close()
-
-
-def _lite_advice(reason: str) -> str:
-    if remedy := shortage(reason):
-        return f"What was stored before is still there: {remedy}, then do the same again."
-    return "If files in its folder are damaged: restore a copy of the folder, or delete it and fill it anew."
 
 
 def _new_client(address: str, token: str, db_name: str, timeout_s: float) -> MilvusClient:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.address import checked_uri, is_lite_path
 from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
-from rapo_rllib.milvus.expressions import escaped, one_of
+from rapo_rllib.milvus.expressions import Conditions, escaped, expression, one_of
+from rapo_rllib.milvus.index import index_kind, search_effort
+from rapo_rllib.milvus.lite.handle import LiteHandle
 from rapo_rllib.milvus.schema import SCALARS, TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
 
 if TYPE_CHECKING:
     import numpy as np
 
 PAGE = 16_384  # rows of one answer; a server gives no more
+TEXT_PAGE = 500  # of rows with texts or vectors: an answer has at most 100 MB
 BM25_SINCE = (2, 5)  # version of the server
-SCAN_S = 300.0  # one page of a scan: Lite reads all rows for each, 6 to 15 s of 170,000 with vectors on a slow machine
+SCAN_S = 300.0  # one page of a scan
 RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first
 
 
 class MilvusHandle(MilvusConnection):
-    """Operations on collections. Cheap to construct, picklable, safe in threads.
+    """Operations on a server's collections. Cheap to construct, picklable, safe in threads.
 
     Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer or refuses.
     """
+
+    is_lite = False
 
     def _forget_process_state(self) -> None:
         super()._forget_process_state()
@@ -35,20 +40,16 @@ class MilvusHandle(MilvusConnection):
 
     def exists(self, collection: str) -> bool:
         """Whether the collection exists."""
-        if self.is_lite and not os.path.exists(self.uri):
-            return False  # without a folder there is nothing a server could be asked
         found = bool(self.call("has_collection", collection))
         if not found:
             self.call("list_collections", "")  # fails if there is no such database, of which a server says the same
         return found
 
     def makes_terms(self) -> bool:
-        """Whether this Milvus can search by words (BM25): Lite, and servers since 2.5.
+        """Whether this Milvus can search by words (BM25): servers since 2.5.
 
         A version that cannot be read, as that of a development build, counts as new.
         """
-        if self.is_lite:
-            return True
         try:
             version = re.search(r"(\d+)\.(\d+)", str(self.client().get_server_version()))
         except Exception as error:
@@ -112,31 +113,47 @@ class MilvusHandle(MilvusConnection):
             self.call("delete", collection, filter=one_of(self.shape(collection).key, ids))
 
     def flush(self, collection: str) -> None:
-        """Have everything written in its final form; Lite would index unflushed rows anew for every search by words."""
+        """Have everything written in its final form."""
         self.call("flush", collection, timeout_s=LONG_S)
 
     def search(
-        self, collection: str, vectors: np.ndarray, top_k: int, fields: Sequence[str], effort: int, only: str = ""
+        self,
+        collection: str,
+        vectors: np.ndarray,
+        top_k: int,
+        fields: Sequence[str],
+        index: str = "auto",
+        only: Sequence[Conditions] | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """For each of ``vectors [N, D]`` the ``top_k`` nearest rows, nearest first.
+        """For each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
+
+        One request per different conditions: one in all, unless they are about the question that asks.
 
         Args:
             collection: whose.
-            vectors: what is looked for.
+            vectors: queries.
             top_k: rows per vector.
             fields: columns.
-            effort: see ``index.search_effort``.
-            only: an expression of Milvus' that rows must fulfil.
+            index: one of ``INDEXES``.
+            only: for each vector the conditions that its rows fulfil; None: there are none.
         """
-        params = {"metric_type": "COSINE", "params": {"ef": effort}}
-        return self._search(collection, vectors.tolist(), VECTOR, top_k, fields, params, only)
+        params = {"metric_type": "COSINE", "params": {"ef": search_effort(index, top_k)}}
+        places_of: dict[Conditions, list[int]] = {}
+        for place, conditions in enumerate(only or [()] * len(vectors)):
+            places_of.setdefault(conditions, []).append(place)
+        found: list[list[dict[str, Any]]] = [[] for _ in vectors]
+        for conditions, places in places_of.items():
+            data, text = vectors[places].tolist(), expression(conditions)
+            for place, hits in zip(places, self._search(collection, data, VECTOR, top_k, fields, params, text), strict=True):
+                found[place] = hits
+        return found
 
     def search_words(
         self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
     ) -> list[list[dict[str, Any]]]:
         """For each text the ``top_k`` rows whose words match it best (BM25), best first; rows without any are left out."""
         found = self._search(collection, list(texts), TERMS, top_k, fields, {"metric_type": "BM25"})
-        return [[{**row, "similarity": abs(row["similarity"])} for row in rows] for rows in found]  # negative on Lite
+        return [[{**row, "similarity": abs(row["similarity"])} for row in rows] for rows in found]
 
     def _search(
         self,
@@ -188,8 +205,7 @@ class MilvusHandle(MilvusConnection):
         """Every row after the latest write, in no particular order, up to ``rows`` at a time."""
         arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
         key = self.shape(collection).key
-        if not self.is_lite:
-            self.count(collection)  # waits for the latest write, which pymilvus' iterator does not, whatever it is told
+        self.count(collection)  # waits for the latest write, which pymilvus' iterator does not, whatever it is told
         iterator = self.call("query_iterator", collection, timeout_s=max(SCAN_S, self._timeout_s), **arguments)
         try:
             while page := iterator.next():
@@ -203,8 +219,12 @@ class MilvusHandle(MilvusConnection):
         """Kind of the vector index."""
         return (self.call("describe_index", collection, index_name=VECTOR) or {}).get("index_type")
 
-    def set_index(self, collection: str, kind: str) -> None:
-        """Change the index to ``kind``. Other users' calls wait meanwhile: a collection without index is not loaded."""
+    def set_index(self, collection: str, index: str = "auto") -> None:
+        """Have the index of the settings; ``auto`` chooses by the present size.
+
+        Other users' calls wait meanwhile: a collection without index is not loaded.
+        """
+        kind = index_kind(self.count(collection), index)
         if self.index_of(collection) == kind:
             return
         self.call("release_collection", collection, timeout_s=RELEASE_S)
@@ -217,3 +237,23 @@ class MilvusHandle(MilvusConnection):
         self._shapes.pop(collection, None)
         if self.exists(collection):
             self.call("drop_collection", collection, timeout_s=RELEASE_S)
+
+
+Milvus = MilvusHandle | LiteHandle
+
+
+def milvus_at(uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> Milvus:
+    """Make the handle of a Milvus Lite path or of a server.
+
+    Args:
+        uri: a path that ends in .db, or ``http(s)://...``.
+        db_name: database of a server.
+        timeout_s: of one call; also how long a lost server is waited for.
+        uri_key: what the user calls ``uri``, for messages.
+
+    Raises:
+        ValueError: ``uri`` is neither of both.
+    """
+    if is_lite_path(checked_uri(uri, uri_key)):
+        return LiteHandle(uri, timeout_s, uri_key=uri_key)
+    return MilvusHandle(uri, db_name, timeout_s, uri_key=uri_key)

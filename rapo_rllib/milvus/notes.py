@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.handle import MilvusHandle
+from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import Field
 from rapo_rllib.services.json_files import parsed
 
@@ -22,7 +23,7 @@ class SideRows:
     fields: ClassVar[tuple[Field, ...]]
     batch: ClassVar[int] = 1000  # rows of one request
 
-    def __init__(self, milvus: MilvusHandle, collection: str) -> None:
+    def __init__(self, milvus: Milvus, collection: str) -> None:
         self._milvus, self._collection = milvus, f"{collection}_{self.kind}"
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -36,6 +37,10 @@ class SideRows:
     def drop(self) -> None:
         """Delete them all."""
         self._milvus.drop(self._collection)
+
+
+VERSION_NOTE = "version"  # changes whenever rows are added, changed or deleted
+VERSION = {"version": str}  # its shape
 
 
 class Notes(SideRows):
@@ -62,3 +67,18 @@ class Notes(SideRows):
     def set(self, name: str, value: dict) -> None:
         """Store a small JSON object."""
         self._write([{"id": name, "value": json.dumps(value)}])
+
+
+class Version:
+    """The version of a collection's content, for those who keep something that they made of it."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def change(self) -> None:
+        """Tell all who ask that rows were written or deleted."""
+        self._notes.set(VERSION_NOTE, {"version": uuid.uuid4().hex})
+
+    def get(self) -> str:
+        """Return it; "" of a collection that was never written."""
+        return str((self._notes.get(VERSION_NOTE, VERSION) or {}).get("version", ""))

@@ -70,7 +70,9 @@ class BufferSettings(Knobs):
         at_least=8,
         at_most=256,
     )
-    index: Literal["auto", "exact", "hnsw"] = knob("auto", "`auto`: exact while small; `exact`; `hnsw` (released code)")
+    index: Literal["auto", "exact", "hnsw"] = knob(
+        "auto", "`auto`: exact while small; `exact`; `hnsw` on a server (released code)"
+    )
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
     filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)

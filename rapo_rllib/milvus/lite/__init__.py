@@ -1,1 +1,4 @@
-"""The one server process of a Milvus Lite path, and how its users share it."""
+"""A Milvus Lite path: the one process that has it open, and how the others reach it.
+
+LiteHandle --Ray actor, or this process--> Owner --> Database (Lite, on disk) and one Table (rows and keys, in memory) each
+"""

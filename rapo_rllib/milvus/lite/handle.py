@@ -1,0 +1,236 @@
+"""Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
+
+Inside Ray the owner is an actor with the path in its name: who asks first makes it, on his node, and it ends when he lets go of
+it; who still asks makes the next. Without Ray it is an object of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.address import checked_uri
+from rapo_rllib.milvus.expressions import Conditions
+from rapo_rllib.milvus.lite.owner import Owner
+from rapo_rllib.milvus.schema import Field, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PAGE = 4096  # rows of one answer
+OPEN_S = 600.0  # of the first call about a collection, which reads it
+PATIENCE_S = 30.0  # how long a lost owner is waited for
+LONG_S = 3600.0
+UNREAD = ("exists", "create", "drop")  # methods that do not read the collection
+NAMESPACE = "rapo_rllib"
+
+_lock = threading.RLock()
+_here: dict[str, Owner] = {}  # the owners in this process, by path
+_users: dict[str, set[int]] = {}  # and who of this process uses them
+os.register_at_fork(after_in_child=_here.clear)  # they stay the parent's
+os.register_at_fork(after_in_child=_users.clear)
+
+
+class LiteHandle:
+    """Operations on the collections of a Lite path: those of ``MilvusHandle``. Cheap to construct, picklable, safe in threads.
+
+    Every method but ``close`` raises ``RetrievalError`` when the path cannot be read or written, or is open elsewhere.
+    """
+
+    is_lite = True
+
+    def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
+        self.uri = checked_uri(uri, uri_key)
+        self._uri_key, self._timeout_s = uri_key, timeout_s
+        self._forget_process_state()
+
+    def _forget_process_state(self) -> None:
+        self._actor: Any = None
+        self._known: set[str] = set()  # collections that the actor has read
+        self._shapes: dict[str, Shape] = {}
+
+    def __getstate__(self) -> dict:
+        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_timeout_s")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._forget_process_state()
+
+    def close(self) -> None:
+        """Let go of the path. The next call opens it again."""
+        self._forget_process_state()
+        _leave(self.uri, id(self))
+
+    def exists(self, collection: str) -> bool:
+        """Whether the collection exists."""
+        return bool(self._ask("exists", collection))
+
+    def makes_terms(self) -> bool:
+        """Whether it can search by words (BM25)."""
+        return True
+
+    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
+        """See ``MilvusHandle.create``."""
+        self._ask("create", collection, list(fields), dim, words_of)
+
+    def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
+        """See ``MilvusHandle.upsert``."""
+        if rows:
+            self._ask("upsert", collection, list(rows), vectors)
+
+    def shape(self, collection: str) -> Shape:
+        """Columns and width of vectors."""
+        if collection not in self._shapes:
+            self._shapes[collection] = self._ask("shape", collection)
+        return self._shapes[collection]
+
+    def delete(self, collection: str, ids: Sequence[str]) -> None:
+        """Delete the rows with these keys; those that are not there are none the less gone."""
+        if ids:
+            self._ask("delete", collection, list(ids))
+
+    def flush(self, collection: str) -> None:
+        """Have everything written in its final form; Lite would index unflushed rows anew for every search by words."""
+        self._ask("flush", collection, timeout_s=LONG_S)
+
+    def search(
+        self,
+        collection: str,
+        vectors: np.ndarray,
+        top_k: int,
+        fields: Sequence[str],
+        index: str = "auto",
+        only: Sequence[Conditions] | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """See ``MilvusHandle.search``."""
+        found: list[list[dict[str, Any]]] = self._ask(
+            "search", collection, vectors, top_k, list(fields), index == "exact", only
+        )
+        return found
+
+    def search_words(
+        self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
+    ) -> list[list[dict[str, Any]]]:
+        """See ``MilvusHandle.search_words``."""
+        found: list[list[dict[str, Any]]] = self._ask("search_words", collection, list(texts), top_k, list(fields))
+        return found
+
+    def get(self, collection: str, ids: Sequence[str], fields: Sequence[str], latest: bool = True) -> list[dict[str, Any]]:
+        """The rows with these keys, in no particular order, after the latest write."""
+        return list(self._ask("get", collection, list(ids), list(fields))) if ids else []
+
+    def fields(self, collection: str) -> list[Field]:
+        """The scalar columns, the primary key first."""
+        return list(self._ask("fields", collection))
+
+    def count(self, collection: str) -> int:
+        """Number of rows, after the latest write."""
+        return int(self._ask("count", collection))
+
+    def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
+        """Every row, in no particular order, up to ``rows`` at a time."""
+        start: int | None = 0
+        while start is not None:
+            page, start = self._ask("page", collection, list(fields), start, min(rows, PAGE))
+            if page:
+                yield page
+
+    def set_index(self, collection: str, index: str = "auto") -> None:
+        """Nothing to do: the owner chooses by the present size."""
+
+    def drop(self, collection: str) -> None:
+        """Delete the collection, if it is there."""
+        self._shapes.pop(collection, None)
+        self._ask("drop", collection, timeout_s=LONG_S)
+
+    def _ask(self, method: str, collection: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return getattr(self._owner_here(), method)(collection, *arguments)
+        with _lock:  # one from before Ray was there cannot be reached by others in Ray
+            _users.pop(self.uri, None)
+            before = _here.pop(self.uri, None)
+        if before is not None:
+            before.close()
+        return self._ask_actor(method, collection, arguments, timeout_s or self._timeout_s)
+
+    def _owner_here(self) -> Owner:
+        self._actor = None
+        with _lock:
+            users = _users.setdefault(self.uri, set())
+            if id(self) not in users:
+                users.add(id(self))
+                weakref.finalize(self, _leave, self.uri, id(self))
+            if self.uri not in _here:
+                _here[self.uri] = Owner(self.uri, self._uri_key)
+            return _here[self.uri]
+
+    def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        start, wait_s = time.monotonic(), 0.05
+        while True:
+            try:
+                if self._actor is None:
+                    self._actor, self._known = _actor(self.uri, self._uri_key), set()
+                patience_s = timeout_s if collection in self._known else max(timeout_s, OPEN_S)
+                deadline = time.time() + patience_s
+                error, value = ray.get(self._actor.call.remote(deadline, method, collection, *arguments), timeout=patience_s)
+            except (RayActorError, ValueError) as lost:  # ValueError: the name is taken by one that ends
+                self._actor = None
+                if time.monotonic() - start > PATIENCE_S:
+                    raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from lost
+            except (GetTimeoutError, RayTaskError) as lost:
+                raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
+            else:
+                if method not in UNREAD:
+                    self._known.add(collection)
+                if error is not None:
+                    raise error
+                return value
+            time.sleep(wait_s * (0.5 + random.random()))
+            wait_s = min(wait_s * 2, 1.0)
+
+
+class OwnerActor:
+    """The owner of a path as a Ray actor."""
+
+    def __init__(self, path: str, uri_key: str) -> None:
+        self._owner = Owner(path, uri_key)
+
+    def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
+        """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since."""
+        if time.time() > deadline:
+            return RetrievalError(f"{method} came too late"), None
+        try:
+            return None, getattr(self._owner, method)(*arguments)
+        except (ValueError, RetrievalError) as error:
+            return error, None
+
+
+def _actor(path: str, uri_key: str) -> Any:
+    """The actor that owns the path, made on this node if there is none."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"name": path, "namespace": NAMESPACE, "get_if_exists": True, "num_cpus": 0, "scheduling_strategy": here}
+    return ray.remote(OwnerActor).options(**options).remote(path, uri_key)
+
+
+def _leave(path: str, user: int) -> None:
+    """Close the owner of this process behind its last user."""
+    with _lock:
+        users = _users.get(path, set())
+        users.discard(user)
+        owner = None if users else _here.pop(path, None)
+    if owner is not None:  # not under the lock: a call that goes on there may have a handle collected, which comes here
+        owner.close()

@@ -1,0 +1,242 @@
+"""The one owner of a Milvus Lite path: it alone has the folder open, and answers from memory.
+
+    write -> Database, which has it on disk -> Table
+    read  -> Table; a search by words -> Lite
+
+Lives in a Ray actor, or in a process without Ray; ``handle.py`` finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.errors import RetrievalError, shortage
+from rapo_rllib.milvus.expressions import Conditions
+from rapo_rllib.milvus.library import pymilvus_module
+from rapo_rllib.milvus.lite.paths import beside, check_lite_path
+from rapo_rllib.milvus.lite.table import Table
+from rapo_rllib.milvus.schema import Field, Shape, check_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rapo_rllib.milvus.lite.database import Database
+
+logger = logging.getLogger(__name__)
+
+LEAVING_S = 5.0  # how long the folder is waited for: an owner that ends still writes its log to files
+
+
+class Owner:
+    """Opens a Lite path on first use. Safe in threads; one call at a time.
+
+    Every method raises ``RetrievalError`` when the folder cannot be read or written.
+
+    Args:
+        path: absolute.
+        uri_key: what the user calls it, for messages.
+    """
+
+    def __init__(self, path: str, uri_key: str) -> None:
+        self.path, self._uri_key, self.pid = path, uri_key, os.getpid()
+        self._lock = threading.RLock()
+        self._database: Database | None = None
+        self._tables: dict[str, Table] = {}
+
+    def exists(self, collection: str) -> bool:
+        """Whether the collection exists; makes no folder."""
+        with self._lock:
+            return (self._database is not None or Path(self.path).exists()) and self._open("exists", "").has(collection)
+
+    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
+        """See ``MilvusHandle.create``."""
+        with self._writing("create", collection) as database:
+            if not database.has(collection):
+                database.make(collection, fields, dim, words_of)
+
+    def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
+        """See ``MilvusHandle.upsert``."""
+        with self._lock:
+            table = self._table(collection)
+            check_rows(rows, vectors, self.shape(collection))
+            with self._writing("upsert", collection) as database:
+                database.write(collection, rows, vectors)
+                table.put(rows, vectors)
+
+    def delete(self, collection: str, ids: Sequence[str]) -> None:
+        """See ``MilvusHandle.delete``."""
+        with self._lock:
+            table = self._table(collection)
+            with self._writing("delete", collection) as database:
+                database.delete(collection, ids)
+                table.delete(ids)
+
+    def flush(self, collection: str) -> None:
+        """See ``MilvusHandle.flush``."""
+        with self._writing("flush", collection) as database:
+            database.flush(collection)
+
+    def drop(self, collection: str) -> None:
+        """See ``MilvusHandle.drop``."""
+        if self.exists(collection):
+            with self._writing("drop", collection) as database:
+                self._tables.pop(collection, None)
+                database.drop(collection)
+
+    def shape(self, collection: str) -> Shape:
+        """See ``MilvusHandle.shape``."""
+        with self._lock:
+            table = self._table(collection)
+            sizes = {field.name: field.max_bytes if field.kind == "VARCHAR" else None for field in table.fields}
+            return Shape(sizes, table.dim, table.fields[0].name)
+
+    def fields(self, collection: str) -> list[Field]:
+        """See ``MilvusHandle.fields``."""
+        with self._lock:
+            return list(self._table(collection).fields)
+
+    def search(
+        self,
+        collection: str,
+        vectors: np.ndarray,
+        top_k: int,
+        names: Sequence[str],
+        exact: bool,
+        only: Sequence[Conditions] | None,
+    ) -> list[list[dict[str, Any]]]:
+        """See ``MilvusHandle.search``."""
+        with self._lock:
+            table = self._table(collection)
+            found = table.nearest(vectors, top_k, only, exact)
+            rows = [table.rows([number for number, _ in hits], names) for hits in found]
+        return [
+            [{**row, "similarity": similarity} for row, (_, similarity) in zip(some, hits, strict=True)]
+            for some, hits in zip(rows, found, strict=True)
+        ]
+
+    def search_words(
+        self, collection: str, texts: Sequence[str], top_k: int, names: Sequence[str]
+    ) -> list[list[dict[str, Any]]]:
+        """See ``MilvusHandle.search_words``."""
+        with self._lock:
+            table = self._table(collection)
+            with self._told("search", collection):
+                found = self._open("search", collection).search_words(collection, texts, top_k)
+            return [[{**table.rows(table.find([one]), names)[0], "similarity": score} for one, score in hits] for hits in found]
+
+    def get(self, collection: str, ids: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+        """See ``MilvusHandle.get``."""
+        with self._lock:
+            table = self._table(collection)
+            return table.rows(table.find(ids), names)
+
+    def page(self, collection: str, names: Sequence[str], start: int, size: int) -> tuple[list[dict[str, Any]], int | None]:
+        """Up to ``size`` rows, and where to go on; None: that was all."""
+        with self._lock:
+            table = self._table(collection)
+            numbers, following = table.page(start, size)
+            return table.rows(numbers, names), following
+
+    def count(self, collection: str) -> int:
+        """See ``MilvusHandle.count``."""
+        with self._lock:
+            return len(self._table(collection))
+
+    def close(self) -> None:
+        """Have everything in files, and let another process open the folder. The next call opens it again."""
+        with self._lock:
+            database, self._database = self._database, None
+            self._tables.clear()
+            if database is not None:
+                database.close()
+
+    def _table(self, collection: str) -> Table:
+        if collection not in self._tables:
+            with self._told("open", collection):
+                database = self._open("open", collection)
+                table = Table(*database.fields(collection))
+                for rows, vectors in database.content(collection):
+                    table.put(rows, vectors)
+            self._tables[collection] = table
+        return self._tables[collection]
+
+    def _open(self, method: str, collection: str) -> Database:
+        if self._database is None:
+            check_lite_path(self.path, self._uri_key)
+            with self._told(method, collection):
+                self._database = self._opened()
+        return self._database
+
+    def _opened(self) -> Database:
+        pymilvus_module()  # before milvus_lite's own import of it, which would read a .env file
+        from milvus_lite.exceptions import DataDirLockedError
+
+        from rapo_rllib.milvus.lite.database import Database
+
+        end = time.monotonic() + LEAVING_S
+        while True:
+            try:
+                database = Database(self.path)
+            except DataDirLockedError as error:
+                if time.monotonic() > end:
+                    raise RetrievalError(self._refusal()) from error
+                time.sleep(0.1)
+            else:
+                command = " ".join(sys.argv)[:200]
+                beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), command]))
+                return database
+
+    def _refusal(self) -> str:
+        by = "another process"
+        with suppress(OSError, ValueError):
+            pid, machine, command = json.loads(beside(self.path, "owner").read_text(encoding="utf-8"))
+            by = f"process {pid} on {machine} ({command})"
+        return (
+            f"{self._uri_key}: {self.path} is open in {by}. A Milvus Lite path is open in one process at a time; all of one "
+            "Ray cluster share it. Wait for that process or end it, use a copy of the folder, or name a Milvus server."
+        )
+
+    @contextmanager
+    def _writing(self, method: str, collection: str) -> Iterator[Database]:
+        """Give the open folder; what is in memory after a write that failed is read anew."""
+        with self._lock:
+            database = self._open(method, collection)
+            try:
+                with self._told(method, collection):
+                    yield database
+            except BaseException:
+                self._tables.clear()
+                self._database = None
+                database.abandon()
+                raise
+
+    @contextmanager
+    def _told(self, method: str, collection: str) -> Iterator[None]:
+        """Raise what Lite or the disk say as ``RetrievalError``, with what to do."""
+        try:
+            yield
+        except RetrievalError as error:
+            if str(error).startswith((self._uri_key, "Milvus at")):
+                raise
+            raise RetrievalError(self._message(method, collection, error)) from error
+        except Exception as error:
+            logger.debug("%s on %s", method, collection, exc_info=True)
+            raise RetrievalError(self._message(method, collection, error)) from error
+
+    def _message(self, method: str, collection: str, error: Exception) -> str:
+        reason = " ".join(f"{error}".split())[:400] or type(error).__name__
+        if remedy := shortage(error):
+            advice = f"What was stored before is still there: {remedy}, then do the same again."
+        else:
+            advice = "If files in its folder are damaged: restore a copy of the folder, or delete it and fill it anew."
+        return f"Milvus at {self.path} refused {method} on collection {collection!r}: {reason}. {advice}"

@@ -1,0 +1,213 @@
+"""Rows and keys of one collection in memory: what makes retrieval from a Lite path fast. Flow: ``owner.py`` keeps one each.
+
+Up to ``EXACT_LIMIT`` rows a query is compared with every key; above, with those of the nearest of faiss' inverted lists.
+A row keeps its number for good: a row with another key is a new one, and the old number is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rapo_rllib.milvus.expressions import Conditions, mask_of
+from rapo_rllib.milvus.index import EXACT_LIMIT
+from rapo_rllib.milvus.schema import VECTOR, Field
+
+if TYPE_CHECKING:
+    import faiss
+
+CLOSE = 1e-6  # cosines that differ by less are equal: a sum's last digits depend on what else is in the batch
+TIES = 16  # rows looked at beyond those that are wanted: of equally near ones the smallest primary keys are taken
+PROBES = 32  # inverted lists that a query is compared with, of 2 * sqrt(rows) in all
+MIN_ALLOWED = 0.2  # where conditions leave a smaller share, all that is left is compared: the lists may hold too few of it
+BLOCK = 64  # queries that are compared with all keys at a time
+TRAINED_ON = 40  # keys per list
+ROUNDS = 5  # of k-means
+
+
+class Table:
+    """Rows of one collection with their keys.
+
+    Args:
+        fields: the columns, the primary key first.
+        dim: width of the keys.
+    """
+
+    def __init__(self, fields: Sequence[Field], dim: int) -> None:
+        self.fields, self.dim = list(fields), dim
+        self._columns: dict[str, list] = {field.name: [] for field in fields}
+        self._ids = self._columns[self.fields[0].name]
+        self._number_of: dict[str, int] = {}
+        self._keys = np.empty((0, dim), dtype=np.float32)  # with room for more
+        self._alive = np.empty(0, dtype=bool)
+        self._scale = np.empty(0, dtype=np.float32)  # 1 / length of each key
+        self._numbers: dict[str, np.ndarray] = {}
+        self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
+        self._lists: faiss.IndexIVFFlat | None = None
+        self._learned = 0  # rows when the lists were learned
+
+    def __len__(self) -> int:
+        return len(self._number_of)
+
+    def put(self, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
+        """Store rows ``[N]`` with vectors ``[N, D]``; one with a known key takes the place of that row."""
+        key = self.fields[0].name
+        for row, vector in zip(rows, np.ascontiguousarray(vectors, dtype=np.float32), strict=True):
+            number = self._number_of.get(row[key])
+            if number is not None and np.array_equal(self._keys[number], vector):
+                for name, values in self._columns.items():
+                    values[number] = row[name]
+            else:
+                if number is not None:
+                    self._alive[number] = False
+                self._append(row, vector)
+        self._numbers.clear()
+        self._codes.clear()
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete the rows with these keys; those that are not there are none the less gone."""
+        for number in (self._number_of.pop(one) for one in ids if one in self._number_of):
+            self._alive[number] = False
+            for values in self._columns.values():
+                values[number] = values[number][:0] if isinstance(values[number], str) else values[number]
+
+    def nearest(
+        self, vectors: np.ndarray, top_k: int, only: Sequence[Conditions] | None, exact: bool
+    ) -> list[list[tuple[int, float]]]:
+        """The rows nearest to each query.
+
+        Args:
+            vectors: queries ``[B, D]``.
+            top_k: most rows of one answer.
+            only: for each query the conditions that its rows fulfil; None: there are none.
+            exact: compare with every row, however many there are.
+
+        Returns:
+            For each query ``(row number, cosine similarity)``, nearest first; of equally near ones the smaller primary key.
+        """
+        queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        found: list[list[tuple[int, float]]] = [[] for _ in queries]
+        chosen: dict[Conditions, list[int]] = {}
+        for place, conditions in enumerate(only or [()] * len(queries)):
+            chosen.setdefault(conditions, []).append(place)
+        for conditions, places in chosen.items():
+            allowed = self._allowed(conditions)
+            for block in (places[start : start + BLOCK] for start in range(0, len(places), BLOCK)):
+                hits = self._nearest(queries[block].astype(np.float32), top_k + TIES, allowed, exact)
+                for place, some in zip(block, hits, strict=True):
+                    found[place] = sorted(some, key=lambda hit: (-round(hit[1] / CLOSE), self._ids[hit[0]]))[:top_k]
+        return found
+
+    def rows(self, numbers: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
+        """The columns ``names``, the vector among them if it is named, of these rows, in this order."""
+        columns = [self._keys if name == VECTOR else self._columns[name] for name in names]
+        return [dict(zip(names, (column[number] for column in columns), strict=True)) for number in numbers]
+
+    def find(self, ids: Sequence[str]) -> list[int]:
+        """The numbers of the rows with these keys; those that are not there are left out."""
+        return [self._number_of[one] for one in ids if one in self._number_of]
+
+    def page(self, start: int, size: int) -> tuple[list[int], int | None]:
+        """Up to ``size`` rows from number ``start`` on, and where to go on; None: that was all."""
+        found = start + np.flatnonzero(self._alive[start : len(self._ids)])
+        return found[:size].tolist(), int(found[size]) if len(found) > size else None
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column of numbers ``[N]``, dead rows included."""
+        if name not in self._numbers:
+            self._numbers[name] = np.asarray(self._columns[name])
+        return self._numbers[name]
+
+    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+        """A column of texts as one number per different text ``[N]``, and the number of each text."""
+        if name not in self._codes:
+            numbers: dict[str, int] = {}
+            codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in self._columns[name]), dtype=np.int64)
+            self._codes[name] = codes, numbers
+        return self._codes[name]
+
+    def _append(self, row: dict[str, Any], vector: np.ndarray) -> None:
+        number = len(self._ids)
+        if number == len(self._keys):
+            room = max(2 * number, 64)
+            self._keys = _wider(self._keys, room)
+            self._alive, self._scale = _wider(self._alive, room), _wider(self._scale, room)
+        for name, values in self._columns.items():
+            values.append(row[name])
+        self._keys[number], self._alive[number] = vector, True
+        self._scale[number] = 1 / max(float(np.linalg.norm(vector)), 1e-12)
+        self._number_of[row[self.fields[0].name]] = number
+
+    def _allowed(self, conditions: Conditions) -> np.ndarray | None:
+        """A bool per row; None: all of them."""
+        mask, total = mask_of(conditions, self), len(self._ids)
+        alive = None if len(self) == total else self._alive[:total]
+        return alive if mask is None else mask if alive is None else mask & alive
+
+    def _nearest(
+        self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None, exact: bool
+    ) -> list[list[tuple[int, float]]]:
+        count = len(self._ids) if allowed is None else int(allowed.sum())
+        if count == 0:
+            return [[] for _ in queries]
+        if exact or count <= EXACT_LIMIT or count < MIN_ALLOWED * len(self._ids):
+            return self._by_all(queries, min(wanted, count), allowed)
+        found = self._by_lists(queries, wanted, allowed)
+        short = [place for place, hits in enumerate(found) if len(hits) < min(wanted, count)]
+        for place, hits in zip(short, self._by_all(queries[short], wanted, allowed) if short else [], strict=True):
+            found[place] = hits
+        return found
+
+    def _by_all(self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None) -> list[list[tuple[int, float]]]:
+        total = len(self._ids)
+        numbers = None if allowed is None else np.flatnonzero(allowed)
+        few = numbers is not None and len(numbers) < MIN_ALLOWED * total
+        rows = numbers if few else slice(total)
+        similar = queries @ self._keys[rows].T * self._scale[rows]
+        if numbers is not None and not few:
+            similar[:, ~allowed] = -np.inf  # type: ignore[operator]
+        wanted = min(wanted, similar.shape[1])
+        best = np.argpartition(-similar, wanted - 1, axis=1)[:, :wanted]
+        values = np.take_along_axis(similar, best, axis=1)
+        best = numbers[best] if few and numbers is not None else best
+        return _pairs(best, values)
+
+    def _by_lists(self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None) -> list[list[tuple[int, float]]]:
+        import faiss
+
+        lists = self._inverted_lists()
+        selector = None if allowed is None else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+        values, best = lists.search(queries, wanted, params=faiss.SearchParametersIVF(sel=selector, nprobe=PROBES))
+        return _pairs(best, values)
+
+    def _inverted_lists(self) -> faiss.IndexIVFFlat:
+        """The lists of all rows, learned anew once there are twice as many."""
+        import faiss
+
+        total = len(self._ids)
+        faiss.omp_set_num_threads(1)  # of this thread: a query is too short to share, and others search beside
+        if self._lists is None or total > 2 * self._learned:
+            count = int(2 * total**0.5)
+            self._lists = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, count, faiss.METRIC_INNER_PRODUCT)
+            self._lists.cp.niter, self._lists.cp.max_points_per_centroid = ROUNDS, TRAINED_ON
+            self._lists.train(self._keys[:total] * self._scale[:total, None])
+            self._learned = total
+        if self._lists.ntotal < total:
+            fresh = slice(self._lists.ntotal, total)
+            self._lists.add(self._keys[fresh] * self._scale[fresh, None])
+        return self._lists
+
+
+def _wider(array: np.ndarray, room: int) -> np.ndarray:
+    wider = np.zeros((room, *array.shape[1:]), dtype=array.dtype)
+    wider[: len(array)] = array
+    return wider
+
+
+def _pairs(numbers: np.ndarray, similarities: np.ndarray) -> list[list[tuple[int, float]]]:
+    return [
+        [(number, value) for number, value in zip(found, values, strict=True) if number >= 0 and value > -np.inf]
+        for found, values in zip(numbers.tolist(), similarities.tolist(), strict=True)
+    ]
