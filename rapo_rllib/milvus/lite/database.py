@@ -69,6 +69,13 @@ class Database:
         for folder in self._folders():
             _mend(folder)
 
+    def is_elsewhere(self) -> bool:
+        """Whether the folder was deleted, or another lies at its path: what is written then is nowhere."""
+        try:
+            return os.stat(self._lite._lock_path).st_ino != os.fstat(self._lite._lock_fd).st_ino
+        except FileNotFoundError:
+            return True
+
     def has(self, name: str) -> bool:
         """Whether there is such a collection."""
         return bool(self._lite.has_collection(name))

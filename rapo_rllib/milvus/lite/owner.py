@@ -56,7 +56,7 @@ class Owner:
     def exists(self, collection: str) -> bool:
         """Whether the collection exists; makes no folder."""
         with self._lock:
-            return (self._database is not None or Path(self.path).exists()) and self._open("exists", "").has(collection)
+            return Path(self.path).exists() and self._open("exists", collection).has(collection)
 
     def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
         """See ``MilvusHandle.create``."""
@@ -161,9 +161,9 @@ class Owner:
                 database.close()
 
     def _table(self, collection: str) -> Table:
+        database = self._open("open", collection)
         if collection not in self._tables:
             with self._told("open", collection):
-                database = self._open("open", collection)
                 table = Table(*database.fields(collection))
                 for rows, vectors in database.content(collection):
                     table.put(rows, vectors)
@@ -171,6 +171,8 @@ class Owner:
         return self._tables[collection]
 
     def _open(self, method: str, collection: str) -> Database:
+        if self._database is not None and self._database.is_elsewhere():
+            self._abandon()
         if self._database is None:
             check_lite_path(self.path, self._uri_key)
             with self._told(method, collection):
@@ -215,10 +217,15 @@ class Owner:
                 with self._told(method, collection):
                     yield database
             except BaseException:
-                self._tables.clear()
-                self._database = None
-                database.abandon()
+                self._abandon()
                 raise
+
+    def _abandon(self) -> None:
+        """Forget what is in memory; the next call reads what is on disk."""
+        database, self._database = self._database, None
+        self._tables.clear()
+        if database is not None:
+            database.abandon()
 
     @contextmanager
     def _told(self, method: str, collection: str) -> Iterator[None]:
