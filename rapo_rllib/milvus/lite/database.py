@@ -5,7 +5,6 @@ milvus-lite 3.2 keeps what it has acknowledged, with these mends:
     a log whose rows are in files already is read again, as after a kill          -> it is deleted before
     a collection that was half made cannot be made                                -> likewise
     a collection that is half deleted is read                                     -> it is renamed before it is deleted
-    half a file of an index keeps its collection from being searched              -> indexes are made again
     a write that failed halfway hides what comes after it in the log              -> the folder is opened anew
     a log is with the operating system only, as are files when a log is deleted   -> both are synced
     a byte that is not what was written is read as a row or a key                 -> each row has a sum
@@ -144,7 +143,7 @@ class Database:
     def search_words(self, name: str, texts: Sequence[str], top_k: int) -> list[list[tuple[str, float]]]:
         """For each text the keys of the ``top_k`` rows that match it best by BM25, with their scores, best first."""
         collection = self._collection(name)
-        self._load(collection)
+        collection.load()
         found = collection.search(list(texts), top_k=top_k, anns_field=TERMS, output_fields=[])
         return [[(hit["id"], abs(float(hit["distance"]))) for hit in hits] for hits in found]
 
@@ -187,14 +186,6 @@ class Database:
             if name in there and not collection.has_index(name):
                 collection.create_index(name, params)
 
-    def _load(self, collection: Collection) -> None:
-        try:
-            collection.load()
-        except Exception:
-            for folder in Path(collection.data_dir).glob("partitions/*/indexes"):
-                shutil.rmtree(folder)
-            collection.load()
-
     def _folders(self) -> list[Path]:
         return [folder for folder in Path(self._lite._collections_root()).iterdir() if folder.is_dir()]
 
@@ -206,7 +197,7 @@ def row_sum(values: Sequence[Any], vector: np.ndarray) -> int:
 
 def _mend(folder: Path) -> None:
     """Delete what a kill left behind in a collection's folder: half a collection, or logs whose rows are in files."""
-    if not (folder / "schema.json").exists():
+    if {file.name for file in folder.iterdir()} <= {"schema.json.tmp"}:
         shutil.rmtree(folder)
         return
     active = Manifest.load(str(folder)).active_wal_number or 0

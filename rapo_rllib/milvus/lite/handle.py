@@ -136,11 +136,13 @@ class LiteHandle:
 
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
         """Every row, in no particular order, up to ``rows`` at a time."""
-        start: int | None = 0
-        while start is not None:
+        start = None
+        while True:
             page, start = self._ask("page", collection, list(fields), start, min(rows, PAGE))
             if page:
                 yield page
+            if start is None:
+                return
 
     def set_index(self, collection: str, index: str = "auto") -> None:
         """Nothing to do: the owner chooses by the present size."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Mark = tuple[str, int]  # a place in a scan: which table, and which row
 LEAVING_S = 5.0  # how long the folder is waited for: an owner that ends still writes its log to files
 
 
@@ -140,12 +141,20 @@ class Owner:
             table = self._table(collection)
             return table.rows(table.find(ids), names)
 
-    def page(self, collection: str, names: Sequence[str], start: int, size: int) -> tuple[list[dict[str, Any]], int | None]:
-        """Up to ``size`` rows, and where to go on; None: that was all."""
+    def page(
+        self, collection: str, names: Sequence[str], start: Mark | None, size: int
+    ) -> tuple[list[dict[str, Any]], Mark | None]:
+        """Up to ``size`` rows from a mark on (None: the first), and the mark to go on from; None: that was all.
+
+        Raises:
+            RetrievalError: rows have other numbers than when the mark was made, as after a kill.
+        """
         with self._lock:
             table = self._table(collection)
-            numbers, following = table.page(start, size)
-            return table.rows(numbers, names), following
+            if start is not None and start[0] != table.made:
+                raise RetrievalError(f"Milvus at {self.path} was opened anew during a scan of {collection!r}: scan again")
+            numbers, following = table.page(0 if start is None else start[1], size)
+            return table.rows(numbers, names), None if following is None else (table.made, following)
 
     def count(self, collection: str) -> int:
         """See ``MilvusHandle.count``."""

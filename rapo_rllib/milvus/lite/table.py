@@ -6,6 +6,7 @@ A row keeps its number for good: a row with another key is a new one, and the ol
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class Table:
     """
 
     def __init__(self, fields: Sequence[Field], dim: int) -> None:
-        self.fields, self.dim = list(fields), dim
+        self.fields, self.dim, self.made = list(fields), dim, uuid.uuid4().hex
         self._columns: dict[str, list] = {field.name: [] for field in fields}
         self._ids = self._columns[self.fields[0].name]
         self._number_of: dict[str, int] = {}

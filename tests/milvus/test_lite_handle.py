@@ -1,0 +1,247 @@
+"""Who has a Lite path open, and how the others reach it: without Ray one process, inside Ray an actor."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from buffer_helpers import wait_until
+from places import REPOSITORY
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.handle import milvus_at
+from rapo_rllib.milvus.lite import handle as handles
+from rapo_rllib.milvus.lite import owner as owners
+from rapo_rllib.milvus.lite.handle import LiteHandle, OwnerActor
+from rapo_rllib.milvus.schema import Field
+
+FIELDS = (Field("id"), Field("version", "INT64"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "steps.db")
+
+
+@pytest.fixture
+def milvus(path: str) -> Iterator[LiteHandle]:
+    milvus = at(path)
+    yield milvus
+    milvus.close()
+
+
+def at(path: str) -> LiteHandle:
+    milvus = milvus_at(path, uri_key="step_trace_buffer.uri")
+    assert isinstance(milvus, LiteHandle)
+    return milvus
+
+
+def put(milvus: LiteHandle, *versions: int) -> None:
+    milvus.create("steps", FIELDS, 2)
+    rows = [{"id": f"r{version}", "version": version} for version in versions]
+    milvus.upsert("steps", rows, np.ones((len(versions), 2), dtype=np.float32))
+
+
+def versions(milvus: LiteHandle) -> list[int]:
+    return sorted(row["version"] for page in milvus.pages("steps", ["version"], 2) for row in page)
+
+
+def elsewhere(path: str, code: str = "print(milvus.count('steps'))") -> subprocess.CompletedProcess[str]:
+    begin = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
+    return subprocess.run([sys.executable, "-c", begin + code, path], env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def pid_of(path: str) -> int:
+    return int(json.loads(Path(f"{path}.owner").read_text())[0])
+
+
+class TestWithoutRay:
+    """The process that asks has the path open."""
+
+    def test_nothing_is_made_by_asking(self, milvus: LiteHandle, path: str) -> None:
+        assert not milvus.exists("steps") and not Path(path).exists()
+
+    def test_a_second_process_is_refused_by_name_until_the_first_lets_go(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1, 2)
+        refused = elsewhere(path)
+        assert refused.returncode == 1
+        assert f"uri: {path} is open in process {os.getpid()} on " in refused.stderr
+        assert "Wait for that process or end it, use a copy of the folder, or name a Milvus server" in refused.stderr
+        milvus.close()
+        assert elsewhere(path).stdout == "2\n"
+        assert versions(milvus) == [1, 2]
+
+    def test_a_fork_is_a_second_process(self, milvus: LiteHandle, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(milvus, 1)
+        monkeypatch.setattr(owners, "LEAVING_S", 0.0)
+        reads, writes = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                os.write(writes, str(milvus.count("steps")).encode())
+            except RetrievalError as error:
+                os.write(writes, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert f"is open in process {os.getpid()}" in os.read(reads, 10_000).decode()
+        assert versions(milvus) == [1]
+        os.close(reads), os.close(writes)
+
+    def test_it_is_closed_behind_the_last_handle(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1)
+        other = at(path)
+        assert other.count("steps") == 1
+        milvus.close()
+        assert path in handles._here and other.count("steps") == 1
+        del other
+        gc.collect()
+        assert path not in handles._here
+        assert elsewhere(path).stdout == "1\n"
+
+    def test_a_handle_travels_and_threads_share_it(self, milvus: LiteHandle) -> None:
+        put(milvus, 1, 2, 3)
+        again = pickle.loads(pickle.dumps(milvus))
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: versions(again), range(40))) == [[1, 2, 3]] * 40
+        again.close()
+
+    def test_a_path_that_cannot_be_one_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file.db").write_text("")
+        with pytest.raises(ValueError, match=r"step_trace_buffer\.uri: .*file\.db is a file; Milvus Lite 3 keeps a folder"):
+            put(at(str(tmp_path / "file.db")), 1)
+        with pytest.raises(ValueError, match=r"step_trace_buffer\.uri: the folder .* cannot be made .* Name another"):
+            put(at(str(tmp_path / "file.db" / "steps.db")), 1)
+
+    def test_a_deleted_folder_is_made_anew(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1)
+        shutil.rmtree(path)
+        assert not milvus.exists("steps") and not Path(path).exists()
+        put(milvus, 2)
+        assert versions(milvus) == [2]
+        shutil.rmtree(path)
+        with pytest.raises(RetrievalError, match="collection 'steps'"):
+            milvus.upsert("steps", [{"id": "r3", "version": 3}], np.ones((1, 2), dtype=np.float32))
+
+    def test_a_copy_in_the_place_of_the_folder_is_what_is_read(self, milvus: LiteHandle, path: str, tmp_path: Path) -> None:
+        put(milvus, 1)
+        milvus.close()
+        shutil.copytree(path, tmp_path / "copy.db")
+        put(milvus, 2)
+        os.rename(path, tmp_path / "away.db")
+        os.rename(tmp_path / "copy.db", path)
+        assert versions(milvus) == [1]
+        put(milvus, 3)
+        milvus.close()
+        assert versions(milvus) == [1, 3]
+
+
+def test_what_comes_too_late_is_not_done(path: str) -> None:
+    actor = OwnerActor(path, "uri")
+    assert actor.call(time.time() + 60, "create", "steps", FIELDS, 2, None) == (None, None)
+    error, _ = actor.call(time.time() - 1, "drop", "steps")
+    assert "drop came too late" in str(error)
+    assert actor.call(time.time() + 60, "exists", "steps") == (None, True)
+    actor._owner.close()
+
+
+@pytest.mark.usefixtures("ray_session")
+class TestInsideRay:
+    """An actor has the path open."""
+
+    def test_processes_share_it(self, milvus: LiteHandle, path: str) -> None:
+        import ray
+
+        @ray.remote(num_cpus=0)
+        def write(number: int) -> None:
+            row = {"id": f"r{number}", "version": number}
+            milvus_at(path, uri_key="uri").upsert("steps", [row], np.ones((1, 2), dtype=np.float32))
+
+        put(milvus, 1)
+        owner = pid_of(path)
+        assert owner != os.getpid() and path not in handles._here
+        ray.get([write.remote(number) for number in (2, 3)])
+        assert pid_of(path) == owner
+        assert versions(milvus) == [1, 2, 3]
+        assert f"is open in process {pid_of(path)}" in elsewhere(path).stderr
+
+    def test_a_killed_owner_comes_back_with_its_rows(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1, 2)
+        for number in (3, 4):
+            os.kill(pid_of(path), signal.SIGKILL)
+            put(milvus, number)
+        assert versions(milvus) == [1, 2, 3, 4]
+
+    def test_it_ends_with_who_made_it_and_others_make_the_next(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1)
+        other, first = at(path), pid_of(path)
+        assert other.count("steps") == 1
+        milvus.close()
+        assert wait_until(lambda: not Path(f"/proc/{first}").exists(), 60)
+        assert other.count("steps") == 1 and pid_of(path) != first
+        second = pid_of(path)
+        other.close()
+        assert wait_until(lambda: not Path(f"/proc/{second}").exists(), 60)
+        assert elsewhere(path).stdout == "1\n"
+
+    def test_what_was_open_here_before_is_handed_over(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
+        import ray
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "is_initialized", lambda: False)
+            put(milvus, 1)
+            assert path in handles._here
+        assert versions(milvus) == [1] and path not in handles._here and pid_of(path) != os.getpid()
+
+    def test_an_owner_that_hangs_costs_no_more_than_the_timeout(self, path: str) -> None:
+        milvus = milvus_at(path, timeout_s=1.0, uri_key="uri")
+        put(milvus, 1)
+        os.kill(pid_of(path), signal.SIGSTOP)
+        try:
+            with pytest.raises(RetrievalError, match=r"steps\.db does not answer \(count\)"):
+                milvus.count("steps")
+        finally:
+            os.kill(pid_of(path), signal.SIGCONT)
+        assert wait_until(lambda: milvus.count("steps") == 1, 60)
+        milvus.close()
+
+    def test_a_scan_that_a_kill_interrupts_breaks_off(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1, 2, 3)
+        pages = milvus.pages("steps", ["version"], 2)
+        assert len(next(pages)) == 2
+        os.kill(pid_of(path), signal.SIGKILL)
+        with pytest.raises(RetrievalError, match="was opened anew during a scan of 'steps': scan again"):
+            next(pages)
+        assert versions(milvus) == [1, 2, 3]
+
+    def test_refusals_arrive_as_they_are(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, 1)
+        with pytest.raises(ValueError, match="two rows have the same id 'r1'"):
+            put(milvus, 1, 1)
+        with pytest.raises(RetrievalError, match="refused open on collection 'none': collection 'none' does not exist"):
+            milvus.count("none")
+
+    def test_a_process_outside_keeps_it_from_opening(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
+        code = "milvus.create('steps', [], 2) if 0 else milvus._owner_here()._open('', ''); print(1, flush=True); input()"
+        begin = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
+        command = [sys.executable, "-c", begin + code, path]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdin is not None
+            assert process.stdout.readline() == b"1\n"
+            with pytest.raises(RetrievalError, match=f"is open in process {process.pid} on "):
+                put(milvus, 1)
+            process.stdin.close()
+        put(milvus, 1)
+        assert versions(milvus) == [1]

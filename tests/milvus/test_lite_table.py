@@ -1,0 +1,162 @@
+"""Rows and keys of a Lite collection in memory: searches against numpy, conditions, changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rapo_rllib.milvus.expressions import AtLeast, Conditions, OneOf, expression
+from rapo_rllib.milvus.lite import table as tables
+from rapo_rllib.milvus.lite.table import Table
+from rapo_rllib.milvus.schema import VECTOR, Field
+
+FIELDS = (Field("id"), Field("source"), Field("reward", "DOUBLE"))
+SOURCES = ("gpt", "claude", "policy")
+
+
+def rows_of(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"{n:05d}", "source": SOURCES[n % 3], "reward": n % 5 / 4} for n in range(first, first + count)]
+
+
+def vectors_of(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
+    """Around a few centres, as texts are; of different lengths, which a cosine does not see."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(20, dim))
+    found = centres[rng.integers(0, 20, count)] + 0.5 * rng.normal(size=(count, dim))
+    return (found * rng.uniform(0.5, 2.0, (count, 1))).astype(np.float32)
+
+
+def filled(count: int = 200) -> tuple[Table, np.ndarray]:
+    table, vectors = Table(FIELDS, 16), vectors_of(count)
+    table.put(rows_of(count), vectors)
+    return table, vectors
+
+
+def ids(table: Table, found: list[list[tuple[int, float]]]) -> list[list[str]]:
+    return [[row["id"] for row in table.rows([number for number, _ in hits], ["id"])] for hits in found]
+
+
+def by_numpy(vectors: np.ndarray, queries: np.ndarray, top_k: int, allowed: np.ndarray) -> list[list[int]]:
+    keys = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    similar = np.where(allowed, queries @ keys.T, -np.inf)
+    return [[int(n) for n in np.argsort(-row)[:top_k] if row[n] > -np.inf] for row in similar]
+
+
+def test_hand_worked_neighbours() -> None:
+    table = Table((Field("id"),), 2)
+    table.put([{"id": one} for one in "abcd"], np.array([[1, 0], [0, 3], [2, 2], [-1, 0]], dtype=np.float32))
+    (found,) = table.nearest(np.array([[5.0, 0.0]], dtype=np.float32), 3, None, exact=False)
+    assert [row["id"] for row in table.rows([number for number, _ in found], ["id"])] == ["a", "c", "b"]
+    assert [similarity for _, similarity in found] == pytest.approx([1.0, 0.5**0.5, 0.0])
+
+
+def test_of_equally_near_rows_the_smallest_keys_are_found() -> None:
+    table = Table((Field("id"),), 2)
+    table.put([{"id": str(n)} for n in (7, 3, 9, 1)], np.ones((4, 2), dtype=np.float32))
+    assert ids(table, table.nearest(np.ones((1, 2), dtype=np.float32), 2, None, exact=True)) == [["1", "3"]]
+
+
+def test_an_empty_table_finds_nothing() -> None:
+    table = Table(FIELDS, 16)
+    assert table.nearest(vectors_of(2), 3, None, exact=False) == [[], []]
+    assert table.page(0, 10) == ([], None) and len(table) == 0
+
+
+ONLY: list[Conditions] = [
+    (),
+    (OneOf("source", ("gpt",)),),
+    (OneOf("source", ("gpt", "policy"), negated=True),),
+    (OneOf("source", ("nobody",)),),
+    (OneOf("source", ("nobody",), negated=True),),
+    (AtLeast("reward", 0.75),),
+    (OneOf("source", ("claude",)), AtLeast("reward", 1.0)),
+]
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("gone", [0, 60])
+def test_every_answer_is_numpys(monkeypatch: pytest.MonkeyPatch, lists: bool, gone: int) -> None:
+    if lists:  # all of them, so that what they find is exact
+        monkeypatch.setattr(tables, "EXACT_LIMIT", 20)
+        monkeypatch.setattr(tables, "PROBES", 1000)
+    table, vectors = filled()
+    table.delete([f"{n:05d}" for n in range(gone)])
+    alive, rows = np.arange(200) >= gone, rows_of(200)
+    queries = vectors_of(len(ONLY) * 12, seed=1)
+    chosen = [ONLY[n % len(ONLY)] for n in range(len(queries))]
+    found = table.nearest(queries, 5, chosen, exact=not lists)
+    for query, conditions, hits in zip(queries, chosen, found, strict=True):
+        sources = {condition: condition for condition in conditions}
+        allowed = alive & np.array([all(fulfils(row, condition) for condition in sources) for row in rows])
+        assert [number for number, _ in hits] == by_numpy(vectors, query[None], 5, allowed)[0], expression(conditions)
+    assert (table._lists is not None) == lists
+
+
+def fulfils(row: dict[str, Any], condition: OneOf | AtLeast) -> bool:
+    if isinstance(condition, AtLeast):
+        return bool(row[condition.column] >= condition.least)
+    return (row[condition.column] in condition.texts) != condition.negated
+
+
+def test_the_lists_find_nearly_all_and_take_in_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "EXACT_LIMIT", 1000)
+    monkeypatch.setattr(tables, "PROBES", 8)
+    table, vectors = filled(3000)
+    found = table.nearest(vectors[:300], 1, None, exact=False)
+    assert np.mean([hits[0][0] == number for number, hits in enumerate(found)]) > 0.97
+    fresh = vectors_of(100, seed=5)
+    table.put(rows_of(100, first=3000), fresh)
+    assert [hits[0][0] for hits in table.nearest(fresh, 1, None, exact=False)] == list(range(3000, 3100))
+    assert table._learned == 3000
+    table.put(rows_of(4000, first=4000), vectors_of(4000, seed=6))
+    table.nearest(fresh[:1], 1, None, exact=False)
+    assert table._learned == 7100  # more than twice as many
+
+
+def test_what_is_asked_for_exactly_asks_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "EXACT_LIMIT", 20)
+    table, vectors = filled()
+    assert table.nearest(vectors[:3], 1, None, exact=True) and table._lists is None
+
+
+def test_a_row_written_again_takes_the_place_of_the_first() -> None:
+    table, vectors = filled(10)
+    table.put([{"id": "00003", "source": "new", "reward": 9.0}], vectors[3:4])
+    table.put([{"id": "00004", "source": "moved", "reward": 8.0}], -vectors[4:5])
+    assert len(table) == 10 and len(table.page(0, 100)[0]) == 10
+    assert table.rows(table.find(["00003", "00004", "none"]), ["source", "reward"]) == [
+        {"source": "new", "reward": 9.0},
+        {"source": "moved", "reward": 8.0},
+    ]
+    (found,) = table.nearest(-vectors[4:5], 1, [(OneOf("source", ("moved",)),)], exact=False)
+    assert found[0][1] == pytest.approx(1.0)
+    assert table.nearest(vectors[3:4], 5, [(AtLeast("reward", 9.0),)], exact=False)[0][0][1] == pytest.approx(1.0)
+    assert "00004" not in ids(table, table.nearest(vectors[4:5], 3, None, exact=False))[0]
+
+
+def test_deleted_rows_are_nowhere_and_may_come_again() -> None:
+    table, vectors = filled(10)
+    table.delete(["00001", "00002", "none"])
+    assert len(table) == 8 and table.find(["00001"]) == []
+    assert table.page(0, 100) == ([0, 3, 4, 5, 6, 7, 8, 9], None)
+    table.put(rows_of(1, first=1), vectors[1:2])
+    assert ids(table, table.nearest(vectors[1:2], 1, None, exact=False)) == [["00001"]]
+
+
+def test_pages_are_all_rows_once() -> None:
+    table, vectors = filled(10)
+    table.delete(["00004"])
+    pages, start = [], 0
+    while start is not None:
+        numbers, start = table.page(start, 4)
+        pages.append(table.rows(numbers, ["id", VECTOR]))
+    assert [len(page) for page in pages] == [4, 4, 1]
+    assert [int(row["id"]) for page in pages for row in page] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert np.array_equal(pages[1][0][VECTOR], vectors[5])
+
+
+def test_conditions_in_milvus_language() -> None:
+    conditions = (OneOf("source", ('a"b',), negated=True), OneOf("source", ("a", "b")), AtLeast("reward", 0.5))
+    assert expression(conditions) == r'source != "a\"b" and source in ["a", "b"] and reward >= 0.5' and expression(()) == ""
