@@ -1,7 +1,7 @@
 """Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
 
 Inside Ray the owner is an actor with the path in its name: who asks first makes it, on his node, and it ends when he lets go of
-it; who still asks makes the next. Without Ray it is an object of this process.
+it; who still asks makes the next. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri
 from rapo_rllib.milvus.expressions import Conditions
+from rapo_rllib.milvus.lite.line import Address, Line, LineServer
 from rapo_rllib.milvus.lite.owner import Owner
 from rapo_rllib.milvus.schema import Field, Shape
 
@@ -51,8 +52,11 @@ class LiteHandle:
         self._uri_key, self._timeout_s = uri_key, timeout_s
         self._forget_process_state()
 
+    _actor: Any
+    _line: Line | None  # None: the actor is on another node
+
     def _forget_process_state(self) -> None:
-        self._actor: Any = None
+        self._pid, self._actor, self._line = os.getpid(), None, None
         self._known: set[str] = set()  # collections that the actor has read
         self._shapes: dict[str, Shape] = {}
 
@@ -65,6 +69,8 @@ class LiteHandle:
 
     def close(self) -> None:
         """Let go of the path. The next call opens it again."""
+        if self._line is not None and self._pid == os.getpid():
+            self._line.close()
         self._forget_process_state()
         _leave(self.uri, id(self))
 
@@ -175,31 +181,42 @@ class LiteHandle:
             return _here[self.uri]
 
     def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
-        import ray
         from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
         start, wait_s = time.monotonic(), 0.05
         while True:
             try:
-                if self._actor is None:
-                    self._actor, self._known = _actor(self.uri, self._uri_key), set()
-                patience_s = timeout_s if collection in self._known else max(timeout_s, OPEN_S)
-                deadline = time.time() + patience_s
-                error, value = ray.get(self._actor.call.remote(deadline, method, collection, *arguments), timeout=patience_s)
-            except (RayActorError, ValueError) as lost:  # ValueError: the name is taken by one that ends
+                error, value = self._answer(method, collection, arguments, timeout_s)
+            except (TimeoutError, GetTimeoutError, RayTaskError) as lost:
+                self._actor = None
+                raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
+            except (RayActorError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
                 self._actor = None
                 if time.monotonic() - start > PATIENCE_S:
                     raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from lost
-            except (GetTimeoutError, RayTaskError) as lost:
-                raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
             else:
-                if method not in UNREAD:
-                    self._known.add(collection)
                 if error is not None:
                     raise error
+                if method not in UNREAD:
+                    self._known.add(collection)
                 return value
             time.sleep(wait_s * (0.5 + random.random()))
             wait_s = min(wait_s * 2, 1.0)
+
+    def _answer(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> tuple[Exception | None, Any]:
+        import ray
+
+        if self._actor is None or self._pid != os.getpid():
+            actor = _actor(self.uri, self._uri_key)
+            node, address = ray.get(actor.place.remote(), timeout=OPEN_S)
+            self._line = Line(address) if node == ray.get_runtime_context().get_node_id() else None
+            self._actor, self._known, self._pid = actor, set(), os.getpid()
+        patience_s = timeout_s if collection in self._known else max(timeout_s, OPEN_S)
+        request = (time.time() + patience_s, method, collection, *arguments)
+        if self._line is not None:
+            found: tuple[Exception | None, Any] = self._line.ask(patience_s, *request)
+            return found
+        return ray.get(self._actor.call.remote(*request), timeout=patience_s)
 
 
 class OwnerActor:
@@ -207,6 +224,13 @@ class OwnerActor:
 
     def __init__(self, path: str, uri_key: str) -> None:
         self._owner = Owner(path, uri_key)
+        self._line = LineServer(self.call)
+
+    def place(self) -> tuple[str, Address]:
+        """Its node, and the address of its socket there."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), self._line.address
 
     def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
         """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since."""
