@@ -41,7 +41,7 @@ RELEASED_CODE: dict[str, Any] = {
         "fallback_text": "There is no helpful step to show here. Think for yourself.",  # ... or a fixed sentence
         "pooling": "last_token",  # embedding
         "key_recipe": "last_characters",
-        "index": "hnsw",  # index: M 32, efConstruction 200, efSearch 128
+        "index": "hnsw",  # index of a server: M 32, efConstruction 200, efSearch 128
     },
     "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/presets.py
 }

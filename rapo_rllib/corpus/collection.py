@@ -52,7 +52,7 @@ class Hit:
 
 
 class PassageCollection:
-    """Cheap to construct; connects on first use. Safe to read from several threads and processes.
+    """Cheap to construct; connects on first use. Safe to read from several threads; from several processes as a buffer is.
 
     Args:
         place: where it is.

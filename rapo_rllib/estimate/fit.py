@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.estimate.layout import ONCE, Job, job_of, peak, processes
+from rapo_rllib.estimate.layout import Job, job_of, peak, processes, shared
 from rapo_rllib.estimate.memory import Parts
 from rapo_rllib.settings import LoraSettings, Settings
 
@@ -66,7 +66,8 @@ def this_machine() -> Machine:
 
 def host_bytes(job: Job, trials: int = 1) -> int:
     """Add up all processes at their peaks, which seldom come together: a bound, where there is more than one."""
-    return trials * sum(one.count * peak(one.host) for one in processes(job, None)) + sum(peak(one.host) for one in ONCE)
+    each = sum(one.count * peak(one.host) for one in processes(job, None))
+    return trials * each + sum(one.count * peak(one.host) for one in shared(job, trials))
 
 
 def fits(job: Job, trials: int, machine: Machine) -> list[Fit]:

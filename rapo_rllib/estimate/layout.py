@@ -21,13 +21,15 @@ from rapo_rllib.estimate.memory import (
     state_parts,
 )
 from rapo_rllib.estimate.shape import Shape
+from rapo_rllib.milvus.address import is_lite_path
 from rapo_rllib.settings import Settings
 
 MIB = 2**20
 # Measured with a model of 3 M parameters: what imports, threads and Ray's client take in a process, before any tensor.
 PYTHON, VLLM, COMMAND, RAY, EMBEDDER = 520 * MIB, 330 * MIB, 450 * MIB, 480 * MIB, 420 * MIB
 CUDA_HOST, CUDA_DEVICE = 1536 * MIB, 512 * MIB  # not measured
-KEY_BYTES = 4 * 384 + 2 * 16 * 8  # of a step trace: key of MiniLM, and its links in an HNSW graph
+OWNER = 230 * MIB  # of a Lite path: measured with Ray imported, but outside of an actor
+ROW_BYTES = 13 * 1024  # of a step trace in the owner at its peak: 170,000 with keys of MiniLM and texts of 1,100 characters
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Process:
     gpus: float = 0.0  # GPUs it uses, perhaps a fraction of one
 
 
-ONCE = (  # however many trials there are
+ALWAYS = (  # however many trials there are
     Process("the rllib command", 1, (Part("Python and libraries", COMMAND),)),
     Process("Ray", 1, (Part("its own processes", RAY),)),
 )
@@ -92,7 +94,8 @@ def processes(job: Job, device: int | None) -> list[Process]:
     rllib, python = job.settings.rllib, (Part("Python and libraries", PYTHON),)
     (learner, learner_gpu), first = _learner(job), _first_learner(job)
     engine, engine_gpu = _engine(job, device)
-    main, found = Process("main", 1, (*python, *_buffer(job))), []
+    embedder = _embedder(job) if rllib.num_env_runners else ()  # else the engine in the same process has it
+    main, found = Process("main", 1, (*python, *embedder)), []
     if not rllib.num_learners:
         main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, rllib.num_gpus_per_learner)
     for name, count, host in (
@@ -108,6 +111,16 @@ def processes(job: Job, device: int | None) -> list[Process]:
         name, gpus = f"{main.name} {'with' if rllib.num_learners else 'and'} engine", main.gpus + rllib.num_gpus_per_env_runner
         main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), gpus)
     return [main, *found]
+
+
+def shared(job: Job, trials: int = 1) -> list[Process]:
+    """List what so many trials at once have together: the command, Ray, and the owner of a Lite path with all step traces."""
+    buffer = job.settings.buffer
+    if not job.settings.uses_retrieval or not is_lite_path(buffer.uri):
+        return list(ALWAYS)
+    rows = (buffer.max_traces or 0) + trials * (buffer.max_grown if buffer.growth != "none" else 0)
+    parts = (Part("Python and libraries", OWNER), Part("step traces", rows * ROW_BYTES))
+    return [Process("owner of the Step-Trace Buffer", 1, parts), *ALWAYS]
 
 
 def _learner(job: Job) -> tuple[Parts, Parts]:
@@ -174,13 +187,3 @@ def _engine(job: Job, device: int | None) -> tuple[Parts, Parts]:
 def _embedder(job: Job) -> Parts:
     local = job.settings.uses_retrieval and "://" not in job.settings.buffer.embedder
     return (Part("embedder", EMBEDDER),) if local else ()
-
-
-def _buffer(job: Job) -> Parts:
-    """Size keys and their graph, which all processes of a machine map, and an embedder where no engine's process has one."""
-    if not job.settings.uses_retrieval:
-        return ()
-    buffer = job.settings.buffer
-    size = (buffer.max_traces or 0) + (buffer.max_grown if buffer.growth != "none" else 0)
-    keys = Part("keys of the Step-Trace Buffer", size * KEY_BYTES)
-    return (keys, *(_embedder(job) if job.settings.rllib.num_env_runners else ()))

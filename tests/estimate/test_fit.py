@@ -8,7 +8,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.estimate.fit import GIB, Fit, Machine, changes, fits, gpu_fits, host_bytes, remedy, this_machine, with_keys
-from rapo_rllib.estimate.layout import ONCE, Job, job_of, peak, processes
+from rapo_rllib.estimate.layout import ALWAYS, Job, job_of, peak, processes
 from rapo_rllib.estimate.shape import Shape
 from rapo_rllib.settings import Settings
 
@@ -51,7 +51,7 @@ def test_verdicts(fit: Fit, text: str) -> None:
 def test_every_trial_counts_and_what_runs_once_does_once() -> None:
     job = sized(num_env_runners=3)
     each = sum(one.count * peak(one.host) for one in processes(job, None))
-    assert host_bytes(job, 2) == 2 * each + sum(peak(one.host) for one in ONCE)
+    assert host_bytes(job, 2) == 2 * each + sum(peak(one.host) for one in ALWAYS)
 
 
 def test_a_job_on_a_machine() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.layout import Process, at_peak, job_of, peak, processes
+from rapo_rllib.estimate.layout import Process, at_peak, job_of, peak, processes, shared
 from rapo_rllib.estimate.memory import Part, Parts
 from rapo_rllib.estimate.shape import Shape
 
@@ -112,12 +112,28 @@ def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
     assert {part.phase for part in engine.gpu} == {"rollout", "sync"}
 
 
-def test_keys_of_a_buffer_and_its_embedder() -> None:
-    """A key has 1,536 bytes and 256 of the graph; main, which fills the buffer, embeds as well as engines do."""
-    buffer = {"max_traces": 1000, "uri": "b.db"}
-    every = found(retrieval_prob=0.5, step_trace_buffer=buffer, num_env_runners=1)
-    main, engine = every["main with learner"].host, every["engine"].host
-    assert named(main)["keys of the Step-Trace Buffer"] == 1000 * 1792
-    assert "embedder" in named(main) and "embedder" in named(engine)
-    (local,) = found(retrieval_prob=0.5, step_trace_buffer=buffer).values()
+def sharing(trials: int = 1, **keys: Any) -> dict[str, Process]:
+    settings = RAPOConfig().update_from_dict({**KEYS, **keys}).settings
+    return {process.name: process for process in shared(job_of(settings, SHAPE), trials)}
+
+
+def test_main_which_fills_the_buffer_embeds_as_well_as_engines_do() -> None:
+    every = found(retrieval_prob=0.5, num_env_runners=1)
+    assert "embedder" in named(every["main with learner"].host) and "embedder" in named(every["engine"].host)
+    (local,) = found(retrieval_prob=0.5).values()
     assert [part.name for part in local.host].count("embedder") == 1
+
+
+def test_the_owner_of_a_lite_path_has_the_step_traces_of_all_trials() -> None:
+    """1,000 of the off-policy agents' once, and 10 of its own of each of three trials."""
+    buffer = {"max_traces": 1000, "uri": "b.db"}
+    growing = {"buffer_growth": "successful", "step_trace_buffer": {**buffer, "max_grown": 10}}
+    owner = "owner of the Step-Trace Buffer"
+    assert named(sharing(retrieval_prob=0.5, step_trace_buffer=buffer)[owner].host)["step traces"] == 1000 * 13312
+    assert named(sharing(3, retrieval_prob=0.5, **growing)[owner].host)["step traces"] == 1030 * 13312
+
+
+def test_a_server_is_not_counted_and_without_retrieval_there_is_no_owner() -> None:
+    elsewhere = {"uri": "http://localhost:19530", "max_traces": 1000}
+    for keys in ({"retrieval_prob": 0.5, "step_trace_buffer": elsewhere}, {"step_trace_buffer": {"max_traces": 1000}}):
+        assert set(sharing(**keys)) == {"the rllib command", "Ray"}

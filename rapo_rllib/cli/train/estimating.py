@@ -85,7 +85,7 @@ def show_estimates(
 def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
     from rapo_rllib.algorithm.preflight import check_model
     from rapo_rllib.estimate.fit import Machine, fits, gpu_fits, host_bytes, this_machine
-    from rapo_rllib.estimate.layout import ONCE, job_of, processes
+    from rapo_rllib.estimate.layout import job_of, processes, shared
     from rapo_rllib.estimate.shape import read_shape
 
     if spec.algorithm_name != "RAPO":
@@ -104,7 +104,7 @@ def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: Run
         machine = this_machine()
         there = {"CPU": options.ray_num_cpus or os.cpu_count() or 1, "GPU": machine.gpus or 0}
         at_once = trials_at_once(trials, needed, there)
-    found = [*processes(job, machine.gpu_bytes), *ONCE]
+    found = [*processes(job, machine.gpu_bytes), *shared(job, at_once)]
     return Estimate(job, trials, at_once, found, host_bytes(job, at_once), fits(job, at_once, machine))
 
 
