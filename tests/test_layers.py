@@ -41,7 +41,7 @@ DECLARING = ("algorithm/algorithm.py", "learner/fsdp.py", "learner/learner.py", 
 HOMES = {
     "ray": (
         *("weights/*", "checkpoints/*", "monitoring/*", "learner/*", "config/*", "env_runner/*", "evaluation/*", "algorithm/*"),
-        *("registration.py", "loggers/*", "cli/*"),
+        *("registration.py", "loggers/*", "cli/*", "milvus/lite/handle.py"),
     ),
     "vllm": ("rollout/vllm/*.py", "weights/vllm_transfer.py"),
     "pymilvus": ("milvus/*",),
@@ -332,7 +332,7 @@ def test_a_broken_rule_is_named(tmp_path: Path, path: str, text: str, fault: str
         (LEARNER, "import ray\nfrom rapo_rllib.rollout.loop import x\nfrom .. import types"),
         ("rollout/loop.py", "from rapo_rllib.envs.base import E\nfrom rapo_rllib.buffer import store"),
         ("rollout/vllm/engine.py", "def f():\n    import vllm"),
-        ("milvus/lite/server.py", "import pymilvus, milvus_lite"),
+        ("milvus/lite/database.py", "import pymilvus, milvus_lite"),
         ("objective/loss.py", "import math\nimport torch\nfrom ..types import Trajectory"),
         ("cli/main.py", "import ray\nfrom rapo_rllib import RAPO"),
         ("__init__.py", "from rapo_rllib.cli.main import main"),

@@ -1,8 +1,8 @@
 """The connection to Milvus. Flow: ``handle.py`` has every call made here, repeated while the server is away.
 
 Facts it rests on (pymilvus 3.0): a client cannot be pickled or used after a fork; a dead server makes every call fail at
-once, and the documented retry never runs; a restarted Lite has its collections released (code 101); errors can be plain grpc
-ones.
+once, and the documented retry never runs; a restarted server has its collections not loaded (code 101); errors can be plain
+grpc ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1000,
-    "grpc.keepalive_time_ms": 600_000,  # idle connections that ping more often are cut off by Lite's server
+    "grpc.keepalive_time_ms": 600_000,  # more often would be cut off
 }
 
 

@@ -5,14 +5,12 @@ pymilvus reports the same trouble as its own exception, as a plain one of grpc, 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
 CODE_NOT_CONNECTED = 2
-CODES_NOT_LOADED = (101, 103)  # so are collections of a restarted Lite; of a server, until it has read them again
+CODES_NOT_LOADED = (101, 103)  # of a restarted server, until it has read them again
 CODE_NO_DATABASE = 800
-NO_DATABASE_OF_LITE = re.compile(r"database '.*' does not exist")
 CODES_RECOVERING = (106, 401, 502, 503, 601, 901, 902, 903, 904)  # a node, channel, segment or replica that is not there yet
 
 
@@ -59,7 +57,7 @@ def fault_of(error: Exception) -> Fault:
 def _kind_of(code: int, reason: str) -> Kind:
     if code in CODES_NOT_LOADED:
         return Kind.NOT_LOADED
-    if code == CODE_NO_DATABASE or NO_DATABASE_OF_LITE.search(reason):
+    if code == CODE_NO_DATABASE:
         return Kind.DATABASE
-    away = code in (CODE_NOT_CONNECTED, *CODES_RECOVERING) or "service not ready" in reason  # Lite's code of that means much
+    away = code in (CODE_NOT_CONNECTED, *CODES_RECOVERING) or "service not ready" in reason
     return Kind.LOST if away else Kind.REFUSED

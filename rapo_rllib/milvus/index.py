@@ -5,7 +5,7 @@ Every index compares by cosine. Embeddings are normalised, so that is the inner 
 
 from __future__ import annotations
 
-EXACT_LIMIT = 20_000  # rows up to which every query is compared with every row; about 35 ms a request on Lite
+EXACT_LIMIT = 20_000  # rows up to which every query is compared with every row
 BUILD_PARAMS = {"HNSW": {"M": 32, "efConstruction": 200}}  # the released code's (algorithm.md section 9)
 HNSW_EF_SEARCH = 128  # likewise
 AUTO_EF_SEARCH = 200

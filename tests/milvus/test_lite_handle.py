@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.lite import handle as handles
 from rapo_rllib.milvus.lite import owner as owners
 from rapo_rllib.milvus.lite.handle import LiteHandle, OwnerActor
+from rapo_rllib.milvus.lite.line import Line
 from rapo_rllib.milvus.schema import Field
 
 FIELDS = (Field("id"), Field("version", "INT64"))
@@ -96,6 +98,7 @@ class TestWithoutRay:
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
+        assert milvus.count("steps") == 1
         assert f"is open in process {os.getpid()}" in os.read(reads, 10_000).decode()
         assert versions(milvus) == [1]
         os.close(reads), os.close(writes)
@@ -148,6 +151,7 @@ class TestWithoutRay:
         assert versions(milvus) == [1, 3]
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_what_comes_too_late_is_not_done(path: str) -> None:
     actor = OwnerActor(path, "uri")
     assert actor.call(time.time() + 60, "create", "steps", FIELDS, 2, None) == (None, None)
@@ -205,7 +209,8 @@ class TestInsideRay:
             assert path in handles._here
         assert versions(milvus) == [1] and path not in handles._here and pid_of(path) != os.getpid()
 
-    def test_an_owner_that_hangs_costs_no_more_than_the_timeout(self, path: str) -> None:
+    def test_an_owner_that_hangs_costs_no_more_than_the_timeout(self, path: str, monkeypatch) -> None:
+        monkeypatch.setattr(handles, "BUSY_S", 1.0)
         milvus = milvus_at(path, timeout_s=1.0, uri_key="uri")
         put(milvus, 1)
         os.kill(pid_of(path), signal.SIGSTOP)
@@ -225,6 +230,25 @@ class TestInsideRay:
         with pytest.raises(RetrievalError, match="was opened anew during a scan of 'steps': scan again"):
             next(pages)
         assert versions(milvus) == [1, 2, 3]
+
+    def test_another_node_asks_the_actor_itself(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
+        put(milvus, 1)
+        far = at(path)
+        far.count("steps")
+        monkeypatch.setattr(far, "_line", None)
+        put(far, 2)
+        assert versions(far) == [1, 2] and far._line is None
+        with pytest.raises(ValueError, match="two rows have the same id"):
+            put(far, 3, 3)
+
+    def test_who_has_no_key_is_not_answered(self, milvus: LiteHandle) -> None:
+        import ray
+
+        put(milvus, 1)
+        _, address = ray.get(milvus._actor.place.remote())
+        with pytest.raises((AuthenticationError, EOFError)):
+            Line(address._replace(key=b"guessed"))
+        assert versions(milvus) == [1]
 
     def test_refusals_arrive_as_they_are(self, milvus: LiteHandle, path: str) -> None:
         put(milvus, 1)

@@ -175,6 +175,10 @@ class Database:
                         sink.close()
         self._lite._release_lock()
 
+    def close_lock(self) -> None:
+        """Close this process's descriptor of the lock, which its parent still holds."""
+        os.close(self._lite._lock_fd)
+
     def _collection(self, name: str) -> Collection:
         collection = self._lite.get_collection(name)
         self._have_indexes(collection)

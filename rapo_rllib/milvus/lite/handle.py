@@ -6,6 +6,7 @@ it; who still asks makes the next. On the same node it is asked by ``line.py``. 
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 PAGE = 4096  # rows of one answer
+BUSY_S = 60.0  # of a call: the owner may be reading another collection, or learning inverted lists
 OPEN_S = 600.0  # of the first call about a collection, which reads it
 PATIENCE_S = 30.0  # how long a lost owner is waited for
 LONG_S = 3600.0
@@ -35,8 +37,16 @@ NAMESPACE = "rapo_rllib"
 _lock = threading.RLock()
 _here: dict[str, Owner] = {}  # the owners in this process, by path
 _users: dict[str, set[int]] = {}  # and who of this process uses them
-os.register_at_fork(after_in_child=_here.clear)  # they stay the parent's
-os.register_at_fork(after_in_child=_users.clear)
+
+
+def _forget_in_child() -> None:
+    for owner in _here.values():
+        owner.forget_in_child()
+    _here.clear()
+    _users.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class LiteHandle:
@@ -211,19 +221,22 @@ class LiteHandle:
             node, address = ray.get(actor.place.remote(), timeout=OPEN_S)
             self._line = Line(address) if node == ray.get_runtime_context().get_node_id() else None
             self._actor, self._known, self._pid = actor, set(), os.getpid()
-        patience_s = timeout_s if collection in self._known else max(timeout_s, OPEN_S)
-        request = (time.time() + patience_s, method, collection, *arguments)
-        if self._line is not None:
-            found: tuple[Exception | None, Any] = self._line.ask(patience_s, *request)
-            return found
-        return ray.get(self._actor.call.remote(*request), timeout=patience_s)
+        patience_s = max(timeout_s, BUSY_S if collection in self._known else OPEN_S)
+        if self._line is None:
+            return ray.get(self._actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
+        found: tuple[Exception | None, Any] = self._line.ask(
+            patience_s, time.time() + patience_s, method, collection, *arguments
+        )
+        return found
 
 
 class OwnerActor:
     """The owner of a path as a Ray actor."""
 
     def __init__(self, path: str, uri_key: str) -> None:
-        self._owner = Owner(path, uri_key)
+        import ray
+
+        self._owner = Owner(path, uri_key, f"Ray, job {ray.get_runtime_context().get_job_id()}")
         self._line = LineServer(self.call)
 
     def place(self) -> tuple[str, Address]:
@@ -233,7 +246,10 @@ class OwnerActor:
         return ray.get_runtime_context().get_node_id(), self._line.address
 
     def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
-        """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since."""
+        """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since.
+
+        ``deadline`` is by the clock of this machine.
+        """
         if time.time() > deadline:
             return RetrievalError(f"{method} came too late"), None
         try:

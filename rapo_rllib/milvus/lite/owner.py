@@ -46,10 +46,12 @@ class Owner:
     Args:
         path: absolute.
         uri_key: what the user calls it, for messages.
+        command: what this process does, for who is refused.
     """
 
-    def __init__(self, path: str, uri_key: str) -> None:
-        self.path, self._uri_key, self.pid = path, uri_key, os.getpid()
+    def __init__(self, path: str, uri_key: str, command: str = "") -> None:
+        self.path, self._uri_key = path, uri_key
+        self._command = command or " ".join(sys.argv)[:200]
         self._lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}
@@ -167,7 +169,13 @@ class Owner:
             database, self._database = self._database, None
             self._tables.clear()
             if database is not None:
+                beside(self.path, "owner").unlink(missing_ok=True)
                 database.close()
+
+    def forget_in_child(self) -> None:
+        """After a fork: the folder stays the parent's, and is not kept locked by the child when the parent ends."""
+        if self._database is not None:
+            self._database.close_lock()
 
     def _table(self, collection: str) -> Table:
         database = self._open("open", collection)
@@ -176,6 +184,7 @@ class Owner:
                 table = Table(*database.fields(collection))
                 for rows, vectors in database.content(collection):
                     table.put(rows, vectors)
+                table.prepare()
             self._tables[collection] = table
         return self._tables[collection]
 
@@ -203,15 +212,15 @@ class Owner:
                     raise RetrievalError(self._refusal()) from error
                 time.sleep(0.1)
             else:
-                command = " ".join(sys.argv)[:200]
-                beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), command]))
+                beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
                 return database
 
     def _refusal(self) -> str:
         by = "another process"
         with suppress(OSError, ValueError):
             pid, machine, command = json.loads(beside(self.path, "owner").read_text(encoding="utf-8"))
-            by = f"process {pid} on {machine} ({command})"
+            if machine != socket.gethostname() or Path(f"/proc/{pid}").exists():  # else it was killed, and this is another
+                by = f"process {pid} on {machine} ({command})"
         return (
             f"{self._uri_key}: {self.path} is open in {by}. A Milvus Lite path is open in one process at a time; all of one "
             "Ray cluster share it. Wait for that process or end it, use a copy of the folder, or name a Milvus server."

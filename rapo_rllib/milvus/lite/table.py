@@ -101,6 +101,11 @@ class Table:
                     found[place] = sorted(some, key=lambda hit: (-round(hit[1] / CLOSE), self._ids[hit[0]]))[:top_k]
         return found
 
+    def prepare(self) -> None:
+        """Do what the first search of a large table would wait for."""
+        if len(self) > EXACT_LIMIT:
+            self._inverted_lists()
+
     def rows(self, numbers: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
         """The columns ``names``, the vector among them if it is named, of these rows, in this order."""
         columns = [self._keys if name == VECTOR else self._columns[name] for name in names]
