@@ -3,9 +3,9 @@ r"""What a retrieval from the Step-Trace Buffer costs: latency, throughput, reca
     python benchmarks/retrieval.py --data DATA --cache retrieval_cache --json retrieval.json
     python benchmarks/retrieval.py --data DATA --cache retrieval_cache --sizes 10000 --real 3000       # a short form
 
-Compared are: Milvus Lite asked as it is (``lite``), the snapshot that the buffer uses instead (``ours``), a real Milvus server
-2.3.5 on this machine (``server``; skipped unless the package ``milvus`` is installed), and the index alone in the process's own
-memory, without rows (``faiss``). Every process asks one query after another, embedded already, and gets the nearest step trace
+Compared are: the owner of a Milvus Lite path in a Ray actor (``ours``), a real Milvus server 2.3.5 on this machine (``server``;
+skipped unless the package ``milvus`` is installed), and the index alone in the process's own memory, without rows (``faiss``).
+Every process asks one query after another, embedded already, and gets the nearest step trace
 with its texts; ``ours_with_embedding`` is all of ``StepTraceBuffer.retrieve`` instead, with one thread of torch a process.
 
 ``DATA`` holds ``traces/*.jsonl.gz``. The keys of ``--real`` of their step traces are embedded by the product's own embedder; a
@@ -20,35 +20,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
 from retrieval_parts.real_keys import real_keys, real_traces
 from retrieval_parts.server import milvus_server
-from retrieval_parts.sides import ByMilvus, Ours, RawFaiss, Side
+from retrieval_parts.sides import Ours, RawFaiss, Searched, Side
 from retrieval_parts.stored import Sample, exact_similarity, extended, fill
 from retrieval_parts.timing import timed
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.index import EXACT_LIMIT, index_kind
-from rapo_rllib.milvus.snapshot.files import version_folder
+from rapo_rllib.milvus.index import index_kind
 from rapo_rllib.settings import BufferSettings
 
-SIDES = ("lite", "ours", "ours_with_embedding", "server", "faiss")
+SIDES = ("ours", "ours_with_embedding", "server", "faiss")
 BIG, MANY = 170_000, 4  # the size and the number of processes that the target names
 NUM_QUERIES = 500
-QUERIES = {"lite": 40, "ours": 1000, "ours_with_embedding": 60, "server": 250, "faiss": 1000}  # of each process
+QUERIES = {"ours": 1000, "ours_with_embedding": 60, "server": 250, "faiss": 1000}  # of each process
 FILL_TIMEOUT_S = 600.0  # of writing a batch: a batch may wait for Lite to write its files anew, a minute was seen
-ADDED = 100  # rows that a refreshed snapshot has more
 
 
 def main() -> None:
     """Parse the command line, fill, measure, print."""
     options = parsed()
+    ray.init(include_dashboard=False, logging_level="ERROR")
     traces = real_traces(options.data, options.real + NUM_QUERIES)
     keys, rate = real_keys(traces, Embedder("all-minilm-l6-v2"), options.cache)
     figures: dict[str, Any] = {"embedded_per_s": rate, "sizes": {}}
@@ -72,7 +71,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, MANY])
     parser.add_argument("--real", type=int, default=35_000, help="keys to embed; there are 34,978")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--lite-flat", action="store_true", help="do not give Lite the index it should have at this size")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     return parser.parse_args()
 
@@ -86,21 +84,17 @@ def measured(sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
     sides: dict[str, Side] = {}
     buffer = StepTraceBuffer(settings)
     try:
-        figures["lite_rows_per_s"] = filled(settings, sample)
-        figures |= snapshot_times(buffer)
-        sides |= {"ours": Ours(settings), "ours_with_embedding": Ours(settings, embedding=True)}
-        sides |= {"lite": ByMilvus(settings), "faiss": RawFaiss(snapshot_folder(buffer))}
-        if "lite" in options.sides:
-            kind = "FLAT" if options.lite_flat else index_kind(size)
-            started = time.perf_counter()
-            buffer.milvus.set_index(buffer.collection, kind)
-            figures |= {"lite_index": kind, "lite_index_s": round(time.perf_counter() - started, 1)}
+        figures["ours_rows_per_s"] = filled(settings, sample)
+        figures |= opening_times(buffer)
+        sides |= {
+            "ours": Searched(settings),
+            "ours_with_embedding": Ours(settings),
+            "faiss": RawFaiss.written(sample, options.cache),
+        }
         for name in [side for side in options.sides if side in sides]:
             figures[name] = by_processes(name, sides[name], sample, exact, options.processes)
         if "server" in options.sides:
             figures |= on_server(settings, sample, exact, options)
-        if size <= EXACT_LIMIT:
-            figures["refresh_s"] = refreshed(buffer)
     finally:
         buffer.close()
     return figures
@@ -124,48 +118,15 @@ def by_processes(name: str, side: Side, sample: Sample, exact: Any, processes: l
     return figures
 
 
-def snapshot_times(buffer: StepTraceBuffer) -> dict[str, Any]:
-    """Seconds to write the snapshot of a filled buffer, and to have its index; 0 if they are there."""
+def opening_times(buffer: StepTraceBuffer) -> dict[str, Any]:
+    """Seconds until a new owner has read a filled buffer, learned its lists, and answered."""
+    buffer.close()
+    buffer.embedder.encode([("", "")])
     started = time.perf_counter()
     buffer.prepare()
-    written = time.perf_counter()
-    while (snapshot := buffer._nearest.snapshot(buffer.embedder.dim)) is not None and len(snapshot) > EXACT_LIMIT:
-        if snapshot.graph is not None:
-            break
-        time.sleep(0.2)
-        buffer.refresh()
-    if snapshot is None:
-        sys.exit("there is no snapshot; see the warning above")
-    times = {"snapshot_s": round(written - started, 2), "index_s": round(time.perf_counter() - written, 1)}
+    times = {"opening_s": round(time.perf_counter() - started, 2)}
     print(f"  {times}", flush=True)
     return times
-
-
-def snapshot_folder(buffer: StepTraceBuffer) -> Path:
-    """Where the files of the buffer's snapshot lie."""
-    snapshot = buffer._nearest.snapshot(buffer.embedder.dim)
-    assert snapshot is not None
-    return version_folder(Path(f"{buffer.uri}.keys"), buffer.collection, snapshot.version)
-
-
-def refreshed(buffer: StepTraceBuffer) -> float:
-    """Seconds until a search sees ``ADDED`` new rows; they are taken out again."""
-    dim = buffer.embedder.dim
-    snapshot = buffer._nearest.snapshot(dim)
-    assert snapshot is not None
-    rows = [{**row, "id": f"{row['id']}+"} for row in snapshot.rows(range(ADDED))]
-    import numpy as np
-
-    vectors = np.stack([snapshot.keys.reconstruct(number) for number in range(ADDED)])
-    buffer.milvus.upsert(buffer.collection, rows, vectors)
-    buffer.mark_changed()
-    started = time.perf_counter()
-    newer = buffer._nearest.snapshot(dim)
-    seconds = time.perf_counter() - started
-    assert newer is not None and len(newer) == len(snapshot) + ADDED
-    buffer.delete([row["id"] for row in rows])
-    print(f"  a snapshot with {ADDED} more rows: {seconds:.2f} s", flush=True)
-    return round(seconds, 2)
 
 
 def on_server(settings: BufferSettings, sample: Sample, exact: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -177,9 +138,9 @@ def on_server(settings: BufferSettings, sample: Sample, exact: Any, options: arg
         buffer = StepTraceBuffer(there)
         figures: dict[str, Any] = {"server_rows_per_s": filled(there, sample)}
         started = time.perf_counter()
-        buffer.milvus.set_index(buffer.collection, index_kind(len(sample.traces)))
+        buffer.milvus.set_index(buffer.collection)
         figures |= {"server_index": index_kind(len(sample.traces)), "server_index_s": round(time.perf_counter() - started, 1)}
-        figures["server"] = by_processes("server", ByMilvus(there), sample, exact, options.processes)
+        figures["server"] = by_processes("server", Searched(there), sample, exact, options.processes)
         buffer.close()
         return figures
 

@@ -8,81 +8,95 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import ray
 
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.index import search_effort
-from rapo_rllib.milvus.snapshot.graph import GRAPH_FILE, KEYS_FILE
-from rapo_rllib.milvus.snapshot.snapshot import EF_SEARCH
+from rapo_rllib.milvus.address import is_lite_path
+from rapo_rllib.milvus.index import EXACT_LIMIT
+from rapo_rllib.milvus.lite.table import PROBES, Table
+from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
+from retrieval_parts.stored import Sample
 
 TOP_K = 1  # as a training asks
 Answer = Callable[[np.ndarray, StepTrace], float]  # query [1, D], what it is the key of -> similarity of what was found
 
 
+def opened(settings: BufferSettings) -> StepTraceBuffer:
+    """The buffer, in a process that is inside the benchmark's Ray where it needs that."""
+    if is_lite_path(settings.uri):
+        ray.init(ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
+    return StepTraceBuffer(settings)
+
+
 @dataclass(frozen=True)
-class ByMilvus:
-    """A search request to Lite's server, or to a Milvus server, that gives back the row."""
+class Searched:
+    """Search and row: by the owner of a Lite path, or by a Milvus server."""
 
     settings: BufferSettings
 
     def open(self) -> Answer:
         """Connect."""
-        buffer = StepTraceBuffer(self.settings)
-        effort = search_effort(self.settings.index, TOP_K)
+        buffer = opened(self.settings)
 
         def answer(query: np.ndarray, asked: StepTrace) -> float:
-            return buffer.milvus.search(buffer.collection, query, TOP_K, NAMES, effort)[0][0]["similarity"]
+            return buffer.milvus.search(buffer.collection, query, TOP_K, NAMES)[0][0]["similarity"]
 
         return answer
 
 
 @dataclass(frozen=True)
 class Ours:
-    """The snapshot: search and row; with ``embedding`` all of ``StepTraceBuffer.retrieve``."""
+    """All of ``StepTraceBuffer.retrieve``, the embedding included."""
 
     settings: BufferSettings
-    embedding: bool = False
 
     def open(self) -> Answer:
-        """Map the snapshot."""
+        """Connect, and load the embedder."""
         import torch
 
         torch.set_num_threads(1)  # as in an env runner: Ray gives it one core
-        buffer = StepTraceBuffer(self.settings)
-        if self.embedding:
-            buffer.prepare()
-
-        def embed_and_answer(query: np.ndarray, asked: StepTrace) -> float:
-            return buffer.retrieve([HistoryQuery(asked.question, asked.history)], TOP_K)[0][0].similarity
+        buffer = opened(self.settings)
+        buffer.prepare()
 
         def answer(query: np.ndarray, asked: StepTrace) -> float:
-            return buffer._nearest.find(query, [HistoryQuery("", "")], TOP_K)[0][0]["similarity"]
+            return buffer.retrieve([HistoryQuery(asked.question, asked.history)], TOP_K)[0][0].similarity
 
-        return embed_and_answer if self.embedding else answer
+        return answer
 
 
 @dataclass(frozen=True)
 class RawFaiss:
     """The same index in the process's own memory, one thread, no rows: what nothing around faiss would cost."""
 
-    folder: Path
+    file: Path
+
+    @classmethod
+    def written(cls, sample: Sample, folder: Path) -> RawFaiss:
+        """Write the index of a sample's keys."""
+        table = Table([Field("id")], sample.keys.shape[1])
+        table.put([{"id": trace.id} for trace in sample.traces], sample.keys)
+        index = faiss.IndexFlatIP(table.dim)
+        if len(table) > EXACT_LIMIT:
+            index = table._inverted_lists()
+            index.nprobe = PROBES
+        else:
+            index.add(sample.keys)
+        file = folder / f"{len(table)}.faiss"
+        faiss.write_index(index, str(file))
+        return cls(file)
 
     def open(self) -> Answer:
         """Load the index."""
-        keys = faiss.read_index(str(self.folder / KEYS_FILE))
-        index, params = keys, None
-        if (self.folder / GRAPH_FILE).exists():
-            index = faiss.read_index(str(self.folder / GRAPH_FILE))
-            index.storage, index.own_fields, index.referenced_objects = keys, False, [keys]
-            params = faiss.SearchParametersHNSW(efSearch=EF_SEARCH)
+        index = faiss.read_index(str(self.file))
         faiss.omp_set_num_threads(1)
 
         def answer(query: np.ndarray, asked: StepTrace) -> float:
-            return float(index.search(query, TOP_K, params=params)[0][0, 0])
+            return float(index.search(query, TOP_K)[0][0, 0])
 
         return answer
 
 
-Side = ByMilvus | Ours | RawFaiss
+Side = Searched | Ours | RawFaiss

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from retrieval import headline, snapshot_folder
+from retrieval import headline
 from retrieval_parts.real_keys import CHUNK, real_keys, real_traces
-from retrieval_parts.sides import ByMilvus, Ours, RawFaiss
+from retrieval_parts.sides import RawFaiss, Searched
 from retrieval_parts.stored import exact_similarity, extended, fill
 from retrieval_parts.timing import timed
 
@@ -54,6 +54,7 @@ def test_embedded_keys_are_kept(tmp_path: Path) -> None:
     assert np.array_equal(keys, again) and rate is not None and rate > 0 and nothing is None
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_all_sides_find_the_nearest(tmp_path: Path) -> None:
     settings = BufferSettings(uri=str(tmp_path / "steps.db"))
     buffer, sample = StepTraceBuffer(settings), extended(some_traces(60), some_keys(60), 100, 20)
@@ -62,8 +63,8 @@ def test_all_sides_find_the_nearest(tmp_path: Path) -> None:
         buffer.prepare()
         exact = exact_similarity(sample)
         missed = exact + np.where(np.arange(len(exact)) < 6, 0.1, 0.0)  # of the first six there is something nearer
-        sides = ((ByMilvus(settings), 1, exact, 1.0), (Ours(settings), 2, exact, 1.0))
-        for side, processes, nearest, recall in (*sides, (RawFaiss(snapshot_folder(buffer)), 1, missed, 0.6)):
+        sides = ((Searched(settings), 2, exact, 1.0), (RawFaiss.written(sample, tmp_path), 1, missed, 0.6))
+        for side, processes, nearest, recall in sides:
             figures = timed(side, sample, nearest, processes, queries=15)
             assert figures["recall_at_1"] == recall and figures["p50_ms"] <= figures["p99_ms"] and figures["queries_per_s"] > 0
     finally:
