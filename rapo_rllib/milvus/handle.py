@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 PAGE = 16_384  # rows of one answer; a server gives no more
-TEXT_PAGE = 500  # of rows with texts or vectors: an answer has at most 100 MB
 BM25_SINCE = (2, 5)  # version of the server
 SCAN_S = 300.0  # one page of a scan
 RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first

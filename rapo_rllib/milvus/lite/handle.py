@@ -6,6 +6,7 @@ it; who still asks makes the next. On the same node it is asked by ``line.py``. 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -25,6 +26,8 @@ from rapo_rllib.milvus.schema import Field, Shape
 
 if TYPE_CHECKING:
     import numpy as np
+
+logger = logging.getLogger(__name__)
 
 PAGE = 4096  # rows of one answer
 BUSY_S = 60.0  # of a call: the owner may be reading another collection, or learning inverted lists
@@ -256,6 +259,9 @@ class OwnerActor:
             return None, getattr(self._owner, method)(*arguments)
         except (ValueError, RetrievalError) as error:
             return error, None
+        except Exception as error:
+            logger.exception("%s of %s", method, arguments[:1])
+            return RetrievalError(f"Milvus at {self._owner.path} failed in {method}: {type(error).__name__}: {error}"), None
 
 
 def _actor(path: str, uri_key: str) -> Any:
