@@ -161,6 +161,16 @@ def test_what_comes_too_late_is_not_done(path: str) -> None:
     actor._owner.close()
 
 
+def test_one_that_has_ended_opens_nothing_more(path: str) -> None:
+    owner = owners.Owner(path, "uri")
+    owner.create("steps", FIELDS, 2, None)
+    owner.end()
+    for ask in (lambda: owner.count("steps"), lambda: owner.exists("steps"), lambda: owner.drop("steps")):
+        with pytest.raises(owners.OwnerEndedError):
+            ask()
+    assert elsewhere(path).stdout == "0\n"
+
+
 @pytest.mark.usefixtures("ray_session")
 class TestInsideRay:
     """An actor has the path open."""
@@ -199,6 +209,17 @@ class TestInsideRay:
         other.close()
         assert wait_until(lambda: not Path(f"/proc/{second}").exists(), 60)
         assert elsewhere(path).stdout == "1\n"
+
+    def test_one_that_ends_lets_go_before_its_process_is_gone(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
+        put(milvus, 1)
+        other = at(path)
+        assert other.count("steps") == 1
+        milvus.close()
+        assert wait_until(lambda: not Path(f"{path}.owner").exists(), 60)
+        assert other.count("steps") == 1
+        put(other, 2)
+        assert versions(other) == [1, 2]
+        other.close()
 
     def test_what_was_open_here_before_is_handed_over(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         import ray

@@ -21,7 +21,7 @@ from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri
 from rapo_rllib.milvus.expressions import Conditions
 from rapo_rllib.milvus.lite.line import Address, Line, LineServer
-from rapo_rllib.milvus.lite.owner import Owner
+from rapo_rllib.milvus.lite.owner import RAY, Owner, OwnerEndedError
 from rapo_rllib.milvus.schema import Field, Shape
 
 if TYPE_CHECKING:
@@ -194,13 +194,13 @@ class LiteHandle:
             return _here[self.uri]
 
     def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayActorError
 
         start, wait_s = time.monotonic(), 0.05
         while True:
             try:
                 error, value = self._answer(method, collection, arguments, timeout_s)
-            except (TimeoutError, GetTimeoutError, RayTaskError) as lost:
+            except (TimeoutError, GetTimeoutError) as lost:
                 self._actor = None
                 raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
             except (RayActorError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
@@ -239,8 +239,12 @@ class OwnerActor:
     def __init__(self, path: str, uri_key: str) -> None:
         import ray
 
-        self._owner = Owner(path, uri_key, f"Ray, job {ray.get_runtime_context().get_job_id()}")
+        self._owner = Owner(path, uri_key, f"{RAY}{ray.get_runtime_context().get_job_id()}")
         self._line = LineServer(self.call)
+
+    def __ray_shutdown__(self) -> None:
+        """Let the next owner have the path."""
+        self._owner.end()
 
     def place(self) -> tuple[str, Address]:
         """Its node, and the address of its socket there."""
@@ -259,6 +263,8 @@ class OwnerActor:
             return None, getattr(self._owner, method)(*arguments)
         except (ValueError, RetrievalError) as error:
             return error, None
+        except OwnerEndedError:
+            raise
         except Exception as error:
             logger.exception("%s of %s", method, arguments[:1])
             return RetrievalError(f"Milvus at {self._owner.path} failed in {method}: {type(error).__name__}: {error}"), None

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RAY = "Ray, job "  # what the command of an owner in Ray begins with
 Mark = tuple[str, int]  # a place in a scan: which table, and which row
 LEAVING_S = 5.0  # how long the folder is waited for: an owner that ends still writes its log to files
+NEXT_S = 60.0  # the same, where the one before was of the same Ray job: a busy machine takes long to end a process
+
+
+class OwnerEndedError(ConnectionError):
+    """This owner has let go of the path for good; another may have it."""
 
 
 class Owner:
@@ -55,11 +61,12 @@ class Owner:
         self._lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}
+        self._ended = False
 
     def exists(self, collection: str) -> bool:
         """Whether the collection exists; makes no folder."""
         with self._lock:
-            return Path(self.path).exists() and self._open("exists", collection).has(collection)
+            return (self._ended or Path(self.path).exists()) and self._open("exists", collection).has(collection)
 
     def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
         """See ``MilvusHandle.create``."""
@@ -172,6 +179,12 @@ class Owner:
                 beside(self.path, "owner").unlink(missing_ok=True)
                 database.close()
 
+    def end(self) -> None:
+        """Close for good. Every call then raises ``OwnerEndedError``."""
+        with self._lock:
+            self._ended = True
+            self.close()
+
     def forget_in_child(self) -> None:
         """After a fork: the folder stays the parent's, and is not kept locked by the child when the parent ends."""
         if self._database is not None:
@@ -189,6 +202,8 @@ class Owner:
         return self._tables[collection]
 
     def _open(self, method: str, collection: str) -> Database:
+        if self._ended:
+            raise OwnerEndedError
         if self._database is not None and self._database.is_elsewhere():
             self._abandon()
         if self._database is None:
@@ -203,24 +218,31 @@ class Owner:
 
         from rapo_rllib.milvus.lite.database import Database
 
-        end = time.monotonic() + LEAVING_S
+        start = time.monotonic()
         while True:
             try:
                 database = Database(self.path)
             except DataDirLockedError as error:
-                if time.monotonic() > end:
-                    raise RetrievalError(self._refusal()) from error
+                holder = self._holder()
+                ends = holder is not None and holder[2] == self._command and self._command.startswith(RAY)
+                if time.monotonic() > start + (NEXT_S if ends else LEAVING_S):
+                    raise RetrievalError(self._refusal(holder)) from error
                 time.sleep(0.1)
             else:
                 beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
                 return database
 
-    def _refusal(self) -> str:
-        by = "another process"
-        with suppress(OSError, ValueError):
+    def _holder(self) -> tuple[int, str, str] | None:
+        """Process, machine and command of who says that it has the folder open; None: nobody who lives."""
+        try:
             pid, machine, command = json.loads(beside(self.path, "owner").read_text(encoding="utf-8"))
-            if machine != socket.gethostname() or Path(f"/proc/{pid}").exists():  # else it was killed, and this is another
-                by = f"process {pid} on {machine} ({command})"
+        except (OSError, ValueError):
+            return None
+        is_alive = machine != socket.gethostname() or Path(f"/proc/{pid}").exists()
+        return (pid, machine, command) if is_alive else None
+
+    def _refusal(self, holder: tuple[int, str, str] | None) -> str:
+        by = f"process {holder[0]} on {holder[1]} ({holder[2]})" if holder else "another process"
         return (
             f"{self._uri_key}: {self.path} is open in {by}. A Milvus Lite path is open in one process at a time; all of one "
             "Ray cluster share it. Wait for that process or end it, use a copy of the folder, or name a Milvus server."
@@ -250,6 +272,8 @@ class Owner:
         """Raise what Lite or the disk say as ``RetrievalError``, with what to do."""
         try:
             yield
+        except OwnerEndedError:
+            raise
         except RetrievalError as error:
             if str(error).startswith((self._uri_key, "Milvus at")):
                 raise
