@@ -195,7 +195,8 @@ class Owner:
                 time.sleep(0.1)
             else:
                 command = " ".join(sys.argv)[:200]
-                beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), command]))
+                with suppress(OSError):  # a full disk can be read; the note is for a message alone
+                    beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), command]))
                 return database
 
     def _refusal(self) -> str:
