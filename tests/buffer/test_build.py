@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import sys
 
 import pytest
 from buffer_helpers import experts, wait_until
@@ -161,6 +162,9 @@ def test_two_processes_build_once(make_buffer, tmp_path):
 
 def test_processes_of_a_ray_cluster_build_once_and_all_use_it(ray_session, make_buffer, tmp_path):
     import ray
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
     @ray.remote(num_cpus=1)
     class Builder:
