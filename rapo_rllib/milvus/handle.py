@@ -251,8 +251,11 @@ def milvus_at(uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: 
         uri_key: what the user calls ``uri``, for messages.
 
     Raises:
-        ValueError: ``uri`` is neither of both.
+        ValueError: ``uri`` is neither of both, or a Lite path, and ``db_name`` is given.
     """
     if is_lite_path(checked_uri(uri, uri_key)):
+        if db_name:
+            key = f"{uri_key.removesuffix('uri')}db_name"
+            raise ValueError(f"{key} = {db_name!r}: the Milvus Lite path {uri} has no databases, a server has; leave it out")
         return LiteHandle(uri, timeout_s, uri_key=uri_key)
     return MilvusHandle(uri, db_name, timeout_s, uri_key=uri_key)

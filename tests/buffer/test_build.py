@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import sys
 
 import pytest
 from buffer_helpers import experts, wait_until
@@ -10,6 +11,7 @@ from processes import CONTEXT
 
 from rapo_rllib.buffer.build import ensure_built, step_traces, whole_trajectory
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question
 
@@ -52,14 +54,17 @@ def test_a_buffer_of_whole_trajectories_and_one_of_steps_at_one_path(make_buffer
         ensure_built(make_buffer(level="trajectory", traces=None), None)
 
 
-def test_the_index_is_that_of_the_settings_also_when_nothing_is_built(make_buffer):
-    first = make_buffer(index="hnsw")
+@pytest.mark.milvus
+def test_the_index_of_a_server_is_that_of_the_settings_also_when_nothing_is_built(make_buffer, milvus_server):
+    place = {"uri": milvus_server.uri, "collection": "built", "timeout_s": 30.0}
+    first = make_buffer(index="hnsw", **place)
     ensure_built(first, lambda: experts(5))
-    assert first.milvus.index_of("step_traces") == "HNSW"
-    ensure_built(make_buffer(), lambda: experts(5))
-    assert first.milvus.index_of("step_traces") == "HNSW"  # auto leaves what is there
-    ensure_built(make_buffer(index="exact"), None)
-    assert first.milvus.index_of("step_traces") == "FLAT"
+    assert first.milvus.index_of("built") == "HNSW"
+    ensure_built(make_buffer(**place), lambda: experts(5))
+    assert first.milvus.index_of("built") == "HNSW"  # auto leaves what is there
+    ensure_built(make_buffer(index="exact", **place), None)
+    assert first.milvus.index_of("built") == "FLAT"
+    first.drop()
 
 
 def test_built_on_first_use_only(make_buffer):
@@ -135,13 +140,12 @@ def test_a_build_that_was_killed_is_completed(make_buffer):
     assert embedded == [16]  # what was stored is not embedded again
 
 
-def build_and_report(uri: str, folder: str) -> None:
+def build_and_report(uri: str, folder: str) -> int:
     def source():
         with open(os.path.join(folder, str(os.getpid())), "w"):
             yield from experts(40)
 
-    buffer = StepTraceBuffer(BufferSettings(uri=uri))
-    assert ensure_built(buffer, source) == 80
+    return ensure_built(StepTraceBuffer(BufferSettings(uri=uri)), source)
 
 
 def test_two_processes_build_once(make_buffer, tmp_path):
@@ -154,6 +158,46 @@ def test_two_processes_build_once(make_buffer, tmp_path):
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(os.listdir(tmp_path / "builders")) == 1
     assert buffer.count() == 80
+
+
+def test_processes_of_a_ray_cluster_build_once_and_all_use_it(ray_session, make_buffer, tmp_path):
+    import ray
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+    @ray.remote(num_cpus=1)
+    class Builder:
+        def build(self, uri: str, folder: str) -> int:
+            return build_and_report(uri, folder)
+
+    buffer = make_buffer()
+    (tmp_path / "builders").mkdir()
+    builders = [Builder.remote() for _ in range(2)]
+    assert ray.get([builder.build.remote(buffer.uri, str(tmp_path / "builders")) for builder in builders]) == [80, 80]
+    assert len(os.listdir(tmp_path / "builders")) == 1
+    assert buffer.count() == 80
+
+
+def hold_open(uri: str, ready, done) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
+    ensure_built(buffer, lambda: experts(3))
+    ready.set()
+    done.wait(300)
+    buffer.close()
+
+
+def test_without_ray_a_second_process_is_refused_and_told_who_has_the_path(make_buffer):
+    buffer, ready, done = make_buffer(), CONTEXT.Event(), CONTEXT.Event()
+    holder = CONTEXT.Process(target=hold_open, args=(buffer.uri, ready, done))
+    holder.start()
+    assert ready.wait(120)
+    told = rf"steps\.db is open in process {holder.pid} on .*one process at a time; all of one Ray cluster share it"
+    with pytest.raises(RetrievalError, match=told):
+        ensure_built(buffer, lambda: experts(3))
+    done.set()
+    holder.join(60)
+    assert ensure_built(buffer, lambda: pytest.fail("built again")) == 6
 
 
 def test_real_step_traces(make_buffer, shared_data):

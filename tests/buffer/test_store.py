@@ -2,6 +2,7 @@
 
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 from buffer_helpers import experts
@@ -30,18 +31,15 @@ def filled(tmp_path_factory):
     buffer.close()
 
 
-def test_the_index_follows_the_size(filled, monkeypatch):
-    monkeypatch.setattr("rapo_rllib.milvus.index.EXACT_LIMIT", 10)
-    filled.fit_index()
-    assert filled.milvus.index_of("step_traces") == "FLAT"  # the snapshot is searched, so that nothing needs an index
-    monkeypatch.setattr(filled._nearest, "snapshot", lambda dim: None)  # as with a server, or a disk that takes no snapshot
-    filled.fit_index()
-    assert filled.milvus.index_of("step_traces") in ("AUTOINDEX", "HNSW")
-    assert filled.retrieve([query(TRACES[5])])[0][0].trace == TRACES[5]
-    monkeypatch.undo()
-    filled.fit_index()
-    assert filled.milvus.index_of("step_traces") == "FLAT"
-    assert filled.retrieve([query(TRACES[5])])[0][0].trace == TRACES[5]
+@pytest.mark.parametrize("index", ["auto", "hnsw", "exact"])
+def test_a_large_buffer_finds_what_a_small_one_finds(filled, monkeypatch, index):
+    expected = filled.retrieve([query(trace) for trace in TRACES], 3)
+    monkeypatch.setattr("rapo_rllib.milvus.lite.table.EXACT_LIMIT", 10)
+    buffer = StepTraceBuffer(replace(filled.settings, index=index))
+    buffer.fit_index()  # a Lite path has nothing to fit
+    found = buffer.retrieve([query(trace) for trace in TRACES], 3)
+    assert [[hit.trace for hit in hits] for hits in found] == [[hit.trace for hit in hits] for hits in expected]
+    buffer.close()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +61,7 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"uri": "steps"}, r"step_trace_buffer\.uri: 'steps' is neither"),
         ({"uri": "ftp://host/x.db"}, r"step_trace_buffer\.uri: 'ftp://host/x\.db' is neither"),
         ({"uri": "http://"}, r"step_trace_buffer\.uri"),
+        ({"db_name": "mine"}, r"step_trace_buffer\.db_name = 'mine': the Milvus Lite path .* has no databases"),
         ({"selection": "best"}, r"step_trace_buffer\.selection = 'best': must be one of 'nearest', 'best_reward'"),
         ({"pooling": "max"}, r"step_trace_buffer\.pooling = 'max': must be one of 'mean', 'last_token'"),
         ({"key_recipe": "all"}, r"step_trace_buffer\.key_recipe = 'all': must be one of .*'last_characters'"),

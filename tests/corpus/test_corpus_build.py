@@ -90,8 +90,7 @@ def test_a_wrong_file_is_refused_before_anything_is_stored(collection: PassageCo
 
 
 def test_one_process_builds_at_a_path(collection: PassageCollection, tmp_path: Path, monkeypatch) -> None:
-    from rapo_rllib.milvus.lite.lease import exclusive_lock
-    from rapo_rllib.milvus.lite.server import beside
+    from rapo_rllib.milvus.lite.paths import beside, exclusive_lock
 
     monkeypatch.setattr(build_module, "LOCK_TIMEOUT_S", 0.1)
     path = passages_file(tmp_path, range(3))

@@ -14,8 +14,7 @@ from rapo_rllib.corpus import search_tool
 from rapo_rllib.corpus.collection import PassageCollection
 from rapo_rllib.corpus.search_tool import CorpusSearch
 from rapo_rllib.errors import ToolError
-from rapo_rllib.milvus import connection
-from rapo_rllib.milvus.lite.server import read_endpoint
+from rapo_rllib.milvus.lite.handle import NAMESPACE
 from rapo_rllib.tools import Tool, make_tool, shared_tools
 
 QUESTION = "Who portrayed Corliss Archer in the film Kiss and Tell?"
@@ -109,27 +108,34 @@ def test_a_hundred_trajectories_at_once(corpus: PassageCollection, questions: li
     assert len(sizes) < 30 and max(sizes) > 4
 
 
-def test_a_killed_server_comes_back(tool: CorpusSearch, corpus: PassageCollection) -> None:
+def pid_of_owner(path: str) -> int:
+    """The process of the actor that has a Lite path open."""
+    import ray
+
+    actor = ray.get_actor(path, namespace=NAMESPACE)
+    return int(ray.get(actor.__ray_call__.remote(lambda owner: os.getpid())))
+
+
+def test_a_killed_owner_comes_back(ray_session, tool: CorpusSearch, corpus: PassageCollection) -> None:
     before = tool.run(QUESTION)
-    os.kill(read_endpoint(corpus.milvus.uri).pid, signal.SIGKILL)  # type: ignore[union-attr]
+    os.kill(pid_of_owner(corpus.milvus.uri), signal.SIGKILL)
     assert tool.run(QUESTION) == before
 
 
-def test_a_milvus_that_hangs_is_said_and_then_an_error(corpus: PassageCollection, monkeypatch) -> None:
-    monkeypatch.setattr(connection, "LITE_RESTART_S", 0.2)
+def test_an_owner_that_hangs_is_said_and_then_an_error(ray_session, corpus: PassageCollection, monkeypatch) -> None:
     monkeypatch.setattr(search_tool, "MAX_FAILURES", 2)
     tool = make_tool("search", uri=corpus.place.uri, mode="bm25", timeout_s=1.0)
     before = tool.run(QUESTION)
-    server = read_endpoint(corpus.milvus.uri)
-    assert server is not None and before.error is None
-    os.kill(server.pid, signal.SIGSTOP)
+    owner = pid_of_owner(corpus.milvus.uri)
+    assert before.error is None
+    os.kill(owner, signal.SIGSTOP)
     try:
         result = tool.run(QUESTION)
         assert (result.text, result.error) == ("SearchError: the search service failed", "service")
         with pytest.raises(ToolError, match=r"tool search: 2 calls in a row were not answered: Milvus at .* does not answer"):
             tool.run(QUESTION)
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        os.kill(owner, signal.SIGCONT)
     assert tool.run(QUESTION) == before
     tool.close()  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Real parts for the buffer's tests: MiniLM (loaded once) and Milvus Lite servers that end with their test."""
+"""Real parts for the buffer's tests: MiniLM (loaded once) and Milvus Lite paths that are closed behind their test."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ def minilm() -> str:
 
 @pytest.fixture
 def make_buffer(tmp_path) -> Iterator[Callable[..., StepTraceBuffer]]:
-    """Makes buffers on a path of this test; all are closed afterwards, so that their server ends."""
+    """Makes buffers on a path of this test; all are closed afterwards."""
     made = []
 
     def make(**settings) -> StepTraceBuffer:

@@ -1,4 +1,4 @@
-"""A Lite server killed on a full disk: ``python full_disk_lite.py FOLDER`` prints as JSON what happened then."""
+"""A writer killed on a full disk: ``python full_disk_lite.py FOLDER`` prints as JSON what another finds then."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from full_disk import QUERIES, STORED, fill_up, read, refusal
 
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.lite.server import read_endpoint
 from rapo_rllib.settings import BufferSettings
 
 
-def kill_server(path: str) -> None:
-    endpoint = read_endpoint(path)
-    if endpoint is not None:
-        os.kill(endpoint.pid, signal.SIGKILL)
-        while read_endpoint(path) is not None:
-            time.sleep(0.05)
+def write_and_die(folder: Path) -> None:
+    """Insert until it is refused."""
+    buffer = StepTraceBuffer(settings(folder))
+    buffer.create()
+    buffer.insert(STORED)
+    found = {"refusal": refusal(buffer), "stored": buffer.count()}
+    fill_up(folder / "filler")
+    print(json.dumps(found), flush=True)  # noqa: T201
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def settings(folder: Path) -> BufferSettings:
+    return BufferSettings(uri=str(folder / "steps.db"))
 
 
 def answer(buffer: StepTraceBuffer) -> str:
@@ -35,19 +40,13 @@ def answer(buffer: StepTraceBuffer) -> str:
 
 
 def main(folder: Path) -> None:
-    path, filler = str(folder / "steps.db"), folder / "filler"
-    buffer = StepTraceBuffer(BufferSettings(uri=path))
-    buffer.create()
-    buffer.insert(STORED)
-    found: dict[str, object] = {"refusal": refusal(buffer), "stored": buffer.count()}
-    fill_up(filler)
-    kill_server(path)
-    found["the same user"] = [answer(buffer) for _ in range(2)]
-    kill_server(path)
-    buffer.close()
-    found["another user"] = [answer(StepTraceBuffer(BufferSettings(uri=path))) for _ in range(2)]
-    kill_server(path)
-    filler.unlink()
+    command = [sys.executable, __file__, str(folder), "write"]
+    writer = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300)
+    assert writer.returncode == -signal.SIGKILL
+    found = json.loads(writer.stdout)
+    buffer = StepTraceBuffer(settings(folder))
+    found["while_full"] = [answer(buffer) for _ in range(2)]
+    (folder / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,size=40m", str(folder)], check=True)  # what Lite wrote itself fills the small one
     found |= {"after": read(buffer), "count": buffer.count()}
     buffer.close()
@@ -55,4 +54,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (write_and_die if "write" in sys.argv[2:] else main)(Path(sys.argv[1]))

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
+from buffer_helpers import wait_until
 from cli_runs import run_here
 from letters_env import Letters
 from ray import cloudpickle
@@ -20,6 +22,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import ExperimentSpec, read_experiments
+from rapo_rllib.milvus.lite import handle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUNED_EXAMPLES = REPOSITORY / "tuned_examples"
@@ -185,7 +188,7 @@ def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
             found.append(TrialHere(Path(algorithm.logdir), results))
         finally:
             algorithm.stop()
-        assert set(buffers_in_use()) <= set(others), "the algorithm was stopped"
+        assert wait_until(lambda: buffers_in_use() <= others, 60), "the algorithm was stopped"
         return 0
 
     patch.setattr(sys, "path", [*sys.path])  # the command adds the folder of its file to both
@@ -196,10 +199,10 @@ def trained_here(patch: pytest.MonkeyPatch, *arguments: str) -> TrialHere:
     return found[0]
 
 
-def buffers_in_use() -> list[str]:
-    """Files by which this process holds servers of Lite paths."""
-    here = Path("/proc/self/fd")
-    return [file for name in os.listdir(here) if (file := os.path.realpath(here / name)).endswith(".users")]
+def buffers_in_use() -> set[str]:
+    """Lite paths that this process has open, and those of Ray's actors."""
+    named = ray.util.list_named_actors(all_namespaces=True) if ray.is_initialized() else []
+    return {*handle._here, *(actor["name"] for actor in named if actor["namespace"] == handle.NAMESPACE)}
 
 
 def trials(folder: Path) -> list[Trial]:

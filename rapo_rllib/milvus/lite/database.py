@@ -65,8 +65,12 @@ class Database:
         self.path = path
         milvus_lite_collection.WAL = SyncedLog
         self._lite = MilvusLite(path)
-        for folder in self._folders():
-            _mend(folder)
+        try:
+            for folder in self._folders():
+                _mend(folder)
+        except OSError:
+            self._lite.close()
+            raise
 
     def is_elsewhere(self) -> bool:
         """Whether the folder was deleted, or another lies at its path: what is written then is nowhere."""

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +229,8 @@ class Owner:
                     raise RetrievalError(self._refusal(holder)) from error
                 time.sleep(0.1)
             else:
-                beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
+                with suppress(OSError):  # a full disk can be read; the note is for a message alone
+                    beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
                 return database
 
     def _holder(self) -> tuple[int, str, str] | None:
