@@ -176,8 +176,9 @@ class Owner:
             database, self._database = self._database, None
             self._tables.clear()
             if database is not None:
-                beside(self.path, "owner").unlink(missing_ok=True)
                 database.close()
+                if (holder := self._holder()) and holder[0] == os.getpid():
+                    beside(self.path, "owner").unlink(missing_ok=True)
 
     def end(self) -> None:
         """Close for good. Every call then raises ``OwnerEndedError``."""
