@@ -115,6 +115,20 @@ def test_the_lists_find_nearly_all_and_take_in_what_is_new(monkeypatch: pytest.M
     assert table._learned == 7100  # more than twice as many
 
 
+def test_rows_in_another_order_learn_the_same_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a buffer that was read anew: a run that goes on from a checkpoint retrieves what it would have."""
+    monkeypatch.setattr(tables, "EXACT_LIMIT", 1000)
+    monkeypatch.setattr(tables, "PROBES", 4)
+    rows, vectors, queries = rows_of(3000), vectors_of(3000), vectors_of(200, seed=9)
+    found = []
+    for order in (np.arange(3000), np.random.default_rng(1).permutation(3000)):
+        table = Table(FIELDS, 16)
+        table.put([rows[n] for n in order], vectors[order])
+        found.append(ids(table, table.nearest(queries, 3, None, exact=False)))
+    assert found[0] == found[1]
+    assert found[0] != ids(table, table.nearest(queries, 3, None, exact=True))  # so few lists miss some
+
+
 def test_what_is_asked_for_exactly_asks_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "EXACT_LIMIT", 20)
     table, vectors = filled()

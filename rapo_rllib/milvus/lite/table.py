@@ -200,7 +200,8 @@ class Table:
             count = int(LISTS * total**0.5)
             self._lists = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, count, faiss.METRIC_INNER_PRODUCT)
             self._lists.cp.niter, self._lists.cp.max_points_per_centroid = ROUNDS, TRAINED_ON
-            self._lists.train(self._keys[:total] * self._scale[:total, None])
+            rows = sorted(self._number_of.values(), key=self._ids.__getitem__)  # so that another order learns the same lists
+            self._lists.train(self._keys[rows] * self._scale[rows, None])
             self._learned = total
         if self._lists.ntotal < total:
             fresh = slice(self._lists.ntotal, total)
