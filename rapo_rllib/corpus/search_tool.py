@@ -15,7 +15,7 @@ from rapo_rllib.corpus.batched import Batched
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.ranking import chosen_mode
 from rapo_rllib.errors import RetrievalError, ToolError
-from rapo_rllib.milvus.lite.handle import PATIENCE_S
+from rapo_rllib.milvus.lite.handle import BUSY_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.validation import MOST_SECONDS
 
@@ -76,7 +76,7 @@ class CorpusSearch:
         self._failures = 0
         self._lock = threading.Lock()
         # its own limits come first: a batch that waits for the one before it, while the owner of a Lite path starts again
-        self.limits = ToolLimits(2 * max(timeout_s, PATIENCE_S) + timeout_s, top_k * (max_chars + 1000))
+        self.limits = ToolLimits(2 * max(timeout_s, BUSY_S) + timeout_s, top_k * (max_chars + 1000))
 
     def run(self, input: str) -> ToolResult:
         """The best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""

@@ -13,7 +13,7 @@ from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
 from rapo_rllib.milvus.expressions import Conditions, escaped, expression, one_of
 from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.lite.handle import LiteHandle
-from rapo_rllib.milvus.schema import SCALARS, TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
+from rapo_rllib.milvus.schema import TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,12 +184,6 @@ class MilvusHandle(MilvusConnection):
         level = "Strong" if latest else self._freshness(collection)
         only = one_of(self.shape(collection).key, ids)
         return list(self.call("query", collection, filter=only, output_fields=list(fields), consistency_level=level))
-
-    def fields(self, collection: str) -> list[Field]:
-        """The scalar columns, the primary key first."""
-        described = self.call("describe_collection", collection)["fields"]
-        kinds = [(column["name"], column["type"].name) for column in sorted(described, key=lambda c: not c.get("is_primary"))]
-        return [Field(name, kind) for name, kind in kinds if kind in SCALARS]
 
     def _freshness(self, collection: str) -> str:
         """The consistency of a reader: it sees its own writes, and those of others some seconds later."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from milvus_lite.engine import collection as lite_collection
+from milvus_lite.storage.manifest import Manifest
 from milvus_lite.storage.wal import WAL
 from places import REPOSITORY
 
@@ -118,18 +119,28 @@ def test_rows_of_files_and_log_are_there_again(owner: Owner) -> None:
     assert hits == [{"id": "r2", "reward": 0.25, "step": 2, "similarity": pytest.approx(1.0)}]
 
 
-def test_writes_are_synced_and_files_are_before_their_log_goes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_are_synced_and_files_are_before_their_manifest_names_them(owner: Owner, monkeypatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    monkeypatch.setattr(os, "sync", lambda: synced.append("all"))
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
     write(owner, 1)
     assert any("/steps/wal/wal_data_" in file for file in synced)
     synced.clear()
     owner.delete("steps", ["r1"])
     assert any("/steps/wal/wal_delta_" in file for file in synced)
     write(owner, 2)
+    synced.clear()
+    real_save = Manifest.save
+    monkeypatch.setattr(Manifest, "save", lambda self: (synced.append("manifest"), real_save(self))[1])
     owner.flush("steps")
-    assert "all" in synced
+    files = [str(file) for file in Path(owner.path).glob("collections/steps/partitions/*/d*/*.parquet")]
+    assert len(files) == 2 and all(synced.index(file) < synced.index("manifest") for file in files)
+    assert str(Path(files[0]).parent) in synced
+    synced.clear()
+    kill(owner)
+    write(owner, 3)
+    owner.flush("steps")
+    assert not set(files) & set(synced[: synced.index("manifest")])  # they are there already
 
 
 def test_a_log_that_was_not_deleted_after_its_rows_went_to_files(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +220,36 @@ def test_a_folder_that_lost_its_schema_is_not_taken_for_half_made(owner: Owner) 
     with pytest.raises(RetrievalError, match="refused create on collection 'steps'"):
         owner.create("steps", FIELDS, DIM, None)
     assert list(Path(owner.path).glob("collections/steps/wal/wal_data_*"))
+
+
+def test_a_damaged_collection_keeps_nobody_from_the_others_and_no_lock(owner: Owner) -> None:
+    owner.create("other", FIELDS, DIM, None)
+    write(owner, 1)
+    owner.close()
+    for file in Path(owner.path).glob("collections/steps/manifest.json*"):
+        file.write_bytes(b"rot")
+    assert owner.count("other") == 0
+    with pytest.raises(RetrievalError, match=r"refused open on collection 'steps': .*restore a copy"):
+        owner.count("steps")
+
+
+def test_an_opening_that_fails_leaves_no_lock(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(owner, 1)
+    for name in ("_mend", "MilvusLite._cleanup_database_staging"):
+        owner.close()
+        with monkeypatch.context() as patch:
+            place = databases if name == "_mend" else databases.MilvusLite
+            patch.setattr(place, name.split(".")[-1], lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+            with pytest.raises(RetrievalError, match="full"):
+                owner.count("steps")
+        assert owner.count("steps") == 1
+
+
+def test_what_is_in_memory_is_what_is_read_again(owner: Owner) -> None:
+    owner.upsert("steps", [{"id": "r1", "text": "a", "reward": np.float64(1), "step": np.int64(2)}], vectors_of(1))
+    before = owner.get("steps", ["r1"], ["reward", "step"])
+    kill(owner)
+    assert repr(owner.get("steps", ["r1"], ["reward", "step"])) == repr(before) == "[{'reward': 1.0, 'step': 2}]"
 
 
 def test_a_kill_halfway_through_dropping_leaves_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

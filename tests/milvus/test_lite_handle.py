@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import AuthenticationError
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.lite import handle as handles
 from rapo_rllib.milvus.lite import owner as owners
 from rapo_rllib.milvus.lite.handle import LiteHandle, OwnerActor
-from rapo_rllib.milvus.lite.line import Line
+from rapo_rllib.milvus.lite.line import Address, Line
 from rapo_rllib.milvus.schema import Field
 
 FIELDS = (Field("id"), Field("version", "INT64"))
@@ -51,6 +50,10 @@ def at(path: str) -> LiteHandle:
     return milvus
 
 
+def refuse(address: Address) -> Line:
+    raise ConnectionRefusedError
+
+
 def put(milvus: LiteHandle, *versions: int) -> None:
     milvus.create("steps", FIELDS, 2)
     rows = [{"id": f"r{version}", "version": version} for version in versions]
@@ -70,6 +73,15 @@ def pid_of(path: str) -> int:
     return int(json.loads(Path(f"{path}.owner").read_text())[0])
 
 
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where Ray was never begun; a test before may have."""
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
+@pytest.mark.usefixtures("no_ray")
 class TestWithoutRay:
     """The process that asks has the path open."""
 
@@ -138,6 +150,19 @@ class TestWithoutRay:
         with pytest.raises(RetrievalError, match="collection 'steps'"):
             milvus.upsert("steps", [{"id": "r3", "version": 3}], np.ones((1, 2), dtype=np.float32))
 
+    def test_closing_writes_nothing_into_another_folder(self, milvus: LiteHandle, path: str, tmp_path: Path) -> None:
+        put(milvus, 1)
+        milvus.close()
+        shutil.copytree(path, tmp_path / "copy.db")
+        put(milvus, 2)
+        os.rename(path, tmp_path / "away.db")
+        os.rename(tmp_path / "copy.db", path)
+        milvus.close()
+        assert versions(milvus) == [1]
+        shutil.rmtree(path)
+        milvus.close()
+        assert not Path(path).exists()
+
     def test_a_copy_in_the_place_of_the_folder_is_what_is_read(self, milvus: LiteHandle, path: str, tmp_path: Path) -> None:
         put(milvus, 1)
         milvus.close()
@@ -149,6 +174,19 @@ class TestWithoutRay:
         put(milvus, 3)
         milvus.close()
         assert versions(milvus) == [1, 3]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_what_waits_behind_another_call_for_too_long_is_not_done(path: str) -> None:
+    actor = OwnerActor(path, "uri")
+    assert actor.call(time.time() + 60, "create", "steps", FIELDS, 2, None) == (None, None)
+    with ThreadPoolExecutor(1) as pool:
+        with actor._owner.lock:
+            waiting = pool.submit(actor.call, time.time() + 0.2, "drop", "steps")
+            time.sleep(0.5)
+        assert "drop came too late" in str(waiting.result()[0])
+    assert actor.call(time.time() + 60, "exists", "steps") == (None, True)
+    actor._owner.close()
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -243,33 +281,44 @@ class TestInsideRay:
         assert wait_until(lambda: milvus.count("steps") == 1, 60)
         milvus.close()
 
-    def test_a_scan_that_a_kill_interrupts_breaks_off(self, milvus: LiteHandle, path: str) -> None:
-        put(milvus, 1, 2, 3)
-        pages = milvus.pages("steps", ["version"], 2)
-        assert len(next(pages)) == 2
+    def test_a_scan_goes_on_after_a_kill(self, milvus: LiteHandle, path: str) -> None:
+        put(milvus, *range(1, 8))
+        pages = milvus.pages("steps", ["version"], 3)
+        found = next(pages)
         os.kill(pid_of(path), signal.SIGKILL)
-        with pytest.raises(RetrievalError, match="was opened anew during a scan of 'steps': scan again"):
-            next(pages)
-        assert versions(milvus) == [1, 2, 3]
+        found += [row for page in pages for row in page]
+        assert [row["version"] for row in found] == list(range(1, 8))
 
     def test_another_node_asks_the_actor_itself(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         put(milvus, 1)
         far = at(path)
-        far.count("steps")
-        monkeypatch.setattr(far, "_line", None)
+        monkeypatch.setattr(handles, "Line", refuse)
         put(far, 2)
-        assert versions(far) == [1, 2] and far._line is None
+        assert versions(far) == [1, 2] and far._reached is not None and far._reached[2] is None
         with pytest.raises(ValueError, match="two rows have the same id"):
             put(far, 3, 3)
 
-    def test_who_has_no_key_is_not_answered(self, milvus: LiteHandle) -> None:
+    def test_who_has_no_key_is_not_answered(self, milvus: LiteHandle, path: str) -> None:
         import ray
 
         put(milvus, 1)
-        _, address = ray.get(milvus._actor.place.remote())
-        with pytest.raises((AuthenticationError, EOFError)):
-            Line(address._replace(key=b"guessed"))
-        assert versions(milvus) == [1]
+        assert milvus._reached is not None
+        _, address = ray.get(milvus._reached[1].place.remote())
+        silent = Line(address._replace(key=b""))  # keeps nobody waiting
+        for key in (b"guessed", b"x" * 32, b"x" * 100):
+            with pytest.raises((OSError, EOFError)):
+                Line(address._replace(key=key)).ask(60.0, time.time() + 60, "count", "steps")
+        assert versions(at(path)) == [1]
+        silent.close()
+
+    def test_an_answer_that_nobody_waited_for_is_nobodys(self, milvus: LiteHandle, monkeypatch) -> None:
+        put(milvus, 1, 2)
+        assert milvus._reached is not None and milvus._reached[2] is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(milvus._reached[2]._line, "poll", lambda timeout: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                milvus.count("steps")
+        assert versions(milvus) == [1, 2] and milvus.count("steps") == 2
 
     def test_refusals_arrive_as_they_are(self, milvus: LiteHandle, path: str) -> None:
         put(milvus, 1)

@@ -58,10 +58,39 @@ def test_of_equally_near_rows_the_smallest_keys_are_found() -> None:
     assert ids(table, table.nearest(np.ones((1, 2), dtype=np.float32), 2, None, exact=True)) == [["1", "3"]]
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_among_many_with_one_key_the_order_of_rows_decides_nothing(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
+    """Of traces of one question without a history, say: more than any search looks at beyond what is wanted."""
+    if lists:
+        monkeypatch.setattr(tables, "EXACT_LIMIT", 20)
+    vectors = np.concatenate([np.tile(vectors_of(1, seed=3), (60, 1)), vectors_of(240)])
+    rng, queries = np.random.default_rng(2), vectors_of(1, seed=3) + 0.01 * vectors_of(5, seed=4)
+    for _ in range(3):
+        order = rng.permutation(300)
+        table = Table(FIELDS, 16)
+        table.put([rows_of(300)[n] for n in order], vectors[order])
+        found = table.nearest(queries, 3, None, exact=not lists)
+        assert ids(table, found) == [["00000", "00001", "00002"]] * 5
+        assert all(len({similarity for _, similarity in hits}) == 1 for hits in found)
+
+
+def test_numbers_of_rows_that_are_gone_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "DEAD", 10)
+    table, vectors = filled(30)
+    table.delete([f"{n:05d}" for n in range(19)])
+    assert table.compacted() is table
+    table.delete([f"{n:05d}" for n in range(19, 21)])
+    small = table.compacted()
+    assert small is not table and len(small) == 9 and len(small._ids) == 9
+    for one in (table, small):
+        assert ids(one, one.nearest(vectors[25:26], 2, None, exact=False))[0][0] == "00025"
+    assert small.rows(small.find(["00029"]), ["id", "source", "reward"]) == [rows_of(30)[29]]
+
+
 def test_an_empty_table_finds_nothing() -> None:
     table = Table(FIELDS, 16)
     assert table.nearest(vectors_of(2), 3, None, exact=False) == [[], []]
-    assert table.page(0, 10) == ([], None) and len(table) == 0
+    assert table.page(None, 10) == ([], None) and len(table) == 0
 
 
 ONLY: list[Conditions] = [
@@ -139,7 +168,7 @@ def test_a_row_written_again_takes_the_place_of_the_first() -> None:
     table, vectors = filled(10)
     table.put([{"id": "00003", "source": "new", "reward": 9.0}], vectors[3:4])
     table.put([{"id": "00004", "source": "moved", "reward": 8.0}], -vectors[4:5])
-    assert len(table) == 10 and len(table.page(0, 100)[0]) == 10
+    assert len(table) == 10 and len(table.page(None, 100)[0]) == 10
     assert table.rows(table.find(["00003", "00004", "none"]), ["source", "reward"]) == [
         {"source": "new", "reward": 9.0},
         {"source": "moved", "reward": 8.0},
@@ -154,7 +183,7 @@ def test_deleted_rows_are_nowhere_and_may_come_again() -> None:
     table, vectors = filled(10)
     table.delete(["00001", "00002", "none"])
     assert len(table) == 8 and table.find(["00001"]) == []
-    assert table.page(0, 100) == ([0, 3, 4, 5, 6, 7, 8, 9], None)
+    assert table.page(None, 100) == ([0, 3, 4, 5, 6, 7, 8, 9], None)
     table.put(rows_of(1, first=1), vectors[1:2])
     assert ids(table, table.nearest(vectors[1:2], 1, None, exact=False)) == [["00001"]]
 
@@ -162,10 +191,11 @@ def test_deleted_rows_are_nowhere_and_may_come_again() -> None:
 def test_pages_are_all_rows_once() -> None:
     table, vectors = filled(10)
     table.delete(["00004"])
-    pages, start = [], 0
-    while start is not None:
-        numbers, start = table.page(start, 4)
+    pages, after = [], None
+    for _ in range(3):
+        numbers, after = table.page(after, 4)
         pages.append(table.rows(numbers, ["id", VECTOR]))
+    assert after is None
     assert [len(page) for page in pages] == [4, 4, 1]
     assert [int(row["id"]) for page in pages for row in page] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert np.array_equal(pages[1][0][VECTOR], vectors[5])

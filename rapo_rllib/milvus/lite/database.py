@@ -6,7 +6,7 @@ milvus-lite 3.2 keeps what it has acknowledged, with these mends:
     a collection that was half made cannot be made                                -> likewise
     a collection that is half deleted is read                                     -> it is renamed before it is deleted
     a write that failed halfway hides what comes after it in the log              -> the folder is opened anew
-    a log is with the operating system only, as are files when a log is deleted   -> both are synced
+    logs, and files that a manifest names, are with the operating system only      -> they are synced
     a byte that is not what was written is read as a row or a key                 -> each row has a sum
 """
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 from milvus_lite.adapter.grpc.translators.schema import milvus_to_milvus_lite_schema
 from milvus_lite.db import MilvusLite
 from milvus_lite.engine.collection import Collection
+from milvus_lite.exceptions import ManifestCorruptedError
 from milvus_lite.storage.manifest import Manifest
 from milvus_lite.storage.wal import WAL
 
@@ -42,16 +43,41 @@ INDEXES = {
 
 
 class SyncedLog(WAL):  # type: ignore[misc]
-    """Lite's log, on the disk before a write is acknowledged; as are the files before their log is deleted."""
+    """Lite's log, on the disk before a write is acknowledged."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "sync_mode": "batch"})
 
-    def close_and_delete(self) -> None:
-        """Delete the log, whose rows are in files by now."""
-        if not self._closed and self.size_bytes:
-            os.sync()
-        super().close_and_delete()
+
+class SyncedManifest(Manifest):  # type: ignore[misc]
+    """Lite's list of files, which are on the disk before it names them: logs and older files are deleted after that."""
+
+    _synced: frozenset[Path] = frozenset()
+
+    @classmethod
+    def load(cls, data_dir: str) -> SyncedManifest:
+        """Read it; what it names is synced."""
+        manifest: SyncedManifest = super().load(data_dir)
+        manifest._synced = manifest._files()
+        return manifest
+
+    def save(self) -> None:
+        """Write it."""
+        files = self._files()
+        for file in files - self._synced:
+            for place in (file, file.parent):
+                opened = os.open(place, os.O_RDONLY)
+                try:
+                    os.fsync(opened)
+                finally:
+                    os.close(opened)
+        super().save()
+        self._synced = files
+
+    def _files(self) -> frozenset[Path]:
+        named = [*self.get_all_data_files().items(), *self.get_all_delta_files().items()]
+        root = Path(self.data_dir, "partitions")
+        return frozenset(root / partition / name for partition, names in named for name in names)
 
 
 class Database:
@@ -63,13 +89,15 @@ class Database:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        milvus_lite_collection.WAL = SyncedLog
-        self._lite = MilvusLite(path)
+        milvus_lite_collection.WAL, milvus_lite_collection.Manifest = SyncedLog, SyncedManifest
+        self._lite = MilvusLite.__new__(MilvusLite)
         try:
+            self._lite.__init__(path)  # type: ignore[misc]
             for folder in self._folders():
                 _mend(folder)
-        except OSError:
-            self._lite.close()
+        except BaseException:  # its own beginning may fail, too, behind the lock
+            if getattr(self._lite, "_lock_fd", None) is not None:
+                self._lite._release_lock()
             raise
 
     def is_elsewhere(self) -> bool:
@@ -113,15 +141,20 @@ class Database:
             )
         return columns, dim
 
-    def write(self, name: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
-        """Write whole rows ``[N]`` with vectors ``[N, D]``; the later of two rows with the same key counts."""
+    def write(self, name: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> list[dict[str, Any]]:
+        """Write whole rows ``[N]`` with vectors ``[N, D]``; the later of two rows with the same key counts.
+
+        Returns the rows as they will be read.
+        """
         columns, _ = self.fields(name)
-        stored = []
+        stored, written = [], []
         for row, vector in zip(rows, np.ascontiguousarray(vectors, dtype=np.float32), strict=True):
             values = [KINDS[field.kind](row[field.name]) for field in columns]
             named = dict(zip((field.name for field in columns), values, strict=True))
+            written.append(named)
             stored.append({**named, SUM.name: row_sum(values, vector), VECTOR: vector.tolist()})
         self._collection(name).insert(stored)
+        return written
 
     def delete(self, name: str, ids: Sequence[str]) -> None:
         """Delete the rows with these keys; those that are not there are none the less gone."""
@@ -157,9 +190,10 @@ class Database:
 
     def drop(self, name: str) -> None:
         """Delete a collection. A kill leaves it whole or not at all."""
-        opened = self._lite._collections.pop(("default", name), None)
+        opened = self._lite._collections.get(("default", name))
         if opened is not None:
             opened.close()
+            del self._lite._collections["default", name]
         dropped = tempfile.mkdtemp(prefix="dropped-", dir=self._lite._database_staging_root())  # emptied at the next opening
         os.rename(self._lite._collection_dir(name), dropped)
         shutil.rmtree(dropped)
@@ -208,7 +242,10 @@ def _mend(folder: Path) -> None:
     if {file.name for file in folder.iterdir()} <= {"schema.json.tmp"}:
         shutil.rmtree(folder)
         return
-    active = Manifest.load(str(folder)).active_wal_number or 0
+    try:
+        active = Manifest.load(str(folder)).active_wal_number or 0
+    except ManifestCorruptedError:  # told when the collection is asked for; the others can be read
+        return
     for number in WAL.find_wal_files(str(folder / "wal")):
         if number < active:
             for file in (folder / "wal").glob(f"wal_*_{number:06d}.arrow"):

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError
@@ -43,6 +44,8 @@ _users: dict[str, set[int]] = {}  # and who of this process uses them
 
 
 def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
     for owner in _here.values():
         owner.forget_in_child()
     _here.clear()
@@ -65,11 +68,8 @@ class LiteHandle:
         self._uri_key, self._timeout_s = uri_key, timeout_s
         self._forget_process_state()
 
-    _actor: Any
-    _line: Line | None  # None: the actor is on another node
-
     def _forget_process_state(self) -> None:
-        self._pid, self._actor, self._line = os.getpid(), None, None
+        self._reached: tuple[int, Any, Line | None] | None = None  # in which process; an actor; None: it is on another node
         self._known: set[str] = set()  # collections that the actor has read
         self._shapes: dict[str, Shape] = {}
 
@@ -82,9 +82,10 @@ class LiteHandle:
 
     def close(self) -> None:
         """Let go of the path. The next call opens it again."""
-        if self._line is not None and self._pid == os.getpid():
-            self._line.close()
+        reached = self._reached
         self._forget_process_state()
+        if reached is not None and reached[0] == os.getpid() and reached[2] is not None:
+            reached[2].close()
         _leave(self.uri, id(self))
 
     def exists(self, collection: str) -> bool:
@@ -145,22 +146,18 @@ class LiteHandle:
         """The rows with these keys, in no particular order, after the latest write."""
         return list(self._ask("get", collection, list(ids), list(fields))) if ids else []
 
-    def fields(self, collection: str) -> list[Field]:
-        """The scalar columns, the primary key first."""
-        return list(self._ask("fields", collection))
-
     def count(self, collection: str) -> int:
         """Number of rows, after the latest write."""
         return int(self._ask("count", collection))
 
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
         """Every row, in no particular order, up to ``rows`` at a time."""
-        start = None
+        after = None
         while True:
-            page, start = self._ask("page", collection, list(fields), start, min(rows, PAGE))
+            page, after = self._ask("page", collection, list(fields), after, min(rows, PAGE))
             if page:
                 yield page
-            if start is None:
+            if after is None:
                 return
 
     def set_index(self, collection: str, index: str = "auto") -> None:
@@ -173,17 +170,21 @@ class LiteHandle:
 
     def _ask(self, method: str, collection: str, *arguments: Any, timeout_s: float | None = None) -> Any:
         ray = sys.modules.get("ray")
-        if ray is None or not ray.is_initialized():
-            return getattr(self._owner_here(), method)(collection, *arguments)
-        with _lock:  # one from before Ray was there cannot be reached by others in Ray
-            _users.pop(self.uri, None)
-            before = _here.pop(self.uri, None)
-        if before is not None:
-            before.close()
-        return self._ask_actor(method, collection, arguments, timeout_s or self._timeout_s)
+        if ray is not None and ray.is_initialized():
+            with _lock:  # one from before Ray was there cannot be reached by others in Ray
+                _users.pop(self.uri, None)
+                before = _here.pop(self.uri, None)
+            if before is not None:
+                before.end()
+            return self._ask_actor(method, collection, arguments, timeout_s or self._timeout_s)
+        while True:
+            try:
+                return getattr(self._owner_here(), method)(collection, *arguments)
+            except OwnerEndedError:  # another thread let go of the path
+                continue
 
     def _owner_here(self) -> Owner:
-        self._actor = None
+        self._reached = None
         with _lock:
             users = _users.setdefault(self.uri, set())
             if id(self) not in users:
@@ -194,18 +195,19 @@ class LiteHandle:
             return _here[self.uri]
 
     def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
-        from ray.exceptions import GetTimeoutError, RayActorError
+        from ray.exceptions import GetTimeoutError, RayError
 
-        start, wait_s = time.monotonic(), 0.05
+        lost_since, wait_s = math.inf, 0.05
         while True:
             try:
                 error, value = self._answer(method, collection, arguments, timeout_s)
             except (TimeoutError, GetTimeoutError) as lost:
-                self._actor = None
+                self._reached = None
                 raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
-            except (RayActorError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
-                self._actor = None
-                if time.monotonic() - start > PATIENCE_S:
+            except (RayError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
+                self._reached = None
+                lost_since = min(lost_since, time.monotonic())
+                if time.monotonic() - lost_since > PATIENCE_S:
                     raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from lost
             else:
                 if error is not None:
@@ -219,18 +221,26 @@ class LiteHandle:
     def _answer(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> tuple[Exception | None, Any]:
         import ray
 
-        if self._actor is None or self._pid != os.getpid():
-            actor = _actor(self.uri, self._uri_key)
-            node, address = ray.get(actor.place.remote(), timeout=OPEN_S)
-            self._line = Line(address) if node == ray.get_runtime_context().get_node_id() else None
-            self._actor, self._known, self._pid = actor, set(), os.getpid()
+        _, actor, line = self._reach()
         patience_s = max(timeout_s, BUSY_S if collection in self._known else OPEN_S)
-        if self._line is None:
-            return ray.get(self._actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
-        found: tuple[Exception | None, Any] = self._line.ask(
-            patience_s, time.time() + patience_s, method, collection, *arguments
-        )
+        if line is None:
+            return ray.get(actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
+        found: tuple[Exception | None, Any] = line.ask(patience_s, time.time() + patience_s, method, collection, *arguments)
         return found
+
+    def _reach(self) -> tuple[int, Any, Line | None]:
+        """This process, the actor, and a line to it if it is on this node."""
+        import ray
+
+        reached = self._reached
+        if reached is None or reached[0] != os.getpid():
+            actor, line = _actor(self.uri, self._uri_key), None
+            node, address = ray.get(actor.place.remote(), timeout=BUSY_S if self._known else OPEN_S)
+            if node == ray.get_runtime_context().get_node_id():
+                with suppress(ConnectionRefusedError):  # in a container of its own, say
+                    line = Line(address)
+            reached = self._reached = os.getpid(), actor, line
+        return reached
 
 
 class OwnerActor:
@@ -257,10 +267,11 @@ class OwnerActor:
 
         ``deadline`` is by the clock of this machine.
         """
-        if time.time() > deadline:
-            return RetrievalError(f"{method} came too late"), None
         try:
-            return None, getattr(self._owner, method)(*arguments)
+            with self._owner.lock:  # which others may hold for long
+                if time.time() > deadline:
+                    return RetrievalError(f"{method} came too late"), None
+                return None, getattr(self._owner, method)(*arguments)
         except (ValueError, RetrievalError) as error:
             return error, None
         except OwnerEndedError:
@@ -287,4 +298,4 @@ def _leave(path: str, user: int) -> None:
         users.discard(user)
         owner = None if users else _here.pop(path, None)
     if owner is not None:  # not under the lock: a call that goes on there may have a handle collected, which comes here
-        owner.close()
+        owner.end()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, NamedTuple
 
@@ -25,17 +26,22 @@ class LineServer:
     def __init__(self, answer: Callable[..., Any]) -> None:
         self._answer = answer
         self.address = Address(f"\0rapo-{uuid.uuid4().hex}", os.urandom(32))  # no file, so that none is left behind
-        self._listener = Listener(self.address.name, "AF_UNIX", backlog=128, authkey=self.address.key)
+        self._listener = Listener(self.address.name, "AF_UNIX", backlog=128)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
-            with suppress(EOFError, OSError, AuthenticationError):  # of who hangs up, or has no key
+            try:
                 line = self._listener.accept()
+            except OSError:  # as where descriptors have run out
+                time.sleep(0.1)
+            else:
                 threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
     def _serve(self, line: Connection) -> None:
         with suppress(EOFError, OSError), line:
+            if not hmac.compare_digest(line.recv_bytes(len(self.address.key)), self.address.key):
+                return  # before anything of it is unpickled
             while True:
                 line.send(self._answer(*line.recv()))
 
@@ -49,16 +55,20 @@ class Line:
 
     def __init__(self, address: Address) -> None:
         self._lock = threading.Lock()
-        self._line = Client(address.name, "AF_UNIX", authkey=address.key)
+        self._line = Client(address.name, "AF_UNIX")
+        self._line.send_bytes(address.key)
 
     def ask(self, timeout_s: float, *request: Any) -> Any:
         """Send a request and return its answer. Raises ``TimeoutError`` after ``timeout_s``; the line is of no use then."""
         with self._lock:
-            self._line.send(request)
-            if not self._line.poll(timeout_s):
+            try:
+                self._line.send(request)
+                if not self._line.poll(timeout_s):
+                    raise TimeoutError(f"no answer in {timeout_s:.0f} s")
+                return self._line.recv()
+            except BaseException:  # the answer may still come, and is no answer to what is asked next
                 self._line.close()
-                raise TimeoutError(f"no answer in {timeout_s:.0f} s")
-            return self._line.recv()
+                raise
 
     def close(self) -> None:
         """Hang up."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RAY = "Ray, job "  # what the command of an owner in Ray begins with
-Mark = tuple[str, int]  # a place in a scan: which table, and which row
 LEAVING_S = 5.0  # how long the folder is waited for: an owner that ends still writes its log to files
 NEXT_S = 60.0  # the same, where the one before was of the same Ray job: a busy machine takes long to end a process
 
@@ -58,14 +57,14 @@ class Owner:
     def __init__(self, path: str, uri_key: str, command: str = "") -> None:
         self.path, self._uri_key = path, uri_key
         self._command = command or " ".join(sys.argv)[:200]
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}
         self._ended = False
 
     def exists(self, collection: str) -> bool:
         """Whether the collection exists; makes no folder."""
-        with self._lock:
+        with self.lock:
             return (self._ended or Path(self.path).exists()) and self._open("exists", collection).has(collection)
 
     def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
@@ -76,20 +75,21 @@ class Owner:
 
     def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
         """See ``MilvusHandle.upsert``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             check_rows(rows, vectors, self.shape(collection))
             with self._writing("upsert", collection) as database:
-                database.write(collection, rows, vectors)
-                table.put(rows, vectors)
+                table.put(database.write(collection, rows, vectors), vectors)
+                self._tables[collection] = table.compacted()
 
     def delete(self, collection: str, ids: Sequence[str]) -> None:
         """See ``MilvusHandle.delete``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             with self._writing("delete", collection) as database:
                 database.delete(collection, ids)
                 table.delete(ids)
+                self._tables[collection] = table.compacted()
 
     def flush(self, collection: str) -> None:
         """See ``MilvusHandle.flush``."""
@@ -105,15 +105,10 @@ class Owner:
 
     def shape(self, collection: str) -> Shape:
         """See ``MilvusHandle.shape``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             sizes = {field.name: field.max_bytes if field.kind == "VARCHAR" else None for field in table.fields}
             return Shape(sizes, table.dim, table.fields[0].name)
-
-    def fields(self, collection: str) -> list[Field]:
-        """See ``MilvusHandle.fields``."""
-        with self._lock:
-            return list(self._table(collection).fields)
 
     def search(
         self,
@@ -125,7 +120,7 @@ class Owner:
         only: Sequence[Conditions] | None,
     ) -> list[list[dict[str, Any]]]:
         """See ``MilvusHandle.search``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             found = table.nearest(vectors, top_k, only, exact)
             rows = [table.rows([number for number, _ in hits], names) for hits in found]
@@ -138,7 +133,7 @@ class Owner:
         self, collection: str, texts: Sequence[str], top_k: int, names: Sequence[str]
     ) -> list[list[dict[str, Any]]]:
         """See ``MilvusHandle.search_words``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             with self._told("search", collection):
                 found = self._open("search", collection).search_words(collection, texts, top_k)
@@ -146,43 +141,41 @@ class Owner:
 
     def get(self, collection: str, ids: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """See ``MilvusHandle.get``."""
-        with self._lock:
+        with self.lock:
             table = self._table(collection)
             return table.rows(table.find(ids), names)
 
     def page(
-        self, collection: str, names: Sequence[str], start: Mark | None, size: int
-    ) -> tuple[list[dict[str, Any]], Mark | None]:
-        """Up to ``size`` rows from a mark on (None: the first), and the mark to go on from; None: that was all.
-
-        Raises:
-            RetrievalError: rows have other numbers than when the mark was made, as after a kill.
-        """
-        with self._lock:
+        self, collection: str, names: Sequence[str], after: str | None, size: int
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """See ``Table.page``."""
+        with self.lock:
             table = self._table(collection)
-            if start is not None and start[0] != table.made:
-                raise RetrievalError(f"Milvus at {self.path} was opened anew during a scan of {collection!r}: scan again")
-            numbers, following = table.page(0 if start is None else start[1], size)
-            return table.rows(numbers, names), None if following is None else (table.made, following)
+            numbers, following = table.page(after, size)
+            return table.rows(numbers, names), following
 
     def count(self, collection: str) -> int:
         """See ``MilvusHandle.count``."""
-        with self._lock:
+        with self.lock:
             return len(self._table(collection))
 
     def close(self) -> None:
         """Have everything in files, and let another process open the folder. The next call opens it again."""
-        with self._lock:
+        with self.lock:
             database, self._database = self._database, None
             self._tables.clear()
-            if database is not None:
+            if database is None:
+                return
+            if database.is_elsewhere():
+                database.abandon()
+            else:
                 database.close()
-                if (holder := self._holder()) and holder[0] == os.getpid():
+                if (holder := self._holder()) and holder[:2] == (os.getpid(), socket.gethostname()):
                     beside(self.path, "owner").unlink(missing_ok=True)
 
     def end(self) -> None:
         """Close for good. Every call then raises ``OwnerEndedError``."""
-        with self._lock:
+        with self.lock:
             self._ended = True
             self.close()
 
@@ -238,7 +231,7 @@ class Owner:
         """Process, machine and command of who says that it has the folder open; None: nobody who lives."""
         try:
             pid, machine, command = json.loads(beside(self.path, "owner").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return None
         is_alive = machine != socket.gethostname() or Path(f"/proc/{pid}").exists()
         return (pid, machine, command) if is_alive else None
@@ -253,7 +246,7 @@ class Owner:
     @contextmanager
     def _writing(self, method: str, collection: str) -> Iterator[Database]:
         """Give the open folder; what is in memory after a write that failed is read anew."""
-        with self._lock:
+        with self.lock:
             database = self._open(method, collection)
             try:
                 with self._told(method, collection):
