@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,16 @@ def at(path: str) -> LiteHandle:
 
 def refuse(address: Address) -> Line:
     raise ConnectionRefusedError
+
+
+class Interrupted:
+    """A connection during whose wait somebody presses Ctrl-C."""
+
+    def __init__(self, line: Any) -> None:
+        self.send, self.recv, self.close = line.send, line.recv, line.close
+
+    def poll(self, timeout_s: float) -> bool:
+        raise KeyboardInterrupt
 
 
 def put(milvus: LiteHandle, *versions: int) -> None:
@@ -231,33 +242,47 @@ class TestInsideRay:
 
     def test_a_killed_owner_comes_back_with_its_rows(self, milvus: LiteHandle, path: str) -> None:
         put(milvus, 1, 2)
+        other = at(path)  # of this process, too, which asks in between now and then
+        assert other.count("steps") == 2
         for number in (3, 4):
             os.kill(pid_of(path), signal.SIGKILL)
             put(milvus, number)
-        assert versions(milvus) == [1, 2, 3, 4]
+        assert versions(milvus) == versions(other) == [1, 2, 3, 4]
+        other.close()
 
     def test_it_ends_with_who_made_it_and_others_make_the_next(self, milvus: LiteHandle, path: str) -> None:
+        import ray
+
+        @ray.remote(num_cpus=0)
+        class Other:
+            def __init__(self) -> None:
+                self.milvus = milvus_at(path, uri_key="uri")
+
+            def count(self) -> int:
+                return self.milvus.count("steps")
+
+            def close(self) -> None:
+                self.milvus.close()
+
         put(milvus, 1)
-        other, first = at(path), pid_of(path)
-        assert other.count("steps") == 1
+        other, first = Other.remote(), pid_of(path)
+        assert ray.get(other.count.remote()) == 1 and pid_of(path) == first
         milvus.close()
         assert wait_until(lambda: not Path(f"/proc/{first}").exists(), 60)
-        assert other.count("steps") == 1 and pid_of(path) != first
+        assert ray.get(other.count.remote()) == 1 and pid_of(path) != first
+        assert milvus.count("steps") == 1
+        milvus.close()
         second = pid_of(path)
-        other.close()
+        ray.get(other.close.remote())
         assert wait_until(lambda: not Path(f"/proc/{second}").exists(), 60)
         assert elsewhere(path).stdout == "1\n"
 
     def test_one_that_ends_lets_go_before_its_process_is_gone(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         put(milvus, 1)
-        other = at(path)
-        assert other.count("steps") == 1
         milvus.close()
         assert wait_until(lambda: not Path(f"{path}.owner").exists(), 60)
-        assert other.count("steps") == 1
-        put(other, 2)
-        assert versions(other) == [1, 2]
-        other.close()
+        put(milvus, 2)
+        assert versions(milvus) == [1, 2]
 
     def test_what_was_open_here_before_is_handed_over(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         import ray
@@ -291,10 +316,11 @@ class TestInsideRay:
 
     def test_another_node_asks_the_actor_itself(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         put(milvus, 1)
+        milvus.close()
         far = at(path)
         monkeypatch.setattr(handles, "Line", refuse)
         put(far, 2)
-        assert versions(far) == [1, 2] and far._reached is not None and far._reached[2] is None
+        assert versions(far) == [1, 2] and handles._reached[path].line is None
         with pytest.raises(ValueError, match="two rows have the same id"):
             put(far, 3, 3)
 
@@ -302,8 +328,7 @@ class TestInsideRay:
         import ray
 
         put(milvus, 1)
-        assert milvus._reached is not None
-        _, address = ray.get(milvus._reached[1].place.remote())
+        _, address = ray.get(handles._reached[path].actor.place.remote())
         silent = Line(address._replace(key=b""))  # keeps nobody waiting
         for key in (b"guessed", b"x" * 32, b"x" * 100):
             with pytest.raises((OSError, EOFError)):
@@ -311,11 +336,12 @@ class TestInsideRay:
         assert versions(at(path)) == [1]
         silent.close()
 
-    def test_an_answer_that_nobody_waited_for_is_nobodys(self, milvus: LiteHandle, monkeypatch) -> None:
+    def test_an_answer_that_nobody_waited_for_is_nobodys(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
         put(milvus, 1, 2)
-        assert milvus._reached is not None and milvus._reached[2] is not None
+        line = handles._reached[path].line
+        assert line is not None
         with monkeypatch.context() as patch:
-            patch.setattr(milvus._reached[2]._line, "poll", lambda timeout: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(line, "_line", Interrupted(line._line))
             with pytest.raises(KeyboardInterrupt):
                 milvus.count("steps")
         assert versions(milvus) == [1, 2] and milvus.count("steps") == 2
@@ -328,7 +354,9 @@ class TestInsideRay:
             milvus.count("none")
 
     def test_a_process_outside_keeps_it_from_opening(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
-        code = "milvus.create('steps', [], 2) if 0 else milvus._owner_here()._open('', ''); print(1, flush=True); input()"
+        code = (
+            "from rapo_rllib.milvus.schema import Field; milvus.create('none', [Field('id')], 2); print(1, flush=True); input()"
+        )
         begin = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
         command = [sys.executable, "-c", begin + code, path]
         with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -32,15 +32,42 @@ logger = logging.getLogger(__name__)
 
 PAGE = 4096  # rows of one answer
 BUSY_S = 60.0  # of a call: the owner may be reading another collection, or learning inverted lists
+START_S = 120.0  # of an actor, on a busy machine
 OPEN_S = 600.0  # of the first call about a collection, which reads it
 PATIENCE_S = 30.0  # how long a lost owner is waited for
 LONG_S = 3600.0
 UNREAD = ("exists", "create", "drop")  # methods that do not read the collection
 NAMESPACE = "rapo_rllib"
 
-_lock = threading.RLock()
+_lock = threading.RLock()  # for what follows; no call of Ray, Lite or the owner is made under it
 _here: dict[str, Owner] = {}  # the owners in this process, by path
-_users: dict[str, set[int]] = {}  # and who of this process uses them
+_reached: dict[str, Reached] = {}  # those in actors
+_users: dict[str, set[int]] = {}  # and who of this process uses either
+_inherited: list[Any] = []  # of a fork's parent: kept, because Ray would be told that they are gone
+
+
+class Reached:
+    """The actor of a path as this process reaches it.
+
+    There is one for all handles of a process: as long as it has a handle of an actor that died, Ray finds that one by its name.
+    """
+
+    def __init__(self, actor: Any, line: Line | None) -> None:
+        self.actor, self.line = actor, line  # None: it is on another node
+        self.known: set[str] = set()  # collections that it has read
+
+    def ask(self, timeout_s: float, method: str, collection: str, arguments: tuple) -> tuple[Exception | None, Any]:
+        """Have it answer; see ``OwnerActor.call``."""
+        import ray
+
+        patience_s = max(timeout_s, BUSY_S if collection in self.known else OPEN_S)
+        if self.line is None:
+            return ray.get(self.actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
+        deadline = time.time() + patience_s
+        found: tuple[Exception | None, Any] = self.line.ask(patience_s, deadline, method, collection, *arguments)
+        if method not in UNREAD:
+            self.known.add(collection)
+        return found
 
 
 def _forget_in_child() -> None:
@@ -48,8 +75,9 @@ def _forget_in_child() -> None:
     _lock = threading.RLock()  # another thread of the parent may have held it
     for owner in _here.values():
         owner.forget_in_child()
-    _here.clear()
-    _users.clear()
+    _inherited.append(dict(_reached))
+    for of_parent in (_here, _reached, _users):
+        of_parent.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -69,8 +97,6 @@ class LiteHandle:
         self._forget_process_state()
 
     def _forget_process_state(self) -> None:
-        self._reached: tuple[int, Any, Line | None] | None = None  # in which process; an actor; None: it is on another node
-        self._known: set[str] = set()  # collections that the actor has read
         self._shapes: dict[str, Shape] = {}
 
     def __getstate__(self) -> dict:
@@ -82,10 +108,7 @@ class LiteHandle:
 
     def close(self) -> None:
         """Let go of the path. The next call opens it again."""
-        reached = self._reached
         self._forget_process_state()
-        if reached is not None and reached[0] == os.getpid() and reached[2] is not None:
-            reached[2].close()
         _leave(self.uri, id(self))
 
     def exists(self, collection: str) -> bool:
@@ -169,30 +192,29 @@ class LiteHandle:
         self._ask("drop", collection, timeout_s=LONG_S)
 
     def _ask(self, method: str, collection: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+        self._join()
         ray = sys.modules.get("ray")
         if ray is not None and ray.is_initialized():
             with _lock:  # one from before Ray was there cannot be reached by others in Ray
-                _users.pop(self.uri, None)
                 before = _here.pop(self.uri, None)
             if before is not None:
                 before.end()
             return self._ask_actor(method, collection, arguments, timeout_s or self._timeout_s)
         while True:
+            with _lock:
+                _reached.pop(self.uri, None)  # of a Ray that has ended
+                owner = _here.setdefault(self.uri, Owner(self.uri, self._uri_key))
             try:
-                return getattr(self._owner_here(), method)(collection, *arguments)
+                return getattr(owner, method)(collection, *arguments)
             except OwnerEndedError:  # another thread let go of the path
                 continue
 
-    def _owner_here(self) -> Owner:
-        self._reached = None
+    def _join(self) -> None:
         with _lock:
             users = _users.setdefault(self.uri, set())
             if id(self) not in users:
                 users.add(id(self))
                 weakref.finalize(self, _leave, self.uri, id(self))
-            if self.uri not in _here:
-                _here[self.uri] = Owner(self.uri, self._uri_key)
-            return _here[self.uri]
 
     def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
         from ray.exceptions import GetTimeoutError, RayError
@@ -200,46 +222,36 @@ class LiteHandle:
         lost_since, wait_s = math.inf, 0.05
         while True:
             try:
-                error, value = self._answer(method, collection, arguments, timeout_s)
+                error, value = self._reach().ask(timeout_s, method, collection, arguments)
             except (TimeoutError, GetTimeoutError) as lost:
-                self._reached = None
-                raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from lost
+                _lose(self.uri)
+                raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from None
             except (RayError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
-                self._reached = None
+                _lose(self.uri)
                 lost_since = min(lost_since, time.monotonic())
-                if time.monotonic() - lost_since > PATIENCE_S:
-                    raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from lost
+                if time.monotonic() - lost_since > PATIENCE_S:  # from None: what it refers to has handles of the actor
+                    raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from None
             else:
                 if error is not None:
                     raise error
-                if method not in UNREAD:
-                    self._known.add(collection)
                 return value
             time.sleep(wait_s * (0.5 + random.random()))
             wait_s = min(wait_s * 2, 1.0)
 
-    def _answer(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> tuple[Exception | None, Any]:
+    def _reach(self) -> Reached:
+        """Find the actor, or make it; with a line to it if it is on this node."""
         import ray
 
-        _, actor, line = self._reach()
-        patience_s = max(timeout_s, BUSY_S if collection in self._known else OPEN_S)
-        if line is None:
-            return ray.get(actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
-        found: tuple[Exception | None, Any] = line.ask(patience_s, time.time() + patience_s, method, collection, *arguments)
-        return found
-
-    def _reach(self) -> tuple[int, Any, Line | None]:
-        """This process, the actor, and a line to it if it is on this node."""
-        import ray
-
-        reached = self._reached
-        if reached is None or reached[0] != os.getpid():
+        with _lock:
+            reached = _reached.get(self.uri)
+        if reached is None:
             actor, line = _actor(self.uri, self._uri_key), None
-            node, address = ray.get(actor.place.remote(), timeout=BUSY_S if self._known else OPEN_S)
+            node, address = ray.get(actor.place.remote(), timeout=START_S)
             if node == ray.get_runtime_context().get_node_id():
                 with suppress(ConnectionRefusedError):  # in a container of its own, say
                     line = Line(address)
-            reached = self._reached = os.getpid(), actor, line
+            with _lock:  # another thread may have been faster
+                reached = _reached.setdefault(self.uri, Reached(actor, line))
         return reached
 
 
@@ -291,11 +303,22 @@ def _actor(path: str, uri_key: str) -> Any:
     return ray.remote(OwnerActor).options(**options).remote(path, uri_key)
 
 
+def _lose(path: str) -> None:
+    """Forget how the actor was reached."""
+    with _lock:
+        reached = _reached.pop(path, None)
+    if reached is not None and reached.line is not None:
+        reached.line.close()
+
+
 def _leave(path: str, user: int) -> None:
-    """Close the owner of this process behind its last user."""
+    """Let go of the owner behind its last user in this process."""
     with _lock:
         users = _users.get(path, set())
         users.discard(user)
         owner = None if users else _here.pop(path, None)
+        reached = None if users else _reached.pop(path, None)
     if owner is not None:  # not under the lock: a call that goes on there may have a handle collected, which comes here
         owner.end()
+    if reached is not None and reached.line is not None:
+        reached.line.close()
