@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from buffer_helpers import wait_until
 from places import REPOSITORY
@@ -298,6 +299,7 @@ class TestInsideRay:
         milvus = milvus_at(path, timeout_s=1.0, uri_key="uri")
         put(milvus, 1)
         os.kill(pid_of(path), signal.SIGSTOP)
+        assert wait_until(lambda: psutil.Process(pid_of(path)).status() == psutil.STATUS_STOPPED, 60)  # thread by thread
         try:
             with pytest.raises(RetrievalError, match=r"steps\.db does not answer \(count\)"):
                 milvus.count("steps")

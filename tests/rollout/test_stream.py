@@ -170,10 +170,12 @@ def test_a_group_that_is_given_up_leaves_nothing(setting: Setting) -> None:
 
 def test_a_run_of_the_same_engine_between_two_calls(setting: Setting) -> None:
     """An evaluation: what the engine finishes for the stream meanwhile is kept for it."""
-    setting.engine.latency = lambda request: 50
+    setting.engine.latency = lambda request: 10**9  # until all four are there, however late their environments begin
     setting.begin(0, 1)
     while setting.engine.num_unfinished < 4:
         setting.stream._run.tick()
+    setting.engine.latency = lambda request: 50
+    setting.engine._running = {key: (request, 50) for key, (request, _) in setting.engine._running.items()}
     evaluated = setting.loop.run(QUESTIONS[2:], greedy=True, group_size=1)
     assert [group.trajectories[0].correct for group in evaluated] == [True, True]
     assert len(setting.loop.finished) == 4  # first steps of the stream's trajectories

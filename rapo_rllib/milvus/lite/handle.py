@@ -56,13 +56,21 @@ class Reached:
         self.actor, self.line = actor, line  # None: it is on another node
         self.known: set[str] = set()  # collections that it has read
 
+    def drop(self) -> None:
+        """Let go of the actor, whoever still refers to this object."""
+        self.actor = None
+        if self.line is not None:
+            self.line.close()
+
     def ask(self, timeout_s: float, method: str, collection: str, arguments: tuple) -> tuple[Exception | None, Any]:
         """Have it answer; see ``OwnerActor.call``."""
         import ray
 
         patience_s = max(timeout_s, BUSY_S if collection in self.known else OPEN_S)
         if self.line is None:
-            return ray.get(self.actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
+            if (actor := self.actor) is None:
+                raise ConnectionResetError("another thread has let go of it")
+            return ray.get(actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
         deadline = time.time() + patience_s
         found: tuple[Exception | None, Any] = self.line.ask(patience_s, deadline, method, collection, *arguments)
         if method not in UNREAD:
@@ -246,7 +254,11 @@ class LiteHandle:
             reached = _reached.get(self.uri)
         if reached is None:
             actor, line = _actor(self.uri, self._uri_key), None
-            node, address = ray.get(actor.place.remote(), timeout=START_S)
+            try:
+                node, address = ray.get(actor.place.remote(), timeout=START_S)
+            except BaseException:
+                actor = None  # Ray's error refers to itself and to this frame, which would keep the handle
+                raise
             if node == ray.get_runtime_context().get_node_id():
                 with suppress(ConnectionRefusedError):  # in a container of its own, say
                     line = Line(address)
@@ -307,8 +319,8 @@ def _lose(path: str) -> None:
     """Forget how the actor was reached."""
     with _lock:
         reached = _reached.pop(path, None)
-    if reached is not None and reached.line is not None:
-        reached.line.close()
+    if reached is not None:
+        reached.drop()
 
 
 def _leave(path: str, user: int) -> None:
@@ -320,5 +332,5 @@ def _leave(path: str, user: int) -> None:
         reached = None if users else _reached.pop(path, None)
     if owner is not None:  # not under the lock: a call that goes on there may have a handle collected, which comes here
         owner.end()
-    if reached is not None and reached.line is not None:
-        reached.line.close()
+    if reached is not None:
+        reached.drop()
