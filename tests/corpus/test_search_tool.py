@@ -6,14 +6,18 @@ import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from buffer_helpers import wait_until
 
 from rapo_rllib.corpus import search_tool
 from rapo_rllib.corpus.collection import PassageCollection
 from rapo_rllib.corpus.search_tool import CorpusSearch
-from rapo_rllib.errors import ToolError
+from rapo_rllib.errors import RetrievalError, ToolError
+from rapo_rllib.milvus.lite import handle
 from rapo_rllib.milvus.lite.handle import NAMESPACE
 from rapo_rllib.tools import Tool, make_tool, shared_tools
 
@@ -122,21 +126,33 @@ def test_a_killed_owner_comes_back(ray_session, tool: CorpusSearch, corpus: Pass
     assert tool.run(QUESTION) == before
 
 
-def test_an_owner_that_hangs_is_said_and_then_an_error(ray_session, corpus: PassageCollection, monkeypatch) -> None:
-    monkeypatch.setattr(search_tool, "MAX_FAILURES", 2)
+def test_an_owner_that_hangs_is_said(ray_session, corpus: PassageCollection, monkeypatch) -> None:
+    monkeypatch.setattr(handle, "BUSY_S", 1.0)
     tool = make_tool("search", uri=corpus.place.uri, mode="bm25", timeout_s=1.0)
     before = tool.run(QUESTION)
     owner = pid_of_owner(corpus.milvus.uri)
     assert before.error is None
     os.kill(owner, signal.SIGSTOP)
-    try:
-        result = tool.run(QUESTION)
-        assert (result.text, result.error) == ("SearchError: the search service failed", "service")
-        with pytest.raises(ToolError, match=r"tool search: 2 calls in a row were not answered: Milvus at .* does not answer"):
-            tool.run(QUESTION)
-    finally:
+    assert wait_until(lambda: psutil.Process(owner).status() == psutil.STATUS_STOPPED, 60)  # thread by thread
+    result = tool.run(QUESTION)
+    assert (result.text, result.error) == ("SearchError: the search service failed", "service")
+    with suppress(ProcessLookupError):  # Ray may have ended it: nobody has a handle any more
         os.kill(owner, signal.SIGCONT)
+    monkeypatch.undo()
     assert tool.run(QUESTION) == before
+    tool.close()  # type: ignore[attr-defined]
+
+
+def test_calls_in_a_row_without_an_answer_are_an_error(corpus: PassageCollection, monkeypatch) -> None:
+    def away(*_: object) -> None:
+        raise RetrievalError("Milvus at x does not answer")
+
+    monkeypatch.setattr(search_tool, "MAX_FAILURES", 2)
+    tool = make_tool("search", uri=corpus.place.uri)
+    monkeypatch.setattr(PassageCollection, "search", away)
+    assert tool.run(QUESTION).text == "SearchError: the search service failed"
+    with pytest.raises(ToolError, match="tool search: 2 calls in a row were not answered: Milvus at x does not answer"):
+        tool.run(QUESTION)
     tool.close()  # type: ignore[attr-defined]
 
 
