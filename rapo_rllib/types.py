@@ -34,6 +34,7 @@ class Question:
     start: tuple[str, ...] = field(default=(), repr=False)
     # the step that this agent wrote then: a trajectory is a single step, right if it does the same; empty: it is a whole one
     expected: str = field(default="", repr=False)
+    retrieval_share: float = field(default=1.0, repr=False)  # of the chance of a retrieval, that its trajectories have
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -222,6 +223,9 @@ class Trajectory:
     segments: list[tuple[int, int]] = field(default_factory=list)
     # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)
+    view_shifts: list[float] = field(
+        default_factory=list
+    )  # [T] nats, of logprobs under step traces; empty: nothing was in view
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
 
     def fork(self, member: int) -> Trajectory:

@@ -62,6 +62,13 @@ PILOT: dict[str, dict[str, Any]] = {
     "steps_and_starts": {**_GRPO, "expert_step_share": 0.25, "expert_start_share": 0.5},
     "failed": {"hybrid_groups": "failed"},
     "failed_by_kind": {"hybrid_groups": "failed", "advantage_baseline": "kind"},
+    "by_success": {"retrieval_by_success": True},
+    "by_success_by_kind": {"retrieval_by_success": True, "advantage_baseline": "kind"},
+    "starts_by_success": {"expert_start_share": 0.75, "retrieval_by_success": True},
+    "starts_imitated": {"expert_start_share": 0.75, "shown_steps": "imitated"},
+    "imitated_by_success": {"retrieval_by_success": True, "shown_steps": "imitated"},
+    "luffy_starts": {"preset": "luffy", "expert_start_share": 0.5},
+    "in_view": {**_GRPO, "view_advantage_weight": 0.5},
     "grpo_explores": {**_GRPO, "temperature": 1.2, "group_size": 16, "questions_per_step": 8},  # as many trajectories
     "sft_grpo": {**_GRPO, "warm_start": _IMITATES},  # what one would do with traces without any of this
     # the same where the expert has solved other questions

@@ -41,6 +41,7 @@ from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, located
 from rapo_rllib.checkpoints.export import export_policy
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics, staleness_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.envs.unaided_success import UnaidedSuccess
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.evaluation.held_out import evaluate_with_callbacks
 from rapo_rllib.models.loading import load_tokenizer
@@ -101,9 +102,10 @@ class RAPO(Algorithm):
         self._off_policy_mixer = make_mixing(settings, source, self.progress)
         starts, rows = make_starts(settings, source, self.progress, self.test_questions)
         replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
-        self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows)
+        unaided = UnaidedSuccess() if settings.rollout.retrieval_by_success else None
+        self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows, unaided)
         cursor_state = self._sampling.cursor_state
-        parts = {"off_policy": replay, "starts": starts, "rows": rows}
+        parts = {"off_policy": replay, "starts": starts, "rows": rows, "unaided": unaided}
         self._run_state = RunState(self._cursor, cursor_state, self.run_summary, parts, self._buffer_updater)
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")

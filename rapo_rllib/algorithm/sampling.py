@@ -23,6 +23,7 @@ from rapo_rllib.env_runner.stream.sampler import StreamSampler
 from rapo_rllib.envs.cursor import QuestionCursor, QuestionOrder
 from rapo_rllib.envs.expert_rows import ExpertRows
 from rapo_rllib.envs.expert_starts import ExpertStarts, GuidedQuestions
+from rapo_rllib.envs.unaided_success import UnaidedSuccess
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question, TrajectoryGroup
@@ -38,6 +39,7 @@ class Sampling:
         buffer_view: the buffer as it is now; it returns None where the driver adds nothing to it.
         starts: steps that some groups begin behind; None: all begin with their question.
         rows: single steps that some groups are of; None: all are of whole trajectories.
+        unaided: how often questions are right without help; None: they all retrieve alike.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class Sampling:
         buffer_view: Callable[[], BufferView | None],
         starts: ExpertStarts | None = None,
         rows: ExpertRows | None = None,
+        unaided: UnaidedSuccess | None = None,
     ) -> None:
         self._settings, self._cursor, self._mixing, self._buffer_view = settings, cursor, mixing, buffer_view
-        self._starts, self._rows = starts, rows
-        self._order: QuestionOrder = GuidedQuestions(cursor, starts, rows)
+        self._guides, self._rows = [guide for guide in (starts, rows, unaided) if guide is not None], rows
+        self._order: QuestionOrder = GuidedQuestions(cursor, starts, rows, unaided)
         chance: Any = settings.rollout.retrieval_prob
         self._chance, self._env_steps = Scheduler(fixed_value_or_schedule=chance, framework="torch"), 0
         self._failures = RetrievalFailures(settings.buffer.uri)
@@ -81,9 +84,8 @@ class Sampling:
     def take(self) -> SampleResult:
         """The groups of one training step."""
         result = self._sampled()
-        for guide in (self._starts, self._rows):
-            if guide is not None:
-                result.values |= guide.learn([*result.groups, *result.left_out])
+        for guide in self._guides:
+            result.values |= guide.learn([*result.groups, *result.left_out])
         return result
 
     def _sampled(self) -> SampleResult:

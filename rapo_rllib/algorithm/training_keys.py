@@ -18,6 +18,7 @@ class TrainingKeys(TypedDict, total=False):
     num_hybrid: int
     hybrid_groups: Literal["all", "failed"]
     retrieval_prob: float | Sequence[Any]
+    retrieval_by_success: bool
     retrieval_level: Literal["step", "trajectory"]
     retrieval_budget: Literal["response", "prompt_and_response"]
     retrieval_noise: float
@@ -49,6 +50,7 @@ class TrainingKeys(TypedDict, total=False):
     mask_truncated: bool
     off_policy_shaping: float | None
     shown_steps: Literal["context", "removed", "imitated", "own"]
+    view_advantage_weight: float
     normalize_std: bool
     advantage_epsilon: float
     retrieval_quality: Literal["fall", "rise", "none", "oracle"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from rapo_rllib.envs.cursor import QuestionOrder
 from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.envs.unaided_success import UnaidedSuccess
 from rapo_rllib.types import ExpertTrajectory, Question, TrajectoryGroup
 
 WINDOW = 64  # newest trajectories that a success rate is taken of
@@ -152,10 +153,13 @@ class GuidedQuestions:
         order: of the questions.
         starts: knows the steps that questions begin behind; None: they all begin at their beginning.
         rows: single steps; None: there are none.
+        unaided: knows how often questions are right without help; None: they all retrieve alike.
     """
 
-    def __init__(self, order: QuestionOrder, starts: ExpertStarts | None, rows: ExpertRows | None) -> None:
-        self._order, self._starts, self._rows = order, starts, rows
+    def __init__(
+        self, order: QuestionOrder, starts: ExpertStarts | None, rows: ExpertRows | None, unaided: UnaidedSuccess | None = None
+    ) -> None:
+        self._order, self._starts, self._rows, self._unaided = order, starts, rows, unaided
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
         """The next ``count`` questions, each with its place."""
@@ -163,6 +167,8 @@ class GuidedQuestions:
 
     def _guided(self, place: int, question: Question) -> Question:
         where = spread(place)
+        if self._unaided is not None:
+            question = replace(question, retrieval_share=self._unaided.share(question))
         if self._rows is not None:
             if where < self._rows.share:
                 return self._rows.row(place)

@@ -80,6 +80,10 @@ class RolloutSettings(Knobs):
         rule="between 0 and 1 or a schedule",
         check=_check_prob,
     )
+    retrieval_by_success: bool = knob(
+        False,
+        "`1 - ŝ` of that chance: ŝ is how often the question is right in trajectories that retrieved nothing",
+    )
     retrieval_level: Literal["step", "trajectory"] = knob(
         "step", "what is retrieved: a `step`, or a whole `trajectory`, once and before the first step"
     )

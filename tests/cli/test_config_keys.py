@@ -46,7 +46,6 @@ def test_every_own_attribute_is_there(keys: dict[str, ConfigKey]) -> None:
         ("model.lora.rank", "a whole number at least 1", "16", "of each adapter"),
         ("step_trace_buffer.filter.question", "one of 'any', 'other', 'same'", "'any'", "none of the question that asks"),
         ("branching.branches", "a whole number at least 2", "2", "ways a fork goes on"),
-        ("env_config.expert_style", "one of 'steps', 'single'", "'steps'", "one call per operation"),
         ("env_config.reward.format_check", "one of 'final_step', 'whole_text'", "'final_step'", "whole_text"),
     ],
 )

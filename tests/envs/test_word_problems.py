@@ -33,20 +33,6 @@ def test_numbers_of_operations_are_drawn_as_weighted() -> None:
     assert shares == pytest.approx([0.9, 0.08, 0.02], abs=0.04) and 0 < shares[2] < shares[1]
 
 
-def test_no_answer_of_several_operations_comes_of_one_where_shortcuts_are_off() -> None:
-    def short(problem: WordProblem) -> bool:
-        pairs = itertools.permutations(problem.numbers, 2)
-        values = {eval(f"{a} {operator} {b}") for a, b in pairs for operator in "+-*/"}
-        return len(problem.operations) > 1 and (problem.answer in values or problem.answer in problem.numbers)
-
-    with_some = problems(PLAIN, "test", 200)
-    assert sum(map(short, with_some)) > 20
-    none, weights = replace(PLAIN, shortcuts=False), (0.5, 0.25, 0.25)
-    assert not any(map(short, problems(none, "train", 200) + problems(none, "test", 200)))
-    lengths = [len(p.operations) for p in problems(replace(none, step_weights=weights), "train", 600)]
-    assert [lengths.count(n) / 600 for n in (1, 2, 3)] == pytest.approx(weights, abs=0.06)
-
-
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 0.0, 1.0), (1.0, "2", 1.0)])
 def test_weights_that_do_not_fit_are_refused(weights: tuple) -> None:
     with pytest.raises(ValueError, match=r"env_config\.step_weights = .*must (be a list|have one weight for each)"):
@@ -69,7 +55,7 @@ def test_solutions_are_right_over_2000_instances() -> None:
             assert value == operation.value >= 2
             assert operation.value <= 200
             numbers_seen.append(operation.value)
-        assert eval(problem.operations[-1].expression) == problem.answer == numbers_seen[-1]
+        assert problem.answer == numbers_seen[-1]
 
 
 def test_every_operand_is_in_the_text_or_an_earlier_result() -> None:
@@ -143,12 +129,11 @@ def test_questions_are_short_and_plain() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("style", ["steps", "single"])
-def test_the_python_tool_answers_what_the_expert_wrote(style: str) -> None:
+def test_the_python_tool_answers_what_the_expert_wrote() -> None:
     tool, settings = PythonTool(), ProtocolSettings()
-    for expert in WordProblems.expert_trajectories({"expert_style": style, "num_train": 8, "steps": [2, 3]}):
+    for expert in WordProblems.expert_trajectories({"num_train": 8, "steps": [2, 3]}):
         *calls, last = expert.steps
-        assert len(calls) == 1 if style == "single" else len(calls) in (2, 3)
+        assert len(calls) in (2, 3)
         for step in calls:
             call, _, result = step.partition("\n<result>\n")
             assert tool.run(parse_step(call, settings, ["python"]).tool_input or "").text + "\n</result>\n" == result
@@ -157,9 +142,8 @@ def test_the_python_tool_answers_what_the_expert_wrote(style: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("style", ["steps", "single"])
-def test_the_expert_earns_the_full_reward(style: str) -> None:
-    config = {"expert_style": style, "num_train": 3, "reward": {"format": 0.5}}
+def test_the_expert_earns_the_full_reward() -> None:
+    config = {"num_train": 3, "reward": {"format": 0.5}}
     env = WordProblems(config)
     for expert, question in zip(WordProblems.expert_trajectories(config), WordProblems.questions(config, "train"), strict=True):
         assert expert.question == question
@@ -180,8 +164,6 @@ def test_the_expert_earns_the_full_reward(style: str) -> None:
         ({"max_number": 4}, "env_config.max_number = 4: must be a whole number at least 5"),
         ({"num_train": 0}, "env_config.num_train = 0"),
         ({"seed": "x"}, "env_config.seed = 'x'"),
-        ({"expert_style": "single", "tools": ["calculator"]}, "env_config.expert_style = 'single': must be steps"),
-        ({"expert_style": "one"}, "env_config.expert_style = 'one': must be one of"),
     ],
 )
 def test_wrong_keys_are_named(config: dict, message: str) -> None:

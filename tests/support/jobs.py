@@ -52,8 +52,8 @@ SHORT: dict[str, Any] = {
 # worked examples in the prompt, a line of Python.
 PROMPTED: dict[str, Any] = {
     "warm_start": None,
-    "expert_start_share": 0.0,  # a solution is a call and an answer, and nothing can be begun behind the call alone
-    "env_config": {"steps": [1, 2], "tools": ["python"], "expert_style": "single", "max_tool_calls": 2},
+    "expert_start_share": 0.0,  # most solutions are a call and an answer, and nothing can be begun behind the call alone
+    "env_config": {"steps": [1, 2], "tools": ["python"], "max_tool_calls": 2},
     "max_prompt_tokens": 384,
     "max_tool_calls": 2,
     "num_minibatches": 1,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from rapo_rllib.envs.base import LazyQuestions, check_split
 from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
@@ -43,14 +43,6 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
         rule="a list of numbers above 0, one for each number of operations in `steps`, or null",
     )
     max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
-    shortcuts: bool = knob(
-        True,
-        "whether the answer of a problem of several operations may be one of its numbers, or what one operation on two of them "
-        "gives",
-    )
-    expert_style: Literal["steps", "single"] = knob(
-        "steps", "steps: one call per operation, of the calculator if tools has it; single: one python call"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +53,6 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
         require(
             fitting, "step_weights", list(weights or ()), f"must have one weight for each number in steps = {list(self.steps)}"
         )
-        one_call = self.expert_style == "single" and self.expert_tool == "calculator"
-        require(not one_call, "expert_style", self.expert_style, "must be steps: the calculator does one operation a call")
 
     @property
     def expert_tool(self) -> str:
@@ -90,13 +80,9 @@ class WordProblemQuestions(LazyQuestions):
         """Problem ``index`` with its solution."""
         options = self._options
         rng = random.Random(f"{options.seed}/{self._split}/{index}")
-        num_steps = 0
         for _ in range(_ATTEMPTS):
-            num_steps = num_steps or self._num_steps(rng)
-            problem = make_problem(rng, num_steps, options.max_number)
-            if split_of(problem) != self._split:
-                num_steps = 0 if options.shortcuts else num_steps  # as ever; without them it would prefer those that pass
-            elif options.shortcuts or not problem.has_shortcut:
+            problem = make_problem(rng, self._num_steps(rng), options.max_number)
+            if split_of(problem) == self._split:
                 return problem
         raise ValueError(f"env_config.max_number = {options.max_number!r}: too few different problems; raise it")
 
@@ -115,14 +101,12 @@ class WordProblemQuestions(LazyQuestions):
         return Question(id=name, text=problem.text, answer=str(problem.answer), source="word_problems")
 
 
-def expert_steps(problem: WordProblem, style: str, settings: ProtocolSettings, tag: str = "python") -> tuple[str, ...]:
-    r"""The solution in the text protocol, cut into steps.
+def expert_steps(problem: WordProblem, settings: ProtocolSettings, tag: str = "python") -> tuple[str, ...]:
+    r"""Write the solution in the text protocol, one call per operation.
 
-    Example (style "steps"): ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
+    Example: ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
     """
-    calls: Sequence[tuple[str, int]] = [(operation.code, operation.value) for operation in problem.operations]
-    if style == "single":
-        calls = [(problem.operations[-1].expression[1:-1], problem.answer)]  # without the outer brackets
+    calls = [(operation.code, operation.value) for operation in problem.operations]
     steps = [f"<{tag}>{code}</{tag}>{render_observation(str(value), settings)}" for code, value in calls]
     return (*steps, f"<{settings.answer_tag}>\\boxed{{{problem.answer}}}</{settings.answer_tag}>")
 
@@ -145,7 +129,7 @@ class WordProblems(ToolEnv):
         source = WordProblemQuestions(options, "train")
         for index in range(len(source)):
             problem = source.problem(index)
-            steps = expert_steps(problem, options.expert_style, options.protocol, options.expert_tool)
+            steps = expert_steps(problem, options.protocol, options.expert_tool)
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
 
     def step_right(self, question: Question, output: str) -> bool | None:

@@ -39,11 +39,10 @@ class Composition:
 
 @dataclass(frozen=True)
 class Operation:
-    """One arithmetic step, in Python. ``expression`` is the same from the story's own numbers alone."""
+    """One arithmetic step, in Python."""
 
     code: str  # "12 + 5"
     value: int  # 17
-    expression: str  # "(12 + 5)", with the steps before it written out
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,6 @@ class WordProblem:
     def answer(self) -> int:
         """The value of the last operation."""
         return self.operations[-1].value
-
-    @property
-    def has_shortcut(self) -> bool:
-        """Whether fewer operations do: one of the story's numbers is the answer, or one operation on two of them gives it."""
-        if len(self.operations) < 2:
-            return False
-        pairs = permutations(self.numbers, 2)
-        reached = {value for a, b in pairs for value in (a + b, a - b, a * b, a / b)}
-        return self.answer in reached.union(self.numbers)
 
 
 @cache
@@ -114,7 +104,7 @@ def _work_out(
     composition: Composition, rng: random.Random, max_number: int
 ) -> tuple[list[dict[str, int]], tuple[Operation, ...]] | None:
     """Numbers of every piece and the operations; None if some quantity is no whole number in range."""
-    x, expression = 0, ""
+    x = 0
     slots: list[dict[str, int]] = []
     operations: list[Operation] = []
     for piece in composition.pieces:
@@ -124,27 +114,23 @@ def _work_out(
             if number is None:
                 return None
             drawn[slot] = number
-        if "x" in drawn:
-            x, expression = drawn["x"], str(drawn["x"])
-        known = {slot: (number, str(number)) for slot, number in drawn.items()} | {"x": (x, expression)}
+        known = {"x": x, **drawn}
         for step in piece.steps:
             operation = _operation(step, known)
             if not 2 <= operation.value <= _MAX_GROWTH * max_number:
                 return None
             operations.append(operation)
-            known["s"] = (operation.value, operation.expression)
-        if piece.steps:
-            x, expression = known["s"]
+            known["s"] = operation.value
+        x = known["s"] if piece.steps else known["x"]
         slots.append(drawn)
     return slots, tuple(operations)
 
 
-def _operation(step: str, known: dict[str, tuple[int, str]]) -> Operation:
+def _operation(step: str, known: dict[str, int]) -> Operation:
     left, operator, right = step.split()
-    (a, a_expression), (b, b_expression) = known[left], known[right]
+    a, b = known[left], known[right]
     value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[operator]
-    symbol = _OPERATORS[operator]
-    return Operation(f"{a} {symbol} {b}", value, f"({a_expression} {symbol} {b_expression})")
+    return Operation(f"{a} {_OPERATORS[operator]} {b}", value)
 
 
 def _told(composition: Composition, slots: list[dict[str, int]], rng: random.Random) -> str:

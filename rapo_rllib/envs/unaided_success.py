@@ -1,0 +1,80 @@
+"""Retrieve less for a question the more often the policy is right on it without help (algorithm.md section 3).
+
+    groups --learn--> right and count of each question --share--> a question's share of ``retrieval_prob``
+
+Help is for what the policy cannot do alone: a question that it gets right by itself is trained as it will be asked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+from rapo_rllib.types import Question, TrajectoryGroup
+
+WINDOW = 64  # newest unaided trajectories, of all questions, that stand for a question that was not asked yet
+PER_QUESTION = 16  # newest of one question that count
+_PRIOR = 2  # trajectories that what is known of all questions counts as
+
+
+def unaided_rate(right: int, count: int, overall: float) -> float:
+    """Estimate how often the policy is right on a question without help.
+
+        ŝ = (r + k s̄) / (n + k),  k = 2
+
+    Args:
+        right: r, right ones among the question's unaided trajectories.
+        count: n, of these.
+        overall: s̄, the share that is right over all questions.
+
+    Returns:
+        ŝ, a share. Example: none seen, s̄ = 0.25: 0.25; 6 of 6 right then: 0.8125.
+    """
+    return (right + _PRIOR * overall) / (count + _PRIOR)
+
+
+class UnaidedSuccess:
+    """Outcomes of trajectories that retrieved nothing, by question."""
+
+    def __init__(self) -> None:
+        self._newest: deque[bool] = deque(maxlen=WINDOW)
+        self._seen: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=PER_QUESTION))
+
+    @property
+    def overall(self) -> float:
+        """Share of the newest that are right; 0 where there is none, so that help comes first."""
+        return sum(self._newest) / max(len(self._newest), 1)
+
+    def share(self, question: Question) -> float:
+        """Return the share of ``retrieval_prob`` that the question's trajectories retrieve with: 1 - ŝ."""
+        seen = self._seen.get(_key(question), ())
+        return 1.0 - unaided_rate(sum(seen), len(seen), self.overall)
+
+    def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+        """Take note of what was rolled out; returns the metrics of it: ``unaided/...``."""
+        whole = [group for group in groups if group.question.is_whole]
+        for group in whole:
+            outcomes = [t.correct for t in group.counted if not t.retrievals]
+            if outcomes:
+                self._newest.extend(outcomes)
+                self._seen[_key(group.question)].extend(outcomes)
+        shares = [group.question.retrieval_share for group in whole]
+        return {"unaided/accuracy": self.overall, "unaided/retrieval_share": sum(shares) / max(len(shares), 1)}
+
+    def get_state(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {"newest": list(self._newest), "seen": {key: list(seen) for key, seen in list(self._seen.items())}}
+
+    def set_state(self, state: dict[str, Any] | None) -> None:
+        """From a checkpoint; None: of a run in which every question retrieves alike."""
+        state = state or {"newest": [], "seen": {}}
+        self._newest.clear()
+        self._newest.extend(state["newest"])
+        self._seen.clear()
+        for key, seen in state["seen"].items():
+            self._seen[key].extend(seen)
+
+
+def _key(question: Question) -> str:
+    return question.text.strip() or question.id
