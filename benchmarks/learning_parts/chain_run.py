@@ -43,8 +43,8 @@ class ChainRun:
 
         arm = dict(ARMS[self.arm])
         env = {"seed": self.seed, "lengths": [self.calls], "max_tool_calls": 5, **arm.pop("env_config", {})}
-        name = f"buffer-{self.calls}-{self.seed}{'-others' if env.get('traces_of_others') else ''}.db"
-        buffer = {"uri": str(Path(self.folder) / name), **arm.pop("step_trace_buffer", {})}
+        uri = str(Path(self.folder) / f"buffer-{self.name}.db")  # its own: a Lite path is open in one process at a time
+        buffer = {"uri": uri, **arm.pop("step_trace_buffer", {})}
         engines = arm.pop("num_env_runners", 0)  # 0: one in this process
         return (
             RAPOConfig()

@@ -12,6 +12,7 @@ _UNSURE = {"initial": 2, "branches": 4, "rule": "threshold", "threshold": 0.5, "
 _AGAIN = {"num_train": 64}  # of 400: each question comes four to six times
 _PAID = {"scorer": "learning_parts.chains:paid_steps", "reward": {"steps": 0.2}}  # right values on the way earn 0.2 each
 _OTHERS = {"traces_of_others": True}
+_FIRST = [[0, 1.0], [1500, 1.0], [1501, 0.0]]  # single steps alone, for about a quarter of the budget
 _IMITATES = {"num_trajectories": 400, "shown_share": 0.0}  # all of the expert's trajectories, once
 # R1-Searcher's two stages: first the way, then the answer alone. 2,000 env steps are about a third of the budget
 _STAGES = {
@@ -58,7 +59,7 @@ PILOT: dict[str, dict[str, Any]] = {
     "starts": {"expert_start_share": 0.75},  # and hybrids in what begins at the beginning
     "starts_alone": {**_GRPO, "expert_start_share": 0.75},
     "single_steps": {**_GRPO, "expert_step_share": 0.5},
-    "steps_first": {**_GRPO, "expert_step_share": [[0, 1.0], [1500, 1.0], [1501, 0.0]]},
+    "steps_first": {**_GRPO, "expert_step_share": _FIRST},
     "steps_and_starts": {**_GRPO, "expert_step_share": 0.25, "expert_start_share": 0.5},
     "failed": {"hybrid_groups": "failed"},
     "failed_by_kind": {"hybrid_groups": "failed", "advantage_baseline": "kind"},
@@ -68,6 +69,13 @@ PILOT: dict[str, dict[str, Any]] = {
     "starts_imitated": {"expert_start_share": 0.75, "shown_steps": "imitated"},
     "imitated_by_success": {"retrieval_by_success": True, "shown_steps": "imitated"},
     "luffy_starts": {"preset": "luffy", "expert_start_share": 0.5},
+    "step_luffy": {"preset": "luffy", "expert_step_share": 0.5},  # in single steps, too, the expert is a member of the group
+    "step_luffy_first": {"preset": "luffy", "expert_step_share": _FIRST},
+    "step_luffy_first_grpo": {**_GRPO, "expert_step_share": _FIRST, "off_policy_trajectories": 1},
+    "step_luffy_other": {"preset": "luffy", "expert_step_share": 0.5, "env_config": _OTHERS},
+    "step_luffy_first_other": {"preset": "luffy", "expert_step_share": _FIRST, "env_config": _OTHERS},
+    "steps_first_other": {**_GRPO, "expert_step_share": _FIRST, "env_config": _OTHERS},
+    "steps_first_starts": {**_GRPO, "expert_step_share": _FIRST, "expert_start_share": 0.5},
     "in_view": {**_GRPO, "view_advantage_weight": 0.5},
     "grpo_explores": {**_GRPO, "temperature": 1.2, "group_size": 16, "questions_per_step": 8},  # as many trajectories
     "sft_grpo": {**_GRPO, "warm_start": _IMITATES},  # what one would do with traces without any of this

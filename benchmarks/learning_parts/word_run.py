@@ -41,7 +41,7 @@ class WordRun:
         from learning_parts.word_traces import TASK
 
         arm = dict(ARMS[self.arm])
-        buffer = {"uri": str(Path(self.folder) / f"buffer-words-{self.seed}.db"), **arm.pop("step_trace_buffer", {})}
+        buffer = {"uri": str(Path(self.folder) / f"buffer-{self.name}.db"), **arm.pop("step_trace_buffer", {})}
         return (
             base_config(self.policy)
             .environment("rapo/word_problems", env_config={**TASK, "seed": self.seed})

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.expert_tokens import expert_tokens
+from rapo_rllib.protocol.expert_tokens import expert_step, expert_tokens
 from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
 
 
@@ -65,7 +65,9 @@ class ExpertSource:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` of what the agent wrote for this question, as tokens."""
+        """At most ``count`` of what the agent wrote for this question, as tokens; of a single step that which it did there."""
+        if group.question.expected:
+            return [expert_step(group, self._chat)]
         known = self._by_question.get(_key(group.question), ())
         drawn: list[Trajectory] = []
         for expert in rng.sample(known, len(known)):
@@ -112,7 +114,8 @@ class OffPolicyMixing:
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
         counted = group.counted
-        if not counted or not group.question.is_whole:  # whose members begin behind steps of another are alone with these
+        begins_inside = group.question.start and not group.question.expected
+        if not counted or begins_inside:  # whose members begin behind steps of another are alone with these
             return group
         rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.types import EXPERT, ExpertTrajectory, Trajectory
+from rapo_rllib.types import EXPERT, ExpertTrajectory, Trajectory, TrajectoryGroup
 
 
 def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
@@ -64,6 +64,22 @@ def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: 
         format_ok=True,
         end="answer",
     )
+
+
+def expert_step(group: TrajectoryGroup, chat: ChatProtocol) -> Trajectory:
+    """The step that the expert wrote where a group writes single steps, behind the same given ones; it is right.
+
+    Args:
+        group: of a question with ``expected``, with at least one member that began.
+        chat: encodes.
+    """
+    member, question = group.counted[0], group.question
+    done = ExpertTrajectory(question, (question.expected,), 1.0, EXPERT)
+    result = opened(done, member.prompt_ids, group.policy_version)
+    result.append_given(member.token_ids[: member.steps[0].start])
+    written, observation = split_observation(question.expected, chat.settings)
+    append_expert_step(result, written, chat, is_last=not observation)
+    return result
 
 
 def append_expert_step(result: Trajectory, text: str, chat: ChatProtocol, is_last: bool) -> None:

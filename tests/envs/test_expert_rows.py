@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pickle
 
+from scripted import ByteTokenizer
+
+from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
+from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.envs.expert_rows import ExpertRows
-from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
+from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
+from rapo_rllib.types import ExpertTrajectory, Question, TokenKind, Trajectory, TrajectoryGroup
 
 STEPS = ("<python>1</python>", "<python>2</python>", "<answer>2</answer>")
 SOLVED = ExpertTrajectory(Question("q", "How much?", "2"), STEPS, 1.0, "x")
@@ -70,3 +76,23 @@ def test_where_no_row_can_be_given_one_is_asked_again() -> None:
     refused = Trajectory("q", (), end="error", error="no room", start_refused=True)
     rows.learn([TrajectoryGroup(rows.row(place), [refused]) for place in range(60)])
     assert rows.row(0).id == "q"
+
+
+def test_beside_single_steps_stands_the_step_of_the_expert() -> None:
+    chat = ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt=""))
+    rows = ExpertRows([ExpertTrajectory(SOLVED.question, (f"{STEPS[0]}\n<result>\n1\n</result>\n", STEPS[2]), 1.0, "x")], 1.0)
+    for row in {rows.row(place) for place in range(20)}:
+        tried = [Trajectory(row.id, chat.encode("How much?"), end="step") for _ in range(2)]
+        for one in tried:
+            one.append_given(chat.encode("".join(row.start)))
+            one.append_policy(*([value] * 3 for value in (7, -1.0, 0.5)))
+        mixing = OffPolicyMixing(ExpertSource([SOLVED], chat, 500), 1)
+        (group,) = mixing.mixed([TrajectoryGroup(row, tried)])
+        (expert,) = group.off_policy
+        given = len(tried[0].token_ids) - 3
+        assert expert.token_ids[:given] == tried[0].token_ids[:given] and set(expert.kinds[:given]) <= {TokenKind.GIVEN}
+        trained = bytes(token for token in expert.token_ids[given:] if token < 256).decode()
+        assert trained == row.expected.partition("\n")[0] and set(expert.kinds[given:]) == {TokenKind.EXPERT}
+        assert expert.off_policy and expert.reward == 1.0
+        (made,), _ = sample_groups([group], ObjectiveSettings())
+        assert [sample.advantages[-1] > 0 for sample in made.samples] == [False, False, True]

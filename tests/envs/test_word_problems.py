@@ -1,4 +1,3 @@
-import itertools
 import re
 from dataclasses import replace
 
@@ -191,7 +190,7 @@ def test_a_call_is_right_if_its_value_is_one_of_the_solution() -> None:
     problem, question = source.problem(7), source[7]
     env.reset(options={"question": question})
     told = {}
-    for code in (problem.operations[0].code, problem.operations[-1].expression, "1 - 5000"):
+    for code in (problem.operations[0].code, problem.operations[-1].code, "1 - 5000"):
         told[code] = env.step(f"<python>{code}</python>")[4]["step_right"]
     assert list(told.values()) == [True, True, False]
     assert "step_right" not in env.step("<answer>1</answer>")[4]
