@@ -49,7 +49,6 @@ class BufferUpdater:
     ) -> None:
         self._buffer, self._objective, self._protocol = buffer, objective, protocol
         self._settings = buffer.settings
-        self._source_weights = buffer.source_weights()
         self._run = run
         self._guard = LeakGuard(()) if guard is None else guard
         self._record = UsageRecord()
@@ -73,7 +72,7 @@ class BufferUpdater:
         if self._stored is None:
             self.sync()
         collection = None if self._grown is None or self._stored is None else self._grown.collection
-        return BufferView(collection, self._version, self._source_weights)
+        return BufferView(collection, self._version)
 
     def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
         """Account for a rollout; returns metrics.

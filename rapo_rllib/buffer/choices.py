@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rapo_rllib.types import RetrievedTrace
 
 URI_KEY, EMBEDDER_KEY = "step_trace_buffer.uri", "step_trace_buffer.embedder"  # what the user calls them, for messages
-
-
-def ranked(hits: Sequence[RetrievedTrace], source_weights: Mapping[str, float]) -> list[RetrievedTrace]:
-    """The candidates of one query by ``w_source · similarity``, best first; a source without a weight has 1."""
-    if not source_weights:
-        return list(hits)
-    return sorted(hits, key=lambda hit: source_weights.get(hit.trace.source, 1.0) * hit.similarity, reverse=True)
 
 
 def select(hits: Sequence[RetrievedTrace], selection: str = "nearest") -> RetrievedTrace | None:

@@ -2,14 +2,14 @@
 
     random_traces: Drawable.numbers(query) of each layer --one number per generator--> Drawable.traces
 
-The set is a search's: ``settings.filter``, no source of weight 0, no reward of 0 or less where ``best_reward`` selects.
+The set is a search's: ``settings.filter``, no reward of 0 or less where ``best_reward`` selects.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,14 +75,14 @@ class Drawable:
         self._next_check = 0.0
         self._ids = self._order = np.empty(0, dtype=np.int64)
 
-    def numbers(self, queries: Sequence[HistoryQuery], without: Set[str]) -> list[np.ndarray]:
+    def numbers(self, queries: Sequence[HistoryQuery]) -> list[np.ndarray]:
         """For each query the numbers of the rows it may be answered by, in the order of their ids.
 
         Raises:
             RetrievalError: Milvus does not answer.
         """
         rows = self._listed()
-        masks = [mask_of(conditions_of(self._settings.filter, query, without), rows) for query in queries]
+        masks = [mask_of(conditions_of(self._settings.filter, query), rows) for query in queries]
         order = self._order
         if self._settings.selection == "best_reward":
             order = order[rows.numbers("reward")[order] > 0]
@@ -113,7 +113,7 @@ class Drawable:
 
 
 def random_traces(
-    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
+    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]
 ) -> list[StepTrace | None]:
     """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
 
@@ -125,7 +125,7 @@ def random_traces(
     """
     states = [rng.getstate() for rng in rngs]
     for _ in range(TRIES):
-        sets = [list(allowed) for allowed in zip(*(layer.numbers(queries, without) for layer in layers), strict=True)]
+        sets = [list(allowed) for allowed in zip(*(layer.numbers(queries) for layer in layers), strict=True)]
         for rng, state in zip(rngs, states, strict=True):
             rng.setstate(state)
         drawn = _drawn(layers, queries, sets, rngs)

@@ -55,7 +55,7 @@ def _opened(path: Path, packed: bool) -> IO[str]:
 
 def _write(buffer: StepTraceBuffer, file: IO[str], on_progress: Callable[[int, int], None] | None) -> int:
     total, count = buffer.count(), 0
-    print(json.dumps(Header(total, buffer.source_weights()).row()), file=file)
+    print(json.dumps(Header(total).row()), file=file)
     for count, trace in enumerate(buffer.all_traces(), start=1):
         print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
         if on_progress and (count % TELL_EVERY == 0 or count == total):

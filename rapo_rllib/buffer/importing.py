@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
@@ -17,11 +17,10 @@ from rapo_rllib.buffer.build import SHAPE, build_lock, cut
 from rapo_rllib.buffer.keys import looks_made, trace_id
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
 from rapo_rllib.buffer.shared_steps import SharedSteps
-from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin, finish
 from rapo_rllib.buffer.writing import Written
-from rapo_rllib.traces.exported import read_header
-from rapo_rllib.traces.formats import AUTO, detect, read
+from rapo_rllib.traces.formats import AUTO, read
 from rapo_rllib.traces.rows import BuildProgress
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
@@ -38,7 +37,6 @@ class ImportPlan:
     files: tuple[Path, ...]
     format: str = AUTO
     source: str | None = None  # in place of the files' own
-    weights: Mapping[str, float] = field(default_factory=dict)
     max_traces: int | None = None
     min_reward: float | None = None  # None: only positive rewards
     guard: LeakGuard | None = None
@@ -50,7 +48,6 @@ class ImportReport:
 
     given: dict[str, int]  # step traces of each source that are imported
     dropped: Counter[str]  # rows or step traces that are not, by reason
-    weights: dict[str, float]
     steps: SharedSteps
     stamps: list[Stamp]  # of the files, before they were read
 
@@ -59,7 +56,7 @@ def survey(plan: ImportPlan) -> ImportReport:
     """Read and check the files, and decide what each source gives.
 
     Raises:
-        ValueError: a file is wrong, holds nothing usable, or a weight names a source that no file has.
+        ValueError: a file is wrong, or holds nothing usable.
     """
     dropped: Counter[str] = Counter()
     available: Counter[str] = Counter()
@@ -72,13 +69,10 @@ def survey(plan: ImportPlan) -> ImportReport:
     if not available:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         raise ValueError(f"{', '.join(map(str, plan.files))}: nothing to import ({reasons or 'no rows'})")
-    weights = _weights(plan)
-    if strangers := sorted(set(plan.weights) - set(available)):
-        raise ValueError(f"--weight {strangers[0]}=…: no file has this source; theirs are {', '.join(sorted(available))}")
-    given = quotas(available, weights, plan.max_traces)
+    given = quotas(available, plan.max_traces)
     if left := available.total() - sum(given.values()):
         dropped["beyond --max-traces"] = left
-    return ImportReport(given, dropped, weights, steps, stamps)
+    return ImportReport(given, dropped, steps, stamps)
 
 
 def import_traces(
@@ -105,8 +99,6 @@ def import_traces(
         _check_unchanged(plan, report)
         buffer.create()
         halfway = begin(buffer, plan.files)
-        if report.weights:
-            buffer.set_note(SOURCE_WEIGHTS, {**buffer.source_weights(), **report.weights})
         written = buffer.insert_or_update(_chosen(plan, report), tell)
         if halfway:  # the import that was killed may have changed rows without saying so at its end
             buffer.mark_changed()
@@ -160,16 +152,6 @@ def _traces(item: ExpertTrajectory | StepTrace, source: str | None, given: dict[
     return [item if keeps else replace(item, source=source, id=made)]
 
 
-def _weights(plan: ImportPlan) -> dict[str, float]:
-    """The plan's weights, above those that exported files bring along."""
-    weights: dict[str, float] = {}
-    if plan.source is None and plan.format in (AUTO, "traces-steps"):
-        for path in plan.files:
-            header = read_header(path) if detect(path) == "traces-steps" else None
-            weights |= header.source_weights if header else {}
-    return weights | dict(plan.weights)
-
-
 def _chosen(plan: ImportPlan, report: ImportReport) -> Iterator[StepTrace]:
     left = dict(report.given)
     for trace in report.steps.once(usable_traces(plan, Counter())):
@@ -178,36 +160,17 @@ def _chosen(plan: ImportPlan, report: ImportReport) -> Iterator[StepTrace]:
             yield trace
 
 
-def quotas(available: Mapping[str, int], weights: Mapping[str, float], wanted: int | None) -> dict[str, int]:
-    """Shares of ``wanted`` in proportion to the sources' weights; what one cannot give, the others give by theirs.
+def quotas(available: Mapping[str, int], wanted: int | None) -> dict[str, int]:
+    """Share ``wanted`` evenly among the sources; what one cannot give, the others give.
 
-    Example: sources with 100, 100 and 3 traces, weights 2, 1 and 1: of 40 traces 25, 12 and 3.
+    Example: sources with 100, 100 and 3 traces: of 40 traces 18, 19 and 3.
 
     Args:
         available: traces of each source.
-        weights: of each source; 1 where it is missing.
         wanted: traces in all; None: every one.
     """
-    if wanted is None or wanted >= sum(available.values()):
-        return dict(available)
-    given: dict[str, int] = {}
-    left, rest = wanted, dict(available)
-    while rest:
-        total = sum(weights.get(source, 1.0) for source in rest)
-        share = {source: left * weights.get(source, 1.0) / total if total else 0.0 for source in rest}
-        short = [source for source in rest if rest[source] <= share[source]]
-        if not short:
-            return given | _rounded(share, left)
-        for source in short:  # gives all it has; the others share what is left
-            given[source] = rest.pop(source)
-            left -= given[source]
+    given, left = dict(available), sum(available.values()) if wanted is None else wanted
+    for behind, source in enumerate(sorted(available, key=lambda name: (available[name], name))):
+        given[source] = min(available[source], left // (len(available) - behind))
+        left -= given[source]
     return given
-
-
-def _rounded(shares: Mapping[str, float], total: int) -> dict[str, int]:
-    """Whole numbers whose sum is ``total``: rounded down, the largest remainders up. Nothing where all shares are 0."""
-    floors = {source: int(share) for source, share in shares.items()}
-    missing = total - sum(floors.values()) if any(shares.values()) else 0
-    for source in sorted(shares, key=lambda name: (floors[name] - shares[name], name))[:missing]:
-        floors[source] += 1
-    return floors

@@ -6,11 +6,10 @@ Retriever --retrieve--> LayeredBuffer --one embedding--> both --by similarity-->
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rapo_rllib.buffer.drawing import random_traces
-from rapo_rllib.buffer.filters import NOBODY
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
@@ -22,7 +21,6 @@ class BufferView:
 
     grown_collection: str | None = None  # the policy's own traces; None: there are none
     grown_version: int = 0  # changes with them
-    source_weights: dict[str, float] = field(default_factory=dict)  # by source
 
 
 def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:
@@ -56,23 +54,19 @@ class LayeredBuffer:
             if buffer is not None:
                 buffer.close()
 
-    def retrieve(
-        self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY
-    ) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
         """For each query the nearest traces of both, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
         if self._grown is None or not queries:
-            return self._base.retrieve(queries, top_k, without)
+            return self._base.retrieve(queries, top_k)
         wanted = top_k or self._base.settings.top_k
         vectors = self._base.embed(queries)
         layers = (self._base, self._grown)
-        found = zip(*(buffer.nearest(vectors, queries, wanted, without) for buffer in layers), strict=True)
+        found = zip(*(buffer.nearest(vectors, queries, wanted) for buffer in layers), strict=True)
         return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
 
-    def random_traces(
-        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str] = NOBODY
-    ) -> list[StepTrace | None]:
+    def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
         """For each query one of those that :meth:`retrieve` could find, of both alike; see ``StepTraceBuffer``'s."""
         if self._grown is None or not queries:
-            return self._base.random_traces(queries, rngs, without)
+            return self._base.random_traces(queries, rngs)
         layers = [buffer.drawable() for buffer in (self._base, self._grown)]
-        return random_traces(layers, queries, rngs, without)
+        return random_traces(layers, queries, rngs)

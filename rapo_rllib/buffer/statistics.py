@@ -67,7 +67,6 @@ class BufferStats:
     questions: int = 0  # different ones, by normalised text
     by_source: dict[str, int] = field(default_factory=dict)
     mean_reward_by_source: dict[str, float] = field(default_factory=dict)
-    source_weights: dict[str, float] = field(default_factory=dict)
     steps_per_trajectory: dict[int, int] = field(default_factory=dict)
     text_length: Spread | None = None  # characters
     history_length: Spread | None = None
@@ -121,7 +120,6 @@ def statistics(
     if not count.traces:
         raise ValueError(f"{stats.where} is empty: there is nothing to describe")
     count.fill(stats)
-    stats.source_weights = buffer.source_weights()
     asked = _sampled(list(dict.fromkeys(questions)))
     similarities, to_questions = nearest_others(buffer, sample, asked, tell)
     stats.near_threshold, stats.near_sample = near_threshold, len(similarities)

@@ -8,13 +8,13 @@ Key: the embedding of (question, history before the step); value: the step. ``em
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.filters import NOBODY, conditions_of
+from rapo_rllib.buffer.filters import conditions_of
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
 from rapo_rllib.buffer.parts import COUNT, PartRows
@@ -31,8 +31,6 @@ from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
 if TYPE_CHECKING:
     import numpy as np
-
-SOURCE_WEIGHTS = "source_weights"  # a note
 
 
 class StepTraceBuffer:
@@ -136,10 +134,6 @@ class StepTraceBuffer:
         """Count how often each trace was shown, and how it fared."""
         return Usage(self.milvus, self.collection)
 
-    def source_weights(self) -> dict[str, float]:
-        """Weights of the sources, as they were given when traces were imported; a source that is missing has 1."""
-        return dict(self.note(SOURCE_WEIGHTS, {str: float}) or {})
-
     def prepare(self) -> None:
         """Do what the first retrieval would wait for: connect, load the embedder, and have a Lite path's rows in memory.
 
@@ -150,13 +144,10 @@ class StepTraceBuffer:
         self._open_whole()
         self.retrieve([HistoryQuery("", "")], 1)
 
-    def retrieve(
-        self, queries: Sequence[HistoryQuery], top_k: int | None = None, without: Set[str] = NOBODY
-    ) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
         """For each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
 
-        All queries are embedded as one batch and searched by one request, for what ``settings.filter`` allows each,
-        and nothing of the sources ``without``.
+        All queries are embedded as one batch and searched by one request, for what ``settings.filter`` allows each.
 
         Raises:
             RetrievalError: Milvus does not answer, or has lost step traces.
@@ -164,20 +155,18 @@ class StepTraceBuffer:
         """
         if not queries:
             return []
-        return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k, without)
+        return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
 
     def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
         """The vectors that queries are searched by: ``[B, D]``."""
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
-    def nearest(
-        self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int, without: Set[str] = NOBODY
-    ) -> list[list[RetrievedTrace]]:
+    def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         """As :meth:`retrieve`, of queries that are embedded as ``vectors [B, D]``. Raises as that one."""
         self._open_whole()
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
-            only = [conditions_of(self.settings.filter, queries[at], without) for at in positions]
+            only = [conditions_of(self.settings.filter, queries[at]) for at in positions]
             index = self.settings.index
             return self._whole(self.milvus.search(self.collection, vectors[positions], count, NAMES, index, only))
 
@@ -190,14 +179,12 @@ class StepTraceBuffer:
         whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
         return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
 
-    def random_traces(
-        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str] = NOBODY
-    ) -> list[StepTrace | None]:
+    def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
         """One step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
 
         See ``drawing.random_traces``; raises as :meth:`retrieve`. Where a server searches, ids are listed once a version.
         """
-        return random_traces([self.drawable()], queries, rngs, without) if queries else []
+        return random_traces([self.drawable()], queries, rngs) if queries else []
 
     def drawable(self) -> Drawable:
         """Return what can be drawn of it. Raises as :meth:`random_traces`."""

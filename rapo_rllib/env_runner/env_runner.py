@@ -139,7 +139,6 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def set_buffer_view(self, view: BufferView) -> None:
         """Read the buffer as the driver has it from now on."""
         self._layers.set_view(view)
-        self.loop.retriever.source_weights = view.source_weights
 
     @override(EnvRunner)
     def sample(  # type: ignore[override]

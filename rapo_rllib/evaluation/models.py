@@ -20,11 +20,12 @@ from typing import Any
 
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
 from rapo_rllib.agents.setup import AgentChoice, make_agent_factory, offered_tools
+from rapo_rllib.env_runner.retrieval import make_retriever
 from rapo_rllib.envs.benchmarks import Benchmark
 from rapo_rllib.errors import AgentError
 from rapo_rllib.evaluation.metrics import Outcome
 from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
-from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
+from rapo_rllib.evaluation.retrieval import opened_buffer
 from rapo_rllib.evaluation.settings import JobConfig, benchmark_tools, evaluation_config
 from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
@@ -116,7 +117,7 @@ def _retriever(settings: Settings, plan: EvaluationPlan) -> Iterator[Retriever |
         yield None
         return
     with closing(opened_buffer(settings.buffer, (question for asked in plan.asked for question in asked.questions))) as buffer:
-        yield retriever_of(settings, buffer)
+        yield make_retriever(settings, buffer)
 
 
 def decided_by(settings: Mapping[str, Any], plan: EvaluationPlan) -> dict[str, Any]:

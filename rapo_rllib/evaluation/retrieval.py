@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.env_runner.retrieval import make_retriever
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import BufferSettings, Settings
+from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import Question
 
 
@@ -39,10 +37,3 @@ def opened_buffer(settings: BufferSettings, questions: Iterable[Question]) -> St
         buffer.close()
         raise
     return buffer
-
-
-def retriever_of(settings: Settings, buffer: StepTraceBuffer) -> Retriever:
-    """Asks ``buffer`` as the env runners of a job with ``settings`` do."""
-    retriever = make_retriever(settings, buffer)
-    retriever.source_weights = buffer.source_weights()
-    return retriever

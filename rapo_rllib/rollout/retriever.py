@@ -1,9 +1,9 @@
 """When a history may be answered by a step trace, and by which one. algorithm.md sections 3, 4.
 
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
-above a share of failures training stops (``retrieval_failures.py``). Weights of sources may order the candidates. Where
-nothing suitable is found, ``fallback_text`` may be shown instead (released code), and ``noise`` puts random traces in the
-place of found ones (an ablation of the paper), of those that a search could have found.
+above a share of failures training stops (``retrieval_failures.py``). Where nothing suitable is found,
+``fallback_text`` may be shown instead (released code), and ``noise`` puts random traces in the place of found ones (an
+ablation of the paper), of those that a search could have found.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from typing import Protocol
 
-from rapo_rllib.buffer.choices import ranked, select
+from rapo_rllib.buffer.choices import select
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.types import FALLBACK, HistoryQuery, RetrievedTrace, StepTrace
 
@@ -24,12 +24,10 @@ logger = logging.getLogger(__name__)
 class TraceSource(Protocol):
     """The part of ``StepTraceBuffer`` that a rollout reads."""
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
-        """For every query its nearest step traces, best first; none of the sources ``without``."""
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
+        """For every query its nearest step traces, best first."""
 
-    def random_traces(
-        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
-    ) -> list[StepTrace | None]:
+    def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
         """For every query a step trace drawn with its generator from all that ``retrieve`` could find; None: there is none."""
 
 
@@ -62,7 +60,6 @@ class Retriever:
         self._fallback = _fallback(fallback_text) if fallback_text else None
         self._noise = noise
         self._seed = seed
-        self.source_weights: Mapping[str, float] = {}  # one that is missing has 1, one with 0 is not searched
         self._unanswered = 0  # queries since the buffer has last answered
         self._silent_since = 0.0
 
@@ -86,19 +83,17 @@ class Retriever:
         rngs = [random.Random(f"{self._seed}/{q.asker}/{q.question_id}/{q.history}") for q in queries]
         noisy = [rng.random() < self._noise for rng in rngs]
         wanted = [query for query, is_noisy in zip(queries, noisy, strict=True) if not is_noisy]
-        without = frozenset(source for source, weight in self.source_weights.items() if weight == 0)
-        found = iter(self._source.retrieve(wanted, self._top_k, without) if wanted else [])
+        found = iter(self._source.retrieve(wanted, self._top_k) if wanted else [])
         drawing = [(query, rng) for query, rng, is_noisy in zip(queries, rngs, noisy, strict=True) if is_noisy]
         asking, drawing_rngs = [query for query, _ in drawing], [rng for _, rng in drawing]
-        drawn = iter(self._source.random_traces(asking, drawing_rngs, without) if drawing else [])
+        drawn = iter(self._source.random_traces(asking, drawing_rngs) if drawing else [])
         return [self._shown(next(drawn)) if is_noisy else self._chosen(next(found)) for is_noisy in noisy]
 
     def _shown(self, drawn: StepTrace | None) -> RetrievedTrace | None:
         return self._fallback if drawn is None else RetrievedTrace(drawn, 0.0, noisy=True)
 
     def _chosen(self, hits: Sequence[RetrievedTrace]) -> RetrievedTrace | None:
-        candidates = ranked(hits, self.source_weights)
-        return select(candidates, self._selection) or self._fallback
+        return select(hits, self._selection) or self._fallback
 
 
 def _fallback(text: str) -> RetrievedTrace:

@@ -1,6 +1,6 @@
 """Write and read files of ``rllib buffer export``: every field of every step trace, so that nothing is lost.
 
-    line 1   {"step_trace_buffer": 1, "count": N, "source_weights": {...}}
+    line 1   {"step_trace_buffer": 1, "count": N}
     others   one step trace each: its fields by name
 
 The first line may be missing in files that were put together by hand; then nothing says whether the file is complete.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ class Header:
     """The first line."""
 
     count: int
-    source_weights: dict[str, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """The line as a JSON object."""
@@ -39,10 +38,7 @@ def read_header(path: Path) -> Header | None:
         return None
     if row[MARK] != VERSION:
         raise ValueError(f"{where}: field {MARK!r} is {row[MARK]!r}; this version of the package reads {VERSION}")
-    weights = row.get("source_weights", {})
-    if not isinstance(weights, dict) or not all(_is_weight(value) for value in weights.values()):
-        raise ValueError(f"{where}: field 'source_weights' must hold a number of 0 or more per source, got {weights!r}")
-    return Header(whole_number_field(row, "count", where, 0), {name: float(value) for name, value in weights.items()})
+    return Header(whole_number_field(row, "count", where, 0))
 
 
 def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
@@ -88,7 +84,3 @@ def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:
         source=text_field(row, "source", where, ""),
         weight_version=whole_number_field(row, "weight_version", where, -1),
     )
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -12,7 +12,6 @@ from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.expressions import expression, mask_of
-from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
 
@@ -141,16 +140,6 @@ def test_each_query_draws_with_its_own_filter_and_its_own_chance(place: BufferSe
     found = buffer.random_traces(queries, [random.Random(seed) for seed in range(100)])
     assert all(trace is not None and trace.question != query.question for trace, query in zip(found, queries, strict=True))
     assert [buffer.random_traces([queries[i]], [random.Random(i)])[0] for i in range(20)] == found[:20]
-    buffer.close()
-
-
-def test_a_near_source_of_weight_0_does_not_hide_the_others(place: BufferSettings) -> None:
-    buffer = StepTraceBuffer(place)
-    retriever = Retriever(buffer, selection="nearest", top_k=1)
-    (nearest,) = retriever([QUERY])
-    retriever.source_weights = {"gpt": 0.0, "policy": 0.0}
-    (other,) = retriever([QUERY])
-    assert (nearest.trace.question, other.trace.source) == (QUERY.question, "human")
     buffer.close()
 
 

@@ -1,4 +1,4 @@
-"""Files into a buffer and back: lossless, repeatable, after a kill, by weights."""
+"""Files into a buffer and back: lossless, repeatable, after a kill, evenly by source."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from rapo_rllib.buffer.exporting import export_traces
 from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey, usable_traces
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
-from rapo_rllib.buffer.store import SOURCE_WEIGHTS, StepTraceBuffer
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.unfinished import begin, unfinished_imports
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.traces.exported import row_of_trace
@@ -46,7 +46,6 @@ def test_what_was_exported_is_the_same_buffer(make_buffer, tmp_path) -> None:
     odd = StepTrace("given-id", "q\u2028\n\"'\\", "é" * 40_000, "\u2211 \U0001f600 \x00", -0.1 + 0.3, "q7", 3, "gpt\n4", 12)
     original.create()
     original.insert([odd, *(trace for expert in experts(3) for trace in step_traces(expert))])
-    original.set_note(SOURCE_WEIGHTS, {"gpt\n4": 0.5})
     seen = []
     assert export_traces(original, tmp_path / "a.jsonl.gz", on_progress=lambda *counts: seen.append(counts)) == 7
     assert seen == [(7, 7)]
@@ -55,7 +54,6 @@ def test_what_was_exported_is_the_same_buffer(make_buffer, tmp_path) -> None:
     copy = make_buffer(collection="copy")
     assert import_all(copy, ImportPlan((tmp_path / "a.jsonl.gz",))) == 7
     assert contents(copy) == contents(original)
-    assert copy.source_weights() == {"gpt\n4": 0.5}
     assert ensure_built(make_buffer(collection="copy", traces=None), None) == 7  # a job can use it as it is
 
 
@@ -100,25 +98,20 @@ def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     assert buffer.count() == 80
 
 
-def test_sources_share_by_their_weights(tmp_path) -> None:
+def test_sources_share_evenly(tmp_path) -> None:
     files = (steps_file(tmp_path / "a.jsonl", 10, "a"), steps_file(tmp_path / "b.jsonl", 10, "b"))
-    plan = ImportPlan((*files, steps_file(tmp_path / "c.jsonl", 1, "c")), weights={"a": 3.0}, max_traces=14)
+    plan = ImportPlan((*files, steps_file(tmp_path / "c.jsonl", 1, "c")), max_traces=14)
     report = survey(plan)
-    assert report.given == {"a": 9, "b": 3, "c": 2}
+    assert report.given == {"a": 6, "b": 6, "c": 2}
     assert report.dropped == {"beyond --max-traces": 28}
-    assert report.weights == {"a": 3.0}
-    with pytest.raises(ValueError, match=r"--weight d=…: no file has this source; theirs are a, b, c"):
-        survey(ImportPlan(plan.files, weights={"d": 1.0}))
 
 
-def test_only_so_many_are_stored_and_weights_are_kept(make_buffer, tmp_path) -> None:
+def test_only_so_many_are_stored(make_buffer, tmp_path) -> None:
     files = (steps_file(tmp_path / "a.jsonl", 4, "a"), steps_file(tmp_path / "b.jsonl", 4, "b"))
     buffer = make_buffer()
-    import_all(buffer, ImportPlan(files, weights={"a": 2.0, "b": 1.0}, max_traces=6))
-    assert Counter(trace.source for trace in buffer.all_traces()) == {"a": 4, "b": 2}
-    assert buffer.source_weights() == {"a": 2.0, "b": 1.0}
-    import_all(buffer, ImportPlan(files[:1], source="other", weights={"other": 0.5}))
-    assert buffer.source_weights() == {"a": 2.0, "b": 1.0, "other": 0.5}
+    import_all(buffer, ImportPlan(files, max_traces=6))
+    assert Counter(trace.source for trace in buffer.all_traces()) == {"a": 3, "b": 3}
+    import_all(buffer, ImportPlan(files[:1], source="other"))
     assert buffer.note("built")["count"] == buffer.count() == 14
 
 

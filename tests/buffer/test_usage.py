@@ -1,11 +1,9 @@
-"""Accounts of the use of traces, and the order that weights of sources make."""
+"""Accounts of the use of traces."""
 
 import pytest
 
-from rapo_rllib.buffer.choices import ranked
 from rapo_rllib.buffer.usage import TraceUsage, UsageRecord
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.types import RetrievedTrace, StepTrace
 
 
 def test_usages_add_up() -> None:
@@ -38,18 +36,6 @@ def test_what_was_counted_after_the_checkpoint_is_taken_back(make_buffer) -> Non
     record.set_state(checkpoint)
     record.write(buffer.usage, "run")
     assert {key: usage.uses for key, usage in buffer.usage.all().items()} == {"a": 1, "b": 0}
-
-
-def hit(name: str, similarity: float, source: str = "gpt") -> RetrievedTrace:
-    return RetrievedTrace(StepTrace(name, "q", "", name, 1.0, source=source), similarity)
-
-
-HITS = [hit("near", 0.9), hit("human", 0.75, "human"), hit("far", 0.6)]
-
-
-@pytest.mark.parametrize(("weights", "order"), [({}, ["near", "human", "far"]), ({"human": 2.0}, ["human", "near", "far"])])
-def test_order(weights: dict, order: list[str]) -> None:
-    assert [each.trace.id for each in ranked(HITS, weights)] == order
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ def run(*arguments: str, status: int = 0, input: str | None = None) -> str:
         (["import", "b.jsonl"], "b.jsonl, line 1: fields ['what'] belong to no known format"),
         (["import", "a.jsonl", "--format", "csv"], "format must be one of ('auto', 'traces'"),
         (["import", "a.jsonl", "--format", "chat"], "a.jsonl, line 1: field 'messages' must be a list"),
-        (["import", "a.jsonl", "--weight", "gpt=2"], "--weight gpt=…: no file has this source; theirs are human"),
         (["import", "a.jsonl", "--min-reward", "2"], "nothing to import (reward below --min-reward: 4)"),
         (["import", "a.jsonl", "--evaluation", "r.jsonl"], "r.jsonl, row 1: no question in"),
         (["import", "a.jsonl", "--evaluation", "q.txt"], "--evaluation q.txt: not a file ending in .jsonl"),
@@ -63,11 +62,6 @@ def test_a_mistake_is_one_line(folder: Path, arguments: list[str], message: str)
     assert message in output
     assert len(output.splitlines()) == 1
     assert not (folder / "step_traces.db").exists()
-
-
-@pytest.mark.parametrize("weight", ["gpt", "gpt=x", "gpt=-1", "gpt=nan"])
-def test_a_weight_that_is_none(folder: Path, weight: str) -> None:
-    assert "SOURCE=W" in run("import", "a.jsonl", "--weight", weight, status=2)
 
 
 def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

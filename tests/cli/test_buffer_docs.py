@@ -36,7 +36,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("import released", ["source 'aepo-14b': 1 step traces", "left out: 1 (padding of the released code", "1 were added."]),
         (
             "import solutions.jsonl chats.jsonl --uri ./mixed",
-            ["'human': 1 step traces, weight 1", "'gpt-4': 2 step traces, weight 2"],
+            ["'human': 2 step traces", "'gpt-4': 1 step traces"],
         ),
         ("import solutions.jsonl --uri ./clean", ["left out: 1 (question of the evaluation)", "holds 2 step traces"]),
         ("verify --uri ./clean.db", ["2 step traces", "Nothing is wrong."]),

@@ -8,7 +8,8 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.evaluation.retrieval import opened_buffer, retriever_of
+from rapo_rllib.env_runner.retrieval import make_retriever
+from rapo_rllib.evaluation.retrieval import opened_buffer
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, Question, StepTrace
 
@@ -31,7 +32,7 @@ def test_a_buffer_without_the_questions_answers(tmp_path: Path) -> None:
         opened_buffer(config.settings.buffer, [*asked, Question("a", APPLES.upper(), "8")])
     opened = opened_buffer(config.settings.buffer, asked)
     try:
-        (found,) = retriever_of(config.settings, opened)([HistoryQuery(question=asked[0].text, history="", question_id="q")])
+        (found,) = make_retriever(config.settings, opened)([HistoryQuery(question=asked[0].text, history="", question_id="q")])
     finally:
         opened.close()
     assert found is not None

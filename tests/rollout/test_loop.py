@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ class OneTrace:
     def __init__(self) -> None:
         self.batches: list[list[HistoryQuery]] = []
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         self.batches.append(list(queries))
         return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
 
@@ -45,7 +45,7 @@ class OneTrace:
 class Broken:
     """A buffer that does not answer."""
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         raise RetrievalError("Milvus is gone")
 
 
@@ -137,7 +137,7 @@ def test_the_query_after_a_retrieval() -> None:
 
 def test_a_fallback_is_no_step_of_the_history() -> None:
     class Nothing(OneTrace):
-        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
             self.batches.append(list(queries))
             return [[] for _ in queries]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,16 +23,13 @@ class Traces:
         self.searched: list[HistoryQuery] = []
         self.drawn_for: list[HistoryQuery] = []
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         self.searched += queries
         return [self.hits[:top_k] for _ in queries]
 
-    def random_traces(
-        self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random], without: Set[str]
-    ) -> list[StepTrace | None]:
+    def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
         self.drawn_for += queries
-        allowed = [trace for trace in POOL if trace.source not in without]
-        return [rng.choice(allowed) if allowed else None for rng in rngs]
+        return [rng.choice(POOL) for rng in rngs]
 
 
 def make(source: Traces, **options: object) -> Retriever:
@@ -72,14 +69,6 @@ def test_noise_depends_on_seed_and_query_alone() -> None:
     alone = make(Traces(1.0), noise=0.5, seed=3)
     assert [alone([query])[0] for query in reversed(QUERIES[:60])] == together[::-1]
     assert make(Traces(1.0), noise=0.5, seed=4)(QUERIES[:60]) != together
-
-
-def test_noise_shows_nothing_of_a_source_of_weight_0() -> None:
-    for options, shown in (({}, None), ({"fallback_text": "Think."}, FALLBACK)):
-        retriever = make(Traces(1.0), noise=1.0, **options)
-        retriever.source_weights = {"solver": 0.0}
-        (answer,) = retriever(QUERIES[:1])
-        assert (answer and answer.trace.id, answer and answer.noisy) == (shown, False if shown else None)
 
 
 def test_equal_histories_of_two_trajectories_have_coins_of_their_own() -> None:

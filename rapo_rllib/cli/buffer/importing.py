@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,14 +38,12 @@ def import_(
     key_history_tokens: Annotated[int | None, typer.Option(help="So many tokens of the steps' end alone are a key.")] = None,
     format: Annotated[str, typer.Option(help="auto, traces, released, chat, traces-steps or transcripts.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
-    weight: Annotated[list[str] | None, typer.Option(help="SOURCE=W: a source's weight (default: 1).")] = None,
-    max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared by the sources' weights.")] = None,
+    max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared evenly by the sources.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not get in; .jsonl[.gz], ….")] = None,
     db_name: DbName = "",
 ) -> None:
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
-    weights = _weights(weight or [])
     where: dict[str, Any] = {"uri": uri, "collection": collection, "db_name": db_name}
     with opened_as_stored(embedder, pooling, key_recipe, key_history_tokens, **where) as buffer:
         from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
@@ -54,7 +51,7 @@ def import_(
         from rapo_rllib.cli.build_display import resumable
 
         guard = evaluation_guard(evaluation)
-        plan = ImportPlan(tuple(files), format, source, weights, max_traces, min_reward, guard)
+        plan = ImportPlan(tuple(files), format, source, max_traces, min_reward, guard)
         report = survey(plan)
         with resumable("step traces") as display:
             written = import_traces(buffer, plan, report, display)
@@ -65,21 +62,6 @@ def import_(
 
 def _show(report: ImportReport) -> None:
     for name, count in report.given.items():
-        weight = f", weight {report.weights[name]:g}" if name in report.weights else ""
-        typer.echo(f"source {name!r}: {count:,} step traces{weight}")
+        typer.echo(f"source {name!r}: {count:,} step traces")
     for reason, count in report.dropped.items():
         typer.echo(f"left out: {count:,} ({reason})")
-
-
-def _weights(items: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for item in items:
-        name, separator, text = item.rpartition("=")
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not separator or not math.isfinite(value) or value < 0:
-            raise typer.BadParameter(f"--weight {item!r}: must be SOURCE=W with a number W of 0 or more")
-        found[name] = value
-    return found

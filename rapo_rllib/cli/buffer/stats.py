@@ -112,11 +112,10 @@ def _spreads(found: BufferStats) -> RenderableType:
 def _sources(found: BufferStats) -> RenderableType:
     from rich.table import Table
 
-    table = Table("source", "step traces", "share", "mean reward", "weight")
+    table = Table("source", "step traces", "share", "mean reward")
     for name, count in found.by_source.items():
-        weight = found.source_weights.get(name, 1.0)
         reward = found.mean_reward_by_source[name]
-        table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}", f"{weight:g}")
+        table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}")
     return table
 
 
