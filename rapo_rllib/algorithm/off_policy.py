@@ -128,12 +128,12 @@ def make_starts(
 
     progress.say("reading the trajectories that groups begin inside")
     guard = LeakGuard(question.text for question in test_questions)
-    experts = list(guard.keep(trajectories_of(off_policy.expert_start_traces, asked, "expert_start_traces")))
-    if off_policy.expert_start_traces != "expert":
+    experts = list(guard.keep(trajectories_of(off_policy.expert_traces, asked, "expert_traces")))
+    if off_policy.expert_traces != "expert":
         experts = _as_asked(experts, asked.questions("train"))
     if not any(expert.reward > 0 for expert in experts):
         raise ValueError(
-            f"expert_start_traces = {off_policy.expert_start_traces!r}: no trajectory with a positive reward; name a file with "
+            f"expert_traces = {off_policy.expert_traces!r}: no trajectory with a positive reward; name a file with "
             "some, or set expert_start_share and expert_step_share to 0"
         )
     starts = ExpertStarts(experts, off_policy.expert_start_share, size, seed) if off_policy.expert_start_share else None
@@ -154,7 +154,7 @@ def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]
     by_text = {question.text.strip(): question for question in questions}
     if "" in by_text:
         raise ValueError(
-            "expert_start_traces names a file, and the environment's questions are seeds without a text, so that nothing of "
+            "expert_traces names a file, and the environment's questions are seeds without a text, so that nothing of "
             "the file is of one of them; leave it out where the environment has an expert of its own"
         )
     return [replace(expert, question=by_text.get(expert.question.text.strip(), expert.question)) for expert in experts]
@@ -162,10 +162,12 @@ def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]
 
 def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
     progress.say("reading the expert's trajectories")
-    chat = ChatProtocol(load_tokenizer(settings.model), settings.protocol)
-    experts = asked.expert_trajectories("off_policy_source")
-    source = ExpertSource(experts, chat, settings.rollout.max_response_tokens)
+    chat, named = ChatProtocol(load_tokenizer(settings.model), settings.protocol), settings.off_policy.expert_traces
+    source = ExpertSource(trajectories_of(named, asked, "expert_traces"), chat, settings.rollout.max_response_tokens)
     if not len(source):
-        raise ValueError("off_policy_source = 'expert', but the environment's expert has no trajectory with a positive reward")
+        raise ValueError(
+            f"expert_traces = {named!r}: no trajectory with a positive reward; name a file with some, or set "
+            "off_policy_trajectories to 0"
+        )
     progress.say(f"{len(source)} trajectories of the expert can join the groups of their questions")
     return source

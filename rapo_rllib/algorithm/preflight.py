@@ -48,10 +48,8 @@ def check_parts(config: RAPOConfig) -> None:
         _check_buffer(settings.buffer)
     if settings.warm_start is not None:
         _check_warm_start(settings.warm_start, source)
-    if settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert":
-        source.expert_trajectories("off_policy_source")
-    if settings.off_policy.expert_start_share or settings.off_policy.expert_step_share:
-        check_traces(settings.off_policy.expert_start_traces, "expert_start_traces", source)
+    if settings.off_policy.needs_expert:
+        check_traces(settings.off_policy.expert_traces, "expert_traces", source)
 
 
 def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> None:

@@ -75,7 +75,7 @@ class TrainingKeys(TypedDict, total=False):
     replay_choice: Literal["newest", "value"]
     expert_start_share: float
     expert_step_share: float | Sequence[Any]
-    expert_start_traces: str
+    expert_traces: str
     preset: Any
     buffer_growth: Literal["none", "successful", "advantage"]
     export_with_checkpoints: bool

@@ -255,11 +255,13 @@ def _check_native(settings: Settings) -> None:
     """Check what only one of the two formats, tags and chat templates, has a place for."""
     if settings.protocol.format != "native":
         return
-    expert = settings.off_policy.off_policy_trajectories and settings.off_policy.off_policy_source == "expert"
     imitates = settings.objective.shown_steps in ("imitated", "own")
     refused = {
         "warm_start": (settings.warm_start is not None, "leave it out"),
-        "off_policy_source = 'expert'": (bool(expert), "set it to 'replay', or off_policy_trajectories to 0"),
+        "off_policy_source = 'expert'": (
+            settings.off_policy.mixes_expert,
+            "set it to 'replay', or off_policy_trajectories to 0",
+        ),
         f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context' or 'removed'"),
     }
     for key, (is_set, instead) in refused.items():

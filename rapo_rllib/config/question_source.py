@@ -28,8 +28,7 @@ DEFAULT_NUM_SEEDS = 10_000
 _WITHOUT_EXPERT = {
     "step_trace_buffer.traces": "name a trace file, or null for a buffer that exists already",
     "warm_start.traces": "name a trace file",
-    "expert_start_traces": "name a trace file, or set expert_start_share and expert_step_share to 0",
-    "off_policy_source": "name 'replay', or give the environment a classmethod expert_trajectories(env_config)",
+    "expert_traces": "name a trace file, or give the environment a classmethod expert_trajectories(env_config)",
 }
 
 

@@ -203,7 +203,7 @@ def _no_starts(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "starts/groups_without", _SAMPLED + "starts/asked", 0.5)
     if share is None:
         return None
-    advice = "name a file with some of the training questions (expert_start_traces), or set expert_start_share to 0"
+    advice = "name a file with some of the training questions (expert_traces), or set expert_start_share to 0"
     return f"{share:.0%} of the groups that may begin behind an expert's steps have none of their question", advice
 
 

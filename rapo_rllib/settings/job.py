@@ -85,7 +85,8 @@ class OffPolicySettings(Knobs):
         0, "trajectories of others that join each group before its advantages, on top of `G`", at_least=0
     )
     off_policy_source: Literal["expert", "replay"] = knob(
-        "expert", "whose: the environment's `expert` (LUFFY), or the policy's own earlier successes (`replay`)"
+        "expert",
+        "whose: an `expert`'s (LUFFY; of a group of single steps, its step), or the policy's own earlier successes (`replay`)",
     )
     replay_choice: Literal["newest", "value"] = knob(
         "newest",
@@ -106,7 +107,19 @@ class OffPolicySettings(Knobs):
         rule="between 0 and 1 or a schedule",
         check=_check_share,
     )
-    expert_start_traces: str = knob("expert", "whose steps: `expert` (the environment's), or a .jsonl[.gz] file")
+    expert_traces: str = knob(
+        "expert", "an expert's trajectories, for these three: the environment's `expert`, or a .jsonl[.gz] file"
+    )
+
+    @property
+    def mixes_expert(self) -> bool:
+        """Whether an expert's trajectories are members of groups."""
+        return self.off_policy_trajectories > 0 and self.off_policy_source == "expert"
+
+    @property
+    def needs_expert(self) -> bool:
+        """Whether there must be trajectories of an expert."""
+        return self.mixes_expert or bool(self.expert_start_share or self.expert_step_share)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def test_an_environment_without_expert_is_refused_before_anything_starts(folder:
     config = make_config(folder, preset="luffy", num_hybrid=0)
     check_parts(config)
     config.env = NoExpert
-    with pytest.raises(ValueError, match=r"off_policy_source = 'expert', but env .*NoExpert.* has no expert: name 'replay'"):
+    with pytest.raises(ValueError, match=r"expert_traces = 'expert', but env .*NoExpert.* has no expert: name a trace file"):
         make_mixing(config.settings, config.question_source, Progress("test"))
     untrained = make_config(folder, preset="luffy")
     untrained.env, untrained.env_config = "rapo/questions", {"dataset": "x.jsonl"}
@@ -127,15 +127,15 @@ def test_dynamic_sampling_learns_from_the_groups_that_it_drops(folder: Path, mon
 
 def test_starts_are_read_from_a_file_too(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
-    config = make_config(folder, expert_start_share=0.5, expert_start_traces=str(file))
-    with pytest.raises(ValueError, match=r"expert_start_traces = .*traces\.jsonl'?: no such file"):
+    config = make_config(folder, expert_start_share=0.5, expert_traces=str(file))
+    with pytest.raises(ValueError, match=r"expert_traces = .*traces\.jsonl'?: no such file"):
         check_parts(config)
     question = config.question_source.questions("train")[0]
     steps = ["<python>1 + 1</python>", "<python>2 + 1</python>", "<answer>3</answer>"]
     row = {"id": "1", "source": "x", "question": question.text, "steps": steps, "reward": 0.0}
     file.write_text(json.dumps(row) + "\n")
     check_parts(config)
-    with pytest.raises(ValueError, match=r"expert_start_traces = .*: no trajectory with a positive reward; name a"):
+    with pytest.raises(ValueError, match=r"expert_traces = .*: no trajectory with a positive reward; name a"):
         make_starts(config.settings, config.question_source, Progress("test"))
     file.write_text(json.dumps({**row, "reward": 1.0}) + "\n")
     starts, rows = make_starts(config.settings, config.question_source, Progress("test"))
@@ -147,7 +147,7 @@ def test_starts_are_read_from_a_file_too(folder: Path, tmp_path: Path) -> None:
 
 def test_questions_of_a_file_are_asked_as_the_job_asks_them(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
-    config = make_config(folder, expert_step_share=0.5, expert_start_traces=str(file))
+    config = make_config(folder, expert_step_share=0.5, expert_traces=str(file))
     known = config.question_source.questions("train")[3]
     about = {"source": "x", "steps": ["<answer>3</answer>"], "reward": 1.0}
     rows = [{"id": str(n), "question": text, **about} for n, text in enumerate([f" {known.text}", "Another?"])]
@@ -156,14 +156,14 @@ def test_questions_of_a_file_are_asked_as_the_job_asks_them(folder: Path, tmp_pa
     assert made is not None
     assert {made.row(place).id for place in range(50)} == {known.id, "1"}
     config.env, config.env_config = AskedBySeed, {}
-    with pytest.raises(ValueError, match="expert_start_traces names a file, and the environment's questions are seeds"):
+    with pytest.raises(ValueError, match="expert_traces names a file, and the environment's questions are seeds"):
         make_starts(config.settings, config.question_source, Progress("test"))
 
 
 def test_an_environment_without_expert_cannot_begin_inside(folder: Path) -> None:
     config = make_config(folder, expert_start_share=0.5)
     config.env = NoExpert
-    with pytest.raises(ValueError, match=r"expert_start_traces = 'expert', but env .*NoExpert.* has no expert: name a"):
+    with pytest.raises(ValueError, match=r"expert_traces = 'expert', but env .*NoExpert.* has no expert: name a"):
         make_starts(config.settings, config.question_source, Progress("test"))
 
 

@@ -47,7 +47,7 @@ CASES = [
     ("held_out_fell", FELL, "fell from 19.5% to 3.1%, by 4.1 standard errors", "checkpoint"),
     ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
     ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
-    ("no_starts", NO_STARTS, "67% of the groups that may begin", "expert_start_traces"),
+    ("no_starts", NO_STARTS, "67% of the groups that may begin", "expert_traces"),
     ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/queries": 0.0}, "no trajectory asked", "protocol.examples"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
