@@ -14,10 +14,12 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
 from rapo_rllib.algorithm.preflight import check_parts
 from rapo_rllib.algorithm.sampling import Sampling
+from rapo_rllib.batching.credit import group_has_signal
 from rapo_rllib.batching.off_policy import OffPolicyMixing
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.monitoring.progress import Progress
+from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 OPTIONS = {"num_train": 30, "num_test": 4}
@@ -165,6 +167,17 @@ def test_an_environment_without_expert_cannot_begin_inside(folder: Path) -> None
     config.env = NoExpert
     with pytest.raises(ValueError, match=r"expert_traces = 'expert', but env .*NoExpert.* has no expert: name a"):
         make_starts(config.settings, config.question_source, Progress("test"))
+
+
+def test_the_experts_step_is_a_member_where_all_others_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, Any] = {"preset": "luffy", "expert_step_share": 1.0}
+    sampling, mixing = scripted(make_config(folder, **changes), monkeypatch, correct=False)
+    groups = sampling.take().groups
+    assert mixing is not None and mixing.metrics(groups)["off_policy/groups_without"] == 0
+    for group in groups:
+        (expert,) = group.off_policy
+        assert expert.text == group.question.expected.partition("\n")[0] and len(expert.steps) == 1
+        assert group_has_signal(group, ObjectiveSettings())
 
 
 def test_single_steps_are_of_any_question_but_those_of_the_evaluation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,8 @@ def config(folder: Path, model: str) -> RAPOConfig:
             off_policy_source="replay",
             replay_choice="value",
             expert_start_share=0.5,
+            expert_step_share=0.25,
+            retrieval_by_success=True,
             evaluate_before_training=False,
             learner_num_threads=1,
         )
@@ -108,6 +110,7 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
     assert at(first, "learners/default_policy/num_unaided_trajectories") > 0
     assert at(first, "env_runners/retrieval/count") > 0 and at(expected, "env_runners/off_policy/trajectories") > 0
     assert at(first, "env_runners/starts/groups") + at(expected, "env_runners/starts/groups") > 0
+    assert at(expected, "env_runners/single_steps/groups") > 0
     assert any(not torch.equal(after[name], tensor) for name, tensor in before.items())
     again = RAPO.from_checkpoint(str(checkpoint))
     try:
@@ -122,6 +125,9 @@ def test_resumed_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, speaking_mo
         "off_policy/trajectories",
         "starts/given",
         "starts/right_of/3",
+        "single_steps/accuracy",
+        "unaided/accuracy",
+        "unaided/retrieval_share",
     ):
         assert at(found, f"env_runners/{name}") == at(expected, f"env_runners/{name}"), name
     assert all(torch.equal(resumed[name], tensor) for name, tensor in after.items())
