@@ -13,6 +13,7 @@ _AGAIN = {"num_train": 64}  # of 400: each question comes four to six times
 _PAID = {"scorer": "learning_parts.chains:paid_steps", "reward": {"steps": 0.2}}  # right values on the way earn 0.2 each
 _OTHERS = {"traces_of_others": True}
 _FIRST = [[0, 1.0], [1500, 1.0], [1501, 0.0]]  # single steps alone, for about a quarter of the budget
+_LONG = [[0, 1.0], [3000, 1.0], [3001, 0.0]]
 _IMITATES = {"num_trajectories": 400, "shown_share": 0.0}  # all of the expert's trajectories, once
 # R1-Searcher's two stages: first the way, then the answer alone. 2,000 env steps are about a third of the budget
 _STAGES = {
@@ -74,6 +75,11 @@ PILOT: dict[str, dict[str, Any]] = {
     "step_luffy_first_grpo": {**_GRPO, "expert_step_share": _FIRST, "off_policy_trajectories": 1},
     "step_luffy_other": {"preset": "luffy", "expert_step_share": 0.5, "env_config": _OTHERS},
     "step_luffy_first_other": {"preset": "luffy", "expert_step_share": _FIRST, "env_config": _OTHERS},
+    "step_luffy_long": {"preset": "luffy", "expert_step_share": _LONG},
+    "step_luffy_long_other": {"preset": "luffy", "expert_step_share": _LONG, "env_config": _OTHERS},
+    "sft_step_luffy": {"preset": "luffy", "expert_step_share": _FIRST, "warm_start": _IMITATES},
+    "sft_step_luffy_other": {"preset": "luffy", "expert_step_share": _FIRST, "warm_start": _IMITATES, "env_config": _OTHERS},
+    "sft_luffy": {"preset": "luffy", "warm_start": _IMITATES},
     "steps_first_other": {**_GRPO, "expert_step_share": _FIRST, "env_config": _OTHERS},
     "steps_first_starts": {**_GRPO, "expert_step_share": _FIRST, "expert_start_share": 0.5},
     "in_view": {**_GRPO, "view_advantage_weight": 0.5},
