@@ -34,7 +34,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "oracle": {"retrieval_noise": 0.5, "retrieval_quality": "oracle", "retrieval_timing": "none"},
     "a_0": {"retrieval_advantage_weight": 0.0},
     "a_0.4": {"retrieval_advantage_weight": 0.4},
-    "removed": {"shown_steps": "removed"},  # what was written behind a shown step is trained without it, too
     "imitated": {"shown_steps": "imitated"},  # the shown step is trained on, as the policy's own
     "own": {"shown_steps": "own"},  # both
     "grpo_steps": {**_GRPO, "env_config": _PAID},  # steps are paid, and the trajectory is credited with the sum
@@ -104,13 +103,13 @@ ABLATIONS = {
 }
 # What is learned from a retrieved step, and who is credited: each paired with RAPO and with GRPO. arm -> seeds, from 0 on
 CREDIT = {
-    **dict.fromkeys(("removed", "imitated", "own"), 21),
+    **dict.fromkeys(("imitated", "own"), 21),
     **dict.fromkeys(("grpo_steps", "grpo_step_credit", "turn_reached", "turn_group", "two_stages"), 10),
     **dict.fromkeys(("rapo_steps", "rapo_step_credit"), 10),
     **dict.fromkeys(("gigpo", "gigpo_branches", "arpo", "arpo_unsure", "exgrpo", "grpo_again", "exgrpo_again"), 10),
 }
 # measured, and gone from the package since; they stay in the tables and in the families of their tests
-GONE_ABLATIONS, GONE_CREDIT = {"z_less_on_policy": "rapo"}, {"retrieval_credit": 10}
+GONE_ABLATIONS, GONE_CREDIT = {"z_less_on_policy": "rapo"}, {"removed": 21, "retrieval_credit": 10}
 # arm of CREDIT -> the arm that has the same reward or the same rollouts, and the plain credit
 CONTROLS = {
     "grpo_step_credit": "grpo_steps",

@@ -49,7 +49,7 @@ class TrainingKeys(TypedDict, total=False):
     overlong_buffer_share: float
     mask_truncated: bool
     off_policy_shaping: float | None
-    shown_steps: Literal["context", "removed", "imitated", "own"]
+    shown_steps: Literal["context", "imitated", "own"]
     view_advantage_weight: float
     normalize_std: bool
     advantage_epsilon: float

@@ -236,10 +236,10 @@ def _check_shown_steps(settings: Settings) -> None:
             f"shown_steps = {how!r} with {key} = {getattr(objective, key)!r}: its tokens were sampled in another context, or "
             f"not at all, so they have no probabilities that a ratio could be taken to; set {key} to {value!r}"
         )
-    if how in ("imitated", "own") and level != "step":
+    if level != "step":
         raise ValueError(
             f"shown_steps = {how!r} with retrieval_level = {level!r}: only single steps have a form of the "
-            "policy's own; set shown_steps to 'removed', or train on whole trajectories with off_policy_trajectories"
+            "policy's own; set shown_steps to 'context', or train on whole trajectories with off_policy_trajectories"
         )
 
 
@@ -262,7 +262,7 @@ def _check_native(settings: Settings) -> None:
             settings.off_policy.mixes_expert,
             "set it to 'replay', or off_policy_trajectories to 0",
         ),
-        f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context' or 'removed'"),
+        f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context'"),
     }
     for key, (is_set, instead) in refused.items():
         if is_set:

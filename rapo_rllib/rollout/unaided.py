@@ -3,7 +3,7 @@
 Trajectory (step traces in their tags) --unaided_trajectory--> Trajectory (off-policy) --samples.py--> a sample beside its own
 
 RAPO trains what was written behind a shown step in the context of that step alone: nothing teaches the policy to do without it.
-Here the same text is trained once more, with the shown steps taken away or in the policy's own form.
+Here the same text is trained once more, with the shown steps in the policy's own form.
 """
 
 from __future__ import annotations
@@ -38,26 +38,24 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
 
     Example: the policy wrote ``a``, was shown ``<retrieve>b</retrieve>``, and wrote ``c``::
 
-        removed    a c     c is trained
         imitated   a b     b is trained
         own        a b c   b and c are trained
 
     The fallback text is no step: it is taken away in any case, and never trained.
 
-    It ends where help would teach to guess: ``removed`` before the first shown step that holds an accepted answer, the others
-    before one whose author wrote it, or any answer; the result of its tool may hold the accepted one.
+    It ends where help would teach to guess: before the first shown step whose author wrote an accepted answer, or any; the
+    result of its tool may hold the accepted one.
 
     Args:
         trajectory: ended, with at least one retrieved step.
         question: whose accepted answers are known.
-        how: ``removed``, ``imitated`` or ``own``.
+        how: ``imitated`` or ``own``.
         chat: encodes.
 
     Returns:
         An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None where there is nothing to train.
     """
-    in_own_form = how != "removed"
-    helpful = list(takewhile(lambda shown: not _tells(shown, question, in_own_form, chat), trajectory.retrievals))
+    helpful = list(takewhile(lambda shown: not _tells(shown, question, chat), trajectory.retrievals))
     if not helpful:
         return None
     end = _end(trajectory, helpful, behind=how != "imitated")
@@ -66,16 +64,16 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
     for shown in helpful:
         _copy(trajectory, found, start, shown.start, trained=start > 0 and how != "imitated")
         start = shown.stop
-        if in_own_form and shown.is_step:
+        if shown.is_step:
             append_expert_step(found, shown.text.strip(), chat, is_last=False)
     _copy(trajectory, found, start, end, trained=True)
     found.reward = trajectory.reward
     return found if found.num_trained else None
 
 
-def _tells(shown: Retrieval, question: Question, in_own_form: bool, chat: ChatProtocol) -> bool:
-    """Whether who reads it, or writes it, need not find the answer."""
-    if not in_own_form or not shown.is_step:
+def _tells(shown: Retrieval, question: Question, chat: ChatProtocol) -> bool:
+    """Whether the answer need not be found any more behind it."""
+    if not shown.is_step:
         return shows_answer(shown.text, question.answers)
     written, _ = split_observation(shown.text.strip(), chat.settings)
     return bool(shown.answer) or shows_answer(written, question.answers)

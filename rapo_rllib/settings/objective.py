@@ -61,10 +61,10 @@ class ObjectiveSettings(Knobs):
     off_policy_shaping: float | None = knob(
         0.1, "`γ` of LUFFY's `p / (p + γ)` on off-policy tokens; None: clipped as all others", above=0
     )
-    shown_steps: Literal["context", "removed", "imitated", "own"] = knob(
+    shown_steps: Literal["context", "imitated", "own"] = knob(
         "context",
-        "what is learned beside the paper's loss where steps were retrieved: nothing (`context`); what was written behind them "
-        "without them in the context (`removed`); the steps, as if the policy had written them (`imitated`); or both (`own`)",
+        "what is learned beside the paper's loss where steps were retrieved: nothing (`context`); the steps, as if the policy "
+        "had written them (`imitated`); or what was written behind them, too (`own`)",
     )
     view_advantage_weight: float = knob(
         0.0,

@@ -38,7 +38,6 @@ def test_two_iterations(tmp_path: Path, smollm2: Path, ray_session: None, monkey
         "max_prompt_tokens": 512,
         "max_response_tokens": 600,
         "temperature": 1.0,
-        "shown_steps": "removed",
         "buffer_growth": "advantage",
     }
     short_job(tmp_path, **changes)

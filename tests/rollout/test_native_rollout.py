@@ -19,7 +19,6 @@ from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.rollout.unaided import unaided_trajectory
 from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, TokenKind, Trajectory
 
@@ -132,15 +131,6 @@ def test_a_retrieved_step_between_two_turns(make: Callable[..., Made], family: s
             assert (before[-len(opening) :] == list(opening)) == (where == "tags")
         assert behind == ([] if where == "tags" else list(opening))
         assert trajectory.end == "answer" and len(trajectory.retrievals) == 2
-
-
-def test_what_was_shown_is_taken_away(make: Callable[..., Made]) -> None:
-    made = make(num_hybrid=2)
-    trajectory = made.run(chance=1.0)[0]
-    unaided = unaided_trajectory(trajectory, Question("q", "", "77"), "removed", made.chat)  # type: ignore[arg-type]
-    assert unaided is not None
-    kept = [t for t, kind in zip(trajectory.token_ids, trajectory.kinds, strict=True) if kind != TokenKind.RETRIEVED]
-    assert unaided.token_ids == kept[: len(unaided.token_ids)]
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,6 @@ HELPED = trajectory(
 )
 
 
-def test_a_shown_step_is_taken_away_and_what_was_written_behind_it_is_trained() -> None:
-    wanted = f"{step(ADD)}[{MINUS[0]}]{result('32')}[<answer>32</answer>]"
-    assert read(unaided_trajectory(HELPED, QUESTION, "removed", CHAT)) == wanted
-
-
 def test_a_shown_step_is_imitated_in_the_policys_own_form() -> None:
     # the rendered result follows the call, as it does where the policy has written it; what comes behind is not needed
     assert read(unaided_trajectory(HELPED, QUESTION, "imitated", CHAT)) == f"{step(ADD)}[{TIMES[0]}]{result('36').rstrip()}"
@@ -84,10 +79,6 @@ def test_several_shown_steps() -> None:
         ),
         ("w", "<answer>36</answer>"),
     )
-    assert (
-        read(unaided_trajectory(twice, QUESTION, "removed", CHAT))
-        == f"{step(ADD)}[{TIMES[0]}]{result('36')}[<answer>36</answer>]"
-    )
     imitated = f"{step(ADD)}[{ADD[0]}]{result('12').rstrip()}{TIMES[0]}{result('36')}[Look <calc>1</calc>]"
     assert read(unaided_trajectory(twice, QUESTION, "imitated", CHAT)) == imitated
 
@@ -96,17 +87,15 @@ def test_an_answer_that_was_shown_is_not_learned() -> None:
     """Who is shown the answer need not work it out: nothing behind it is trained without it, and it is imitated by nobody."""
     parts = (("w", ADD[0]), ("o", result("12")))
     told = trajectory(*parts, ("s", "<answer>32</answer>"), ("w", "<answer>32</answer>"))
-    assert all(unaided_trajectory(told, QUESTION, how, CHAT) is None for how in ("removed", "imitated", "own"))
+    assert all(unaided_trajectory(told, QUESTION, how, CHAT) is None for how in ("imitated", "own"))
     # the result of a tool tells it too; but who writes the call himself has worked it out
     last = trajectory(*parts, ("s", step(MINUS)), ("w", "<answer>32</answer>"))
-    assert unaided_trajectory(last, QUESTION, "removed", CHAT) is None
     assert read(unaided_trajectory(last, QUESTION, "own", CHAT)).endswith(
         f"[{MINUS[0]}]{result('32').rstrip()}[<answer>32</answer>]"
     )
     # an answer to another question ends the form as well: the policy would end its turn with it
     wrong = trajectory(*parts, ("s", "<answer>5</answer>"), ("w", TIMES[0]))
     assert unaided_trajectory(wrong, QUESTION, "imitated", CHAT) is None
-    assert read(unaided_trajectory(wrong, QUESTION, "removed", CHAT)) == f"{step(ADD)}[{TIMES[0]}]"
 
 
 def test_it_ends_before_the_step_that_tells() -> None:
@@ -114,7 +103,6 @@ def test_it_ends_before_the_step_that_tells() -> None:
         *(("w", ADD[0]), ("o", result("12")), ("s", step(TIMES)), ("w", "<think>so</think>"), ("s", "<answer>32</answer>")),
         ("w", "<answer>32</answer>"),
     )
-    assert read(unaided_trajectory(later, QUESTION, "removed", CHAT)) == f"{step(ADD)}[<think>so</think>]"
     assert read(unaided_trajectory(later, QUESTION, "own", CHAT)).endswith("[<think>so</think>]")
 
 
@@ -123,7 +111,7 @@ def test_the_fallback_text_is_no_step() -> None:
     assert read(unaided_trajectory(nothing, QUESTION, "own", CHAT)) == f"{step(ADD)}[{TIMES[0]}]"
 
 
-@pytest.mark.parametrize("how", ["removed", "imitated", "own"])
+@pytest.mark.parametrize("how", ["imitated", "own"])
 def test_only_what_worked_is_learned_with_the_weight_of_a_trajectory(how: str) -> None:
     """Its own length is in the weight: without help there is more or less to train than in the trajectory itself."""
     plain = trajectory(("w", "abcd"), reward=0.0)
