@@ -223,7 +223,6 @@ class Trajectory:
     segments: list[tuple[int, int]] = field(default_factory=list)
     # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)
-    view_shifts: list[float] = field(default_factory=list)  # [T] of logprobs under step traces, nats; empty: none
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
 
     def fork(self, member: int) -> Trajectory:

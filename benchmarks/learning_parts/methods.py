@@ -81,7 +81,6 @@ PILOT: dict[str, dict[str, Any]] = {
     "sft_luffy": {"preset": "luffy", "warm_start": _IMITATES},
     "steps_first_other": {**_GRPO, "expert_step_share": _FIRST, "env_config": _OTHERS},
     "steps_first_starts": {**_GRPO, "expert_step_share": _FIRST, "expert_start_share": 0.5},
-    "in_view": {**_GRPO, "view_advantage_weight": 0.5},
     "grpo_explores": {**_GRPO, "temperature": 1.2, "group_size": 16, "questions_per_step": 8},  # as many trajectories
     "sft_grpo": {**_GRPO, "warm_start": _IMITATES},  # what one would do with traces without any of this
     # the same where the expert has solved other questions

@@ -50,7 +50,6 @@ class TrainingKeys(TypedDict, total=False):
     mask_truncated: bool
     off_policy_shaping: float | None
     shown_steps: Literal["context", "imitated", "own"]
-    view_advantage_weight: float
     normalize_std: bool
     advantage_epsilon: float
     retrieval_quality: Literal["fall", "rise", "none", "oracle"]

@@ -25,7 +25,6 @@ from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
 from rapo_rllib.objective.state_groups import state_advantages, state_groups
 from rapo_rllib.objective.step_credit import Steps, step_advantages, turn_advantages
-from rapo_rllib.objective.view_advantage import view_advantages
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Trajectory, TrajectoryGroup
 
@@ -88,15 +87,10 @@ def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> li
     else:
         steps = _step_advantages(members, objective)
         found = [_over_tokens(t, own) for t, own in zip(members, steps, strict=True)]
-    if objective.branch_advantage == "hard":
-        shared = shared_token_advantages([own.tolist() for own in found], [t.segments for t in members])
-        found = [values.numpy().astype(np.float32) for values in shared]
-    weight = objective.view_advantage_weight
-    return [own + np.float32(weight) * _in_view(t) if t.view_shifts else own for t, own in zip(members, found, strict=True)]
-
-
-def _in_view(trajectory: Trajectory) -> np.ndarray:
-    return view_advantages(trajectory.view_shifts).astype(np.float32)
+    if objective.branch_advantage != "hard":
+        return found
+    shared = shared_token_advantages([own.tolist() for own in found], [t.segments for t in members])
+    return [values.numpy().astype(np.float32) for values in shared]
 
 
 def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:

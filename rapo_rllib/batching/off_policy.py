@@ -114,8 +114,7 @@ class OffPolicyMixing:
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
         counted = group.counted
-        begins_inside = group.question.start and not group.question.expected
-        if not counted or begins_inside:  # whose members begin behind steps of another are alone with these
+        if not counted or (group.question.start and not group.question.expected):  # begun inside, they are alone with that
             return group
         rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))

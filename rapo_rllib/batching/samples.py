@@ -110,7 +110,7 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
     for group in alive:
         signal = group_has_signal(group, objective)
         without_signal += not signal
-        if signal or objective.kl_coeff > 0 or any(t.view_shifts for t in group.members):
+        if signal or objective.kl_coeff > 0:
             samples.append(_sample_group(group, objective, len(alive), trained_tokens))
     samples = [group for group in samples if any(sample.counts for sample in group.samples)]
     statistics = replace(_statistics(groups, objective), num_groups_without_signal=without_signal + len(groups) - len(alive))

@@ -36,10 +36,9 @@ from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
 from rapo_rllib.env_runner.parts import make_engine, make_loop, open_layers
 from rapo_rllib.env_runner.stream.calls import Answer, Order
 from rapo_rllib.env_runner.stream.runner import RunnerStream
-from rapo_rllib.errors import EnvError, RetrievalError
+from rapo_rllib.errors import EnvError
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.monitoring.metrics_log import logged_metrics
-from rapo_rllib.rollout.in_view import score_in_view
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.packing import unpack_weights
@@ -244,20 +243,8 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             env_steps=env_steps,
             observer=observer,
         )
-        if not greedy:
-            self.finish(groups)
+        add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
         return groups
-
-    def finish(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Add what is learned from complete groups beside what was sampled: forms without help, steps scored in view."""
-        objective, rollout = self.settings.objective, self.settings.rollout
-        add_unaided(groups, objective.shown_steps, self.loop.chat)
-        if objective.view_advantage_weight and self.loop.retriever is not None:
-            longest = rollout.max_prompt_tokens + rollout.max_response_tokens - 1
-            try:
-                score_in_view(groups, self.loop.chat, self.loop.retriever, self.engine.score, longest)
-            except RetrievalError:  # the retriever has said so
-                self.loop.stats.retrieval_failures += 1
 
     def hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
         """Tell the callbacks of episodes that are whole."""

@@ -252,6 +252,5 @@ class Settings:
 
     @property
     def uses_retrieval(self) -> bool:
-        """Whether any trajectory can ever retrieve, or be scored as if it had."""
-        retrieves = self.rollout.num_hybrid > 0 and self.rollout.retrieval_prob != 0
-        return retrieves or self.objective.view_advantage_weight > 0
+        """Whether any trajectory can ever retrieve."""
+        return self.rollout.num_hybrid > 0 and self.rollout.retrieval_prob != 0

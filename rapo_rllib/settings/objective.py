@@ -66,12 +66,6 @@ class ObjectiveSettings(Knobs):
         "what is learned beside the paper's loss where steps were retrieved: nothing (`context`); the steps, as if the policy "
         "had written them (`imitated`); or what was written behind them, too (`own`)",
     )
-    view_advantage_weight: float = knob(
-        0.0,
-        "of an extra advantage for tokens written alone: by how much a retrieved step in view would have raised their logprob; "
-        "0: none is looked for",
-        at_least=0,
-    )
     normalize_std: bool = knob(True, "divide advantages by the group's standard deviation")
     advantage_epsilon: float = knob(1e-6, "added to that standard deviation", at_least=1e-12)
     retrieval_quality: Literal["fall", "rise", "none", "oracle"] = knob(

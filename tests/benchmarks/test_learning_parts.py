@@ -198,7 +198,7 @@ def test_every_arm_is_a_valid_job(arm, policy, tmp_path):
     assert arm not in CREDIT or config.clip_high == 0.28  # as GRPO's and RAPO's is
     assert config.settings.buffer.filter.hide_answers == (arm == "rapo_hidden")
     assert config.settings.buffer.filter.question == "any"
-    assert config.settings.buffer.uri == str(tmp_path / f"buffer-3-0{'-others' if arm.endswith('_other') else ''}.db")
+    assert config.settings.buffer.uri == str(tmp_path / f"buffer-3-{arm}-0.0001-0.db")
     noise = {name: p for p, name in NOISE.items()} | {"noise_0.5": 0.5, "oracle": 0.5}
     assert config.settings.rollout.retrieval_noise == noise.get(arm, 0.0)
 

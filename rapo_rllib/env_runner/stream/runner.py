@@ -13,6 +13,7 @@ from rapo_rllib.buffer.layered import BufferView
 from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.stream.calls import Answer, Order
 from rapo_rllib.rollout.stream import RolloutStream
+from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
 
 _PAUSE_S = 0.02  # while the weights are on their way
@@ -53,7 +54,7 @@ class RunnerStream:
             stream.begin(waiting, order.conditions.retrieval_prob, order.conditions.env_steps)
             complete = stream.advance(order.seconds)
         groups = [group for _, group in complete]
-        runner.finish(groups)
+        add_unaided(groups, runner.settings.objective.shown_steps, runner.loop.chat)
         if self._observer is not None and groups:
             runner.hand_on(self._observer.take(groups))
         logged = [] if self._observer is None else [runner.metrics.reduce()]
