@@ -25,7 +25,7 @@ from pathlib import Path
 
 from learning_parts import plan
 from learning_parts.chain_run import ChainRun
-from learning_parts.pilot import pilot_table
+from learning_parts.pilot import pilot_figures, pilot_table
 from learning_parts.plots import curves
 from learning_parts.policies import base_policies
 from learning_parts.processes import run_all
@@ -95,7 +95,7 @@ def pilot(options: argparse.Namespace) -> list[str]:
     missing = [run for run in plan.pilot_runs() if run.seed not in there.get((run.calls, run.arm), {})]
     failed = _run([_chain_run(run, plan.PILOT_RATE, found, folder) for run in missing], options)
     collect(folder, options.results, PILOT)
-    print(pilot_table(read(options.results, PILOT)), flush=True)
+    print(pilot_table(pilot_figures(read(options.results, PILOT))), flush=True)
     return failed
 
 

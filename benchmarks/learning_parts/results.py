@@ -27,6 +27,7 @@ from learning_parts.methods import (
     STALE,
 )
 from learning_parts.packaged_pairs import packaged
+from learning_parts.pilot import pilot_figures
 from learning_parts.plan import CALLS, EQUIVALENT, POLICIES, PRIMARY, TARGET, WORD_MENDS
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
@@ -70,9 +71,10 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
-    """All raw results on the chains, and on the word problems."""
+    """All raw results of a kind; of the study, those on the word problems, too."""
     found: Study = {}
-    for file in sorted([*results.glob(f"{kind}-*-*.json"), *results.glob("words-*.json")]):
+    words = results.glob("words-*.json") if kind == CHAINS else ()
+    for file in sorted([*results.glob(f"{kind}-*-*.json"), *words]):
         task, _, rest = file.stem.partition("-")
         calls, _, arm = rest.partition("-") if task == kind else ("words", "", rest)
         runs = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
@@ -83,7 +85,11 @@ def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
 def all_figures(results: Path) -> dict[str, Any]:
     """Of everything in the folder of raw results: the study, the packaged jobs, the habits of the base policies."""
     habits = json.loads((results / "policies" / "habits.json").read_text(encoding="utf-8"))
-    return summary(read(results), read(results, TIMED)) | {"packaged": packaged(results), "habits": habits}
+    return summary(read(results), read(results, TIMED)) | {
+        "packaged": packaged(results),
+        "habits": habits,
+        "pilot": pilot_figures(read(results, PILOT)),
+    }
 
 
 def summary(study: Study, timed: Study) -> dict[str, Any]:

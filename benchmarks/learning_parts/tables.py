@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from learning_parts.methods import CONTROLS
+from learning_parts.pilot import pilot_table
 from learning_parts.results import COSTS
 from learning_parts.statistics import mean_interval
 
@@ -209,6 +210,7 @@ _WHOLE = {
     "packaged": ("packaged", _packaged),
     "credit": ("credit", _credit),
     "same_rate": ("same_rate", _same_rate),
+    "pilot": ("pilot", pilot_table),
 }
 
 
