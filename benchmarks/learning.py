@@ -5,6 +5,9 @@
     python benchmarks/learning.py pilot        options beside each other, with seeds that are reported nowhere else
     python benchmarks/learning.py chains       the runs that count, in the order of the plan, as far as --minutes allow
     python benchmarks/learning.py seconds      a few of them again, one at a time on an idle machine: what they cost
+    python benchmarks/learning.py graded       the base policies of the second study (benchmarks/equal_traces_plan.md)
+    python benchmarks/learning.py equal_rates  its learning rates
+    python benchmarks/learning.py equal_traces the second study
     python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of the docs
     python benchmarks/learning.py short        RAPO and GRPO, two seeds
     python benchmarks/learning.py words        SmolLM2 on word problems: base policies, learning rates, and the runs that count
@@ -23,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from learning_parts import plan
+from learning_parts import equal, plan
 from learning_parts.chain_run import ChainRun
 from learning_parts.pilot import pilot_figures, pilot_table
 from learning_parts.plots import curves
@@ -137,6 +140,35 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
     return failed
 
 
+def graded(options: argparse.Namespace) -> list[str]:
+    """Make the base policies of the second study."""
+    for policy in equal.graded_policies(options.results / equal.POLICIES.name):
+        print(policy, flush=True)
+    return []
+
+
+def equal_rates(options: argparse.Namespace) -> list[str]:
+    """Run what the learning rates of the second study are chosen by, and choose them."""
+    found, folder = equal.graded_policies(options.results / equal.POLICIES.name), options.folder / "equal_rates"
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = _run(equal.rate_runs(found, folder), options) or _run(equal.rate_runs(found, folder), options)
+    print(json.dumps(equal.choose(folder, options.results / equal.CHOSEN.name)), flush=True)
+    return failed
+
+
+def equal_traces(options: argparse.Namespace) -> list[str]:
+    """Run the second study, and add what has ended to the raw results."""
+    found, folder = equal.graded_policies(options.results / equal.POLICIES.name), options.folder / "equal"
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = json.loads((options.results / equal.CHOSEN.name).read_text())["chosen"]
+    there = read(options.results, equal.KIND)
+    missing = [run for run in equal.runs(found, chosen, folder) if run.seed not in there.get((run.calls, run.arm), {})]
+    failed = _run(missing, options)
+    collect(folder, options.results, equal.KIND)
+    print(json.dumps(equal.figures(read(options.results, equal.KIND)), indent=1), flush=True)
+    return failed
+
+
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
     found = all_figures(options.results)
@@ -174,7 +206,10 @@ def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -
     return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder))
 
 
-COMMANDS = {command.__name__: command for command in (policies, rates, pilot, chains, seconds, report, short, words)}
+COMMANDS = {
+    command.__name__: command
+    for command in (policies, rates, pilot, chains, seconds, graded, equal_rates, equal_traces, report, short, words)
+}
 
 if __name__ == "__main__":
     main()

@@ -80,7 +80,6 @@ PILOT: dict[str, dict[str, Any]] = {
     "sft_step_luffy_other": {"preset": "luffy", "expert_step_share": _FIRST, "warm_start": _IMITATES, "env_config": _OTHERS},
     "sft_luffy": {"preset": "luffy", "warm_start": _IMITATES},
     "steps_first_other": {**_GRPO, "expert_step_share": _FIRST, "env_config": _OTHERS},
-    "steps_first_starts": {**_GRPO, "expert_step_share": _FIRST, "expert_start_share": 0.5},
     "grpo_explores": {**_GRPO, "temperature": 1.2, "group_size": 16, "questions_per_step": 8},  # as many trajectories
     "sft_grpo": {**_GRPO, "warm_start": _IMITATES},  # what one would do with traces without any of this
     # the same where the expert has solved other questions
@@ -88,7 +87,15 @@ PILOT: dict[str, dict[str, Any]] = {
     "single_steps_other": {**_GRPO, "expert_step_share": 0.5, "env_config": _OTHERS},
     "sft_grpo_other": {**_GRPO, "warm_start": _IMITATES, "env_config": _OTHERS},
 }
-ARMS |= PILOT
+_STEPS = {**_GRPO, "expert_step_share": _FIRST, "off_policy_trajectories": 1}
+# The second study, beside arms of the first and of the pilot
+EQUAL: dict[str, dict[str, Any]] = {
+    "steps": _STEPS,  # single steps first, the expert's among them; then whole trajectories
+    "sft_steps": {**_STEPS, "warm_start": _IMITATES},
+    "steps_other": {**_STEPS, "env_config": _OTHERS},
+    "sft_steps_other": {**_STEPS, "warm_start": _IMITATES, "env_config": _OTHERS},
+}
+ARMS |= PILOT | EQUAL
 MAIN = ("grpo", "rapo", "rapo_hidden", "luffy", "trajectories")
 NOISE = {0.0: "rapo", **{p: f"noise_{p}" for p in (0.2, 0.4, 0.6, 0.8, 1.0)}}  # the paper's six values
 # arm -> what it is an ablation of, paired

@@ -1,0 +1,144 @@
+"""The second study: what the same traces are worth in each way to use them; ``benchmarks/equal_traces_plan.md`` says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learning_parts.chain_run import ChainRun
+from learning_parts.habits import habits
+from learning_parts.imitation import Imitation, make_policy
+from learning_parts.measures import area
+from learning_parts.policies import passes
+from learning_parts.results import RESULTS, Study, rows_of
+from learning_parts.statistics import holm, mean_interval, paired_difference
+
+SAME = ("grpo", "grpo_explores", "sft_grpo", "luffy", "rapo", "rapo_hidden", "steps", "sft_steps")  # traces of the questions
+OTHER = ("sft_grpo_other", "rapo_other", "steps_other", "sft_steps_other")  # traces of other questions alone
+ARMS = (*SAME, *OTHER)
+CALLS = (3, 4)
+DILIGENCES = (0.01, 0.01, 0.05, 0.05, 0.15, 0.4)  # of the base policies: how often they go on by themselves
+SEEDS = 24  # seed s begins with policy s modulo 6
+RATES = (3e-4, 6e-4, 1.2e-3)
+WIDER = (1.5e-4, 2.4e-3)  # tried for an arm whose best rate is the first or the last of RATES
+RATE_SEEDS = (2000, 2002, 2004)  # of policies 2, 4 and 0; reported nowhere else
+KIND = "equal"
+POLICIES, CHOSEN = RESULTS / "graded_policies", RESULTS / "equal_rates.json"
+TRIED = 4  # seeds of one diligence
+# the comparisons that decide: ours, theirs
+DECIDING = {"best_minus_luffy": ("steps", "luffy"), "best_minus_sft_grpo": ("sft_steps_other", "sft_grpo_other")}
+
+
+def graded_policies(folder: Path = POLICIES) -> list[Path]:
+    """Make the six base policies where they are not there yet, each with the first seed that passes the gates.
+
+    Raises:
+        ValueError: of one diligence no seed passes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    note = folder / "habits.json"
+    tried: dict[str, dict[str, float]] = json.loads(note.read_text()) if note.exists() else {}
+    good: list[Path] = []
+    for number, diligence in enumerate(DILIGENCES):
+        gates = {"careful": (0.9, 1.0), "goes_on_1": (diligence / 2.5, 2.5 * diligence), "reads_1": (0.85, 1.0)}
+        gates["takes_over_1"] = (0.0, 0.15)
+        for seed in range(100 + TRIED * number, 100 + TRIED * (number + 1)):
+            policy = folder / f"policy-{seed}"
+            if policy.name not in tried:
+                make_policy(policy, Imitation(seed=seed, diligence=diligence), len(os.sched_getaffinity(0)))
+                tried[policy.name] = habits(policy)
+                note.write_text(json.dumps(tried, indent=1) + "\n")
+            if passes(tried[policy.name], gates):
+                good.append(policy)
+                break
+            shutil.rmtree(policy, ignore_errors=True)
+        else:
+            raise ValueError(f"none of {TRIED} base policies that go on in {diligence:.0%} passes the gates {gates}")
+    return good
+
+
+def rate_runs(found: Sequence[Path], folder: Path) -> list[ChainRun]:
+    """List the runs that rates are chosen by: all of RATES, and the next one where the best is the first or the last."""
+    runs = [
+        _run(arm, seed, calls, rate, found, folder) for arm in ARMS for calls in CALLS for rate in RATES for seed in RATE_SEEDS
+    ]
+    means = _means(folder)
+    for arm in ARMS:
+        for calls in CALLS:
+            of_arm = means.get((arm, calls), {})
+            if set(RATES) <= of_arm.keys():
+                best = max(RATES, key=of_arm.__getitem__)
+                wider = {RATES[0]: WIDER[0], RATES[-1]: WIDER[1]}.get(best)
+                runs += [_run(arm, seed, calls, wider, found, folder) for seed in RATE_SEEDS if wider is not None]
+    return runs
+
+
+def choose(folder: Path, file: Path = CHOSEN) -> dict[str, float]:
+    """Write the best rate of each arm at each number of calculations, beside all means; returns the choice."""
+    means = _means(folder)
+    chosen = {f"{calls}-{arm}": max(of_arm, key=of_arm.__getitem__) for (arm, calls), of_arm in sorted(means.items())}
+    every = {f"{calls}-{arm}": {f"{rate:g}": mean for rate, mean in of.items()} for (arm, calls), of in sorted(means.items())}
+    file.write_text(json.dumps({"chosen": chosen, "mean_accuracy": every}, indent=1) + "\n")
+    return chosen
+
+
+def runs(found: Sequence[Path], chosen: Mapping[str, float], folder: Path) -> list[ChainRun]:
+    """List the runs that count, seed by seed, so that all arms have as many wherever they stop."""
+    return [
+        _run(arm, seed, calls, chosen[f"{calls}-{arm}"], found, folder)
+        for seed in range(SEEDS)
+        for calls in CALLS
+        for arm in ARMS
+    ]
+
+
+def figures(study: Study) -> dict[str, Any]:
+    """Means, and differences paired by seed: to GRPO of the arms with own traces, to fine-tuning then GRPO of the others."""
+    found: dict[str, Any] = {}
+    for calls in CALLS:
+        areas = {
+            arm: {seed: area(rows) for seed, rows in study[calls, arm].items()}
+            for arm in ARMS
+            if len(study.get((calls, arm), {})) > 1
+        }
+        pairs = {arm: ("sft_grpo_other" if arm in OTHER else "grpo") for arm in areas if arm not in ("grpo", "sft_grpo_other")}
+        minus = {arm: paired_difference(areas[arm], areas[base]) for arm, base in pairs.items() if base in areas}
+        adjusted = holm({arm: one["p"] for arm, one in minus.items()})
+        deciding = {
+            name: paired_difference(areas[ours], areas[theirs])
+            for name, (ours, theirs) in DECIDING.items()
+            if ours in areas and theirs in areas
+        }
+        arms = {
+            arm: dict(zip(("mean", "low", "high"), mean_interval(list(of_arm.values())), strict=True))
+            for arm, of_arm in areas.items()
+        }
+        found[str(calls)] = {
+            "arms": arms,
+            "minus": {arm: {**one, "p_holm": adjusted[arm]} for arm, one in minus.items()},
+            **deciding,
+        }
+    return found
+
+
+def _means(folder: Path) -> dict[tuple[str, int], dict[float, float]]:
+    """Mean accuracy over the budget by arm, calculations and rate, of rates whose runs have all ended."""
+    seen: dict[tuple[str, int], dict[float, list[float]]] = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        if rows := rows_of(file):
+            run = rows[0]["run"]
+            seen.setdefault((run["arm"], run["calls"]), {}).setdefault(run["lr"], []).append(area(rows[1:]))
+    return {
+        name: {rate: round(float(np.mean(values)), 4) for rate, values in of_rates.items() if len(values) == len(RATE_SEEDS)}
+        for name, of_rates in seen.items()
+    }
+
+
+def _run(arm: str, seed: int, calls: int, lr: float, found: Sequence[Path], folder: Path) -> ChainRun:
+    return ChainRun(arm, seed, calls, lr, str(found[seed % len(found)]), str(folder))
