@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -102,10 +102,10 @@ def test_who_asks_while_a_search_is_under_way_is_answered_by_the_next() -> None:
     released, batches = threading.Event(), list[int]()
 
     class Waits(OneTrace):
-        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+        def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
             batches.append(len(queries))
             released.wait()
-            return super().retrieve(queries, top_k, without)
+            return super().retrieve(queries, top_k)
 
     coroutines, threads, stats, found = Coroutines(), CallThreads(1, "test"), RolloutStats(), list[str]()
     searcher = Searcher(Retriever(Waits(), selection="nearest", top_k=1), threads, stats)

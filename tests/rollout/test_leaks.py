@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Echo:
 
 
 class OneTrace:
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
 
 

@@ -6,7 +6,7 @@ What a server that is killed and started again does to a buffer: buffer/test_buf
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
 import pytest
 from milvus_server import MilvusServer
@@ -44,11 +44,11 @@ class Interrupted:
         self.buffer, self._at, self._happens = buffer, at, happens
         self.sizes: list[int] = []
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         self.sizes.append(len(queries))
         if len(self.sizes) == self._at:
             self._happens()
-        return self.buffer.retrieve(queries, top_k, without)
+        return self.buffer.retrieve(queries, top_k)
 
 
 def make_loop(source: Interrupted) -> RolloutLoop:
@@ -67,7 +67,7 @@ def make_loop(source: Interrupted) -> RolloutLoop:
 class Gone:
     """A buffer whose server is down."""
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int, without: Set[str]) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         raise RetrievalError("Milvus does not answer")
 
 

@@ -72,9 +72,9 @@ def test_a_budget_of_steps_ends_what_would_go_on_for_ever() -> None:
 
 def test_waiting_for_retrieval_is_counted_per_trajectory() -> None:
     class Slow(OneTrace):
-        def retrieve(self, queries: Any, top_k: int, without: Any) -> Any:
+        def retrieve(self, queries: Any, top_k: int) -> Any:
             time.sleep(0.2)
-            return super().retrieve(queries, top_k, without)
+            return super().retrieve(queries, top_k)
 
     loop = make_loop(source=Slow(), group_size=4, num_hybrid=2)
     loop.run(QUESTIONS[:1], retrieval_prob=1.0)
