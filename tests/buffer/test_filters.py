@@ -63,22 +63,6 @@ def test_masks(chosen: TraceFilter, query: HistoryQuery, allowed: str) -> None:
     assert "".join(map(str, found)) == allowed
 
 
-SHUT_OUT = [
-    (TraceFilter(), {"gpt"}, "234"),
-    (TraceFilter(), {"nobody"}, "01234"),
-    (TraceFilter(), {"gpt", "human", "policy"}, ""),
-    (TraceFilter(sources=("gpt", "human")), {"gpt"}, "3"),
-    (TraceFilter(question="same"), {"gpt"}, "2"),
-]
-
-
-@pytest.mark.parametrize(("chosen", "without", "allowed"), SHUT_OUT)
-def test_masks_without_a_source(chosen: TraceFilter, without: set[str], allowed: str) -> None:
-    mask = mask_of(conditions_of(chosen, QUERY, without), Rows())
-    assert mask is not None
-    assert "".join(map(str, np.flatnonzero(mask))) == allowed
-
-
 @pytest.fixture(scope="module", params=["lite", pytest.param("server", marks=pytest.mark.milvus)])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BufferSettings]:
     """Settings of a buffer with ``TRACES``: it searches in memory, or is a server's."""
@@ -101,27 +85,16 @@ def test_retrieval(place: BufferSettings, chosen: TraceFilter, query: HistoryQue
     buffer.close()
 
 
-def test_retrieval_without_a_source(place: BufferSettings) -> None:
-    for chosen, without, allowed in SHUT_OUT:
-        buffer = StepTraceBuffer(replace(place, filter=chosen, top_k=5))
-        (hits,) = buffer.retrieve([QUERY], without=without)
-        assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
-        assert buffer.retrieve([QUERY]) != [hits] or without == {"nobody"}
-        buffer.close()
-
-
-def drawn(buffer: StepTraceBuffer, query: HistoryQuery, without: frozenset[str] = frozenset()) -> str:
+def drawn(buffer: StepTraceBuffer, query: HistoryQuery) -> str:
     """The numbers of the traces that are drawn of 200."""
-    found = buffer.random_traces([query] * 200, [random.Random(seed) for seed in range(200)], without)
+    found = buffer.random_traces([query] * 200, [random.Random(seed) for seed in range(200)])
     return "".join(sorted({trace.text[-1] for trace in found if trace is not None}))
 
 
 def test_noise_draws_what_retrieval_could_find(place: BufferSettings) -> None:
-    everything = [(chosen, query, frozenset(), allowed) for chosen, query, allowed in CASES]
-    everything += [(chosen, QUERY, frozenset(without), allowed) for chosen, without, allowed in SHUT_OUT]
-    for chosen, query, without, allowed in everything:
+    for chosen, query, allowed in CASES:
         buffer = StepTraceBuffer(replace(place, filter=chosen))
-        assert drawn(buffer, query, without) == allowed, (chosen, query, without)
+        assert drawn(buffer, query) == allowed, (chosen, query)
         buffer.close()
 
 

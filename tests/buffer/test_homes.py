@@ -236,7 +236,7 @@ def test_what_is_drawn_could_have_been_found(filled, other):
     for question in ("same", "other"):
         drawn = draw(other(filter=TraceFilter(question=question)), range(60))
         assert {trace.question == TRACES[0].question for trace in drawn} == {question == "same"}
-    nobody = filled.random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2, {"solver"})
+    nobody = other(filter=TraceFilter(sources=("nobody",))).random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2)
     assert nobody == [None, None]
 
 
