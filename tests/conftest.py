@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-pytest_plugins = ["frozen_imports", "gates", "groups", "pure_tests", "time_limit"]
+pytest_plugins = ["frozen_imports", "gates", "groups", "lite_paths", "pure_tests", "time_limit"]
 
 if TYPE_CHECKING:
     from milvus_server import MilvusServer

@@ -168,13 +168,18 @@ def test_processes_of_a_ray_cluster_build_once_and_all_use_it(ray_session, make_
 
     @ray.remote(num_cpus=1)
     class Builder:
+        def load(self, uri: str) -> int:
+            return StepTraceBuffer(BufferSettings(uri=uri)).embedder.dim
+
         def build(self, uri: str, folder: str) -> int:
             return build_and_report(uri, folder)
 
     buffer = make_buffer()
     (tmp_path / "builders").mkdir()
-    builders = [Builder.remote() for _ in range(2)]
-    assert ray.get([builder.build.remote(buffer.uri, str(tmp_path / "builders")) for builder in builders]) == [80, 80]
+    builder = Builder.remote()
+    assert ray.get(builder.load.remote(buffer.uri)) == buffer.embedder.dim  # both begin at once
+    there = builder.build.remote(buffer.uri, str(tmp_path / "builders"))
+    assert build_and_report(buffer.uri, str(tmp_path / "builders")) == ray.get(there) == 80
     assert len(os.listdir(tmp_path / "builders")) == 1
     assert buffer.count() == 80
 

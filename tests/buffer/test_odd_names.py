@@ -79,9 +79,10 @@ def test_rows_are_written_read_and_deleted_by_the_ids_that_are_theirs(
 ) -> None:
     everything = sorted([*TRACES, *LONG], key=repr)
     assert buffer.insert([*TRACES, *LONG]) == 0
-    for page in ("READ_PAGE", "SERVER_READ_PAGE"):
-        monkeypatch.setattr(reading, page, 1)  # each page begins after an odd id
-    assert sorted(buffer.all_traces(), key=repr) == everything
+    with monkeypatch.context() as patch:
+        for page in ("READ_PAGE", "SERVER_READ_PAGE"):
+            patch.setattr(reading, page, 1)  # each page begins after an odd id
+        assert sorted(buffer.all_traces(), key=repr) == everything
     for trace in everything:
         assert buffer.reader.of([trace.id]) == [trace]
     assert sorted(buffer.reader.of([trace.id for trace in everything]), key=repr) == everything
@@ -103,22 +104,26 @@ def test_rows_are_written_read_and_deleted_by_the_ids_that_are_theirs(
 
 
 def test_filters_by_such_names_let_through_theirs_alone(buffer: StepTraceBuffer) -> None:
+    def filtered(chosen: TraceFilter) -> StepTraceBuffer:
+        return StepTraceBuffer(replace(buffer.settings, filter=chosen))
+
+    same, other = filtered(TraceFilter(question="same")), filtered(TraceFilter(question="other"))
     for trace in TRACES:
         asked = [HistoryQuery(trace.question, trace.history)]
-        for chosen, without in (
-            (TraceFilter(sources=(trace.source,)), frozenset()),
-            (TraceFilter(question="same"), frozenset()),
-            (TraceFilter(), frozenset({each.source for each in TRACES} - {trace.source})),
+        named = filtered(TraceFilter(sources=(trace.source,)))
+        for one, without in (
+            (named, frozenset()),
+            (same, frozenset()),
+            (buffer, frozenset({each.source for each in TRACES} - {trace.source})),
         ):
-            one = StepTraceBuffer(replace(buffer.settings, filter=chosen))
             expected = {each.id for each in (*TRACES, *LONG) if each.source == trace.source}
             assert {hit.trace.id for hit in one.retrieve(asked, 50, without)[0]} == expected, trace.source
             (drawn,) = one.random_traces(asked, [random.Random(1)], without)
             assert drawn is not None and drawn.id in expected
-            one.close()
-        other = StepTraceBuffer(replace(buffer.settings, filter=TraceFilter(question="other")))
         assert trace.id not in {hit.trace.id for hit in other.retrieve(asked, 50)[0]}
-        other.close()
+        named.close()
+    same.close()
+    other.close()
 
 
 def test_the_command_imports_them(tmp_path: Path) -> None:

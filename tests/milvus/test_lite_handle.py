@@ -86,15 +86,6 @@ def pid_of(path: str) -> int:
     return int(json.loads(Path(f"{path}.owner").read_text())[0])
 
 
-@pytest.fixture
-def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where Ray was never begun; a test before may have."""
-    import ray
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-
-
-@pytest.mark.usefixtures("no_ray")
 class TestWithoutRay:
     """The process that asks has the path open."""
 
@@ -287,10 +278,8 @@ class TestInsideRay:
         assert versions(milvus) == [1, 2]
 
     def test_what_was_open_here_before_is_handed_over(self, milvus: LiteHandle, path: str, monkeypatch) -> None:
-        import ray
-
         with monkeypatch.context() as patch:
-            patch.setattr(ray, "is_initialized", lambda: False)
+            patch.setattr(handles, "_is_inside_ray", lambda: False)
             put(milvus, 1)
             assert path in handles._here
         assert versions(milvus) == [1] and path not in handles._here and pid_of(path) != os.getpid()

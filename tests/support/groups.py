@@ -28,9 +28,16 @@ LONGEST = (
     "tests/e2e/test_search_job.py",
     "tests/learner/test_learners_together.py",
     "tests/learner/test_fsdp.py",
-    "tests/cli/test_buffer_build.py",
+    "tests/milvus/test_lite_handle.py",
+    "tests/e2e/test_streamed_run.py",
+    "tests/milvus/test_kill_lite.py",
+    "tests/buffer/test_build.py",
+    "tests/rewards/test_maths.py",
     "tests/e2e/test_evaluate_engine.py",
     "tests/e2e/test_buffer_build_engine.py",
+    "tests/env_runner/test_fake_gpus.py",
+    "tests/tools/test_mcp_shared.py",
+    "tests/cli/test_buffer_build.py",
 )
 
 

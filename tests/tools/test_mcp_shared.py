@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
+from rapo_rllib.tools.mcp.server import McpSession
 from rapo_rllib.types import Question
 
 pytest.importorskip("mcp")
@@ -49,6 +50,18 @@ def noted(env: ToolEnv, text: str) -> tuple[str, str | None]:
     return str(observation), info["tool_error"]
 
 
+@pytest.fixture
+def hang_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that will hang has 3 s; all others keep the time of their limits, since a busy machine answers slowly."""
+    call = McpSession.call
+
+    def shorter(session: McpSession, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        return call(session, tool, arguments, 3.0 if arguments["text"] == "hang" else timeout_s)
+
+    monkeypatch.setattr(McpSession, "call", shorter)
+
+
+@pytest.mark.usefixtures("hang_is_short")
 def test_who_shares_a_session_with_a_call_that_hangs_is_told_that_it_is_lost() -> None:
     guilty, other = environment(entry(60)), environment(entry(60))
     assert noted(guilty, "a") == ("a", None) and noted(other, "b") == ("b", None)
@@ -61,6 +74,7 @@ def test_who_shares_a_session_with_a_call_that_hangs_is_told_that_it_is_lost() -
     assert noted(fresh, "d") == ("d", None)
 
 
+@pytest.mark.usefixtures("hang_is_short")
 def test_in_a_rollout_a_call_that_hangs_costs_the_others_of_its_session_and_is_told_to_who_made_it() -> None:
     hung: list[bool] = []
 

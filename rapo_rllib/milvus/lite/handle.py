@@ -201,8 +201,7 @@ class LiteHandle:
 
     def _ask(self, method: str, collection: str, *arguments: Any, timeout_s: float | None = None) -> Any:
         self._join()
-        ray = sys.modules.get("ray")
-        if ray is not None and ray.is_initialized():
+        if _is_inside_ray():
             with _lock:  # one from before Ray was there cannot be reached by others in Ray
                 before = _here.pop(self.uri, None)
             if before is not None:
@@ -303,6 +302,11 @@ class OwnerActor:
         except Exception as error:
             logger.exception("%s of %s", method, arguments[:1])
             return RetrievalError(f"Milvus at {self._owner.path} failed in {method}: {type(error).__name__}: {error}"), None
+
+
+def _is_inside_ray() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def _actor(path: str, uri_key: str) -> Any:
