@@ -43,7 +43,7 @@ BUDGETS = {
     "settings": 1040,
     "tools": 1880,
     "traces": 940,
-    "web_search": 790,
+    "web_search": 600,
     "weights": 1090,
 }
 
