@@ -21,7 +21,7 @@ BUDGETS = {
     "checkpoints": 420,
     "cli": 4320,
     "config": 1050,
-    "corpus": 700,
+    "corpus": 640,
     "embedding": 460,
     "env_runner": 1800,
     "envs": 3690,

@@ -1,8 +1,7 @@
 """The formulas: bytes of a learner and of an engine, line by line. Pure functions.
 
-Symbols: ``N`` parameters (``A`` in adapters), ``D`` hidden, ``Q`` queries of a token, ``K`` its keys, ``I`` intermediate, ``V``
-vocabulary; ``w`` bytes of an element of the weights, ``p`` of what a matrix product returns (2 under autocast); ``n`` learners
-that share weights.
+Symbols: ``N`` parameters, ``D`` hidden, ``Q`` queries of a token, ``K`` its keys, ``I`` intermediate, ``V`` vocabulary; ``w``
+bytes of an element of the weights, ``p`` of what a matrix product returns (2 under autocast).
 
 Sources: what ``learner/``, ``attention/`` and ``batching/chunked_logprobs.py`` keep; ``torch.optim.AdamW``; FSDP2's
 ``fully_shard``; vLLM. tests/estimate/ compares with passes that were counted tensor by tensor, and with measured jobs.
@@ -84,14 +83,15 @@ def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
         "Adam's moments": 2 * trained * step,
         "gradients": trained * step,
     }
-    return tuple(Part(name, -(-size // shards), "update" * (name == "gradients")) for name, size in sizes.items() if size)
+    phases = {"gradients": "update"}
+    return tuple(Part(name, -(-size // shards), phases.get(name, "")) for name, size in sizes.items() if size)
 
 
 def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> tuple[int, int]:
     """Count a decoder layer's activations: all that its backward pass reads, and what is kept of it from the forward pass.
 
     The first: ``LAYER``, and under autocast on a CPU a mask of 16 bits. Kept is all of it; with ``selective`` checkpointing
-    the input and what matrix products and attention return, ``w D + p (4 D + 2 K + 2 I)``, with LoRA the adapters' products,
+    the input and what matrix products and attention return, ``w D + 2 p (D + Q + K + I)``, with LoRA the adapters' products,
     too; with ``true`` the input, ``w D``.
     """
     width, product = itemsizes(model)

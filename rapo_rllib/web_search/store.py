@@ -120,7 +120,7 @@ def _hits(kept: Any) -> list[Hit] | None:
     """
     if kept is None:
         return None
-    rows = kept if isinstance(kept, list) else [None]
+    rows: list[Any] = kept if isinstance(kept, list) else [None]
     if all(isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows):
         return [Hit(*row) for row in rows]
     raise ValueError("an entry that web_search has not written")
