@@ -31,13 +31,13 @@ def estimated(job: Path, *options: str) -> dict[str, int]:
     """Bytes by role, and of all processes."""
     command = [sys.executable, "-m", "rapo_rllib.cli.main", "train", "file", str(job), "--estimate", "--json", *options]
     result = subprocess.run(command, capture_output=True, text=True, cwd=job.parent)
-    (found,) = json.loads(result.stdout.splitlines()[-1]).values()
+    found = json.loads(result.stdout.splitlines()[-1])
     sizes = {
         ROLE.get(process["name"], "main"): process["host"]["bytes"]
         for process in found["processes"]
-        if process["name"] != "Ray"
+        if process["name"] in ROLE or process["name"].startswith("main")
     }
-    return {**sizes, "all": found["host_bytes"]}
+    return {**sizes, "all": found["fits"][0]["needed"]}
 
 
 def compared(name: str, folder: Path) -> dict[str, Any]:

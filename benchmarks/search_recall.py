@@ -27,7 +27,7 @@ from typing import Any
 from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.corpus.build import build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
-from rapo_rllib.corpus.passages import Passage, PassageFields, passage_id
+from rapo_rllib.corpus.passages import Passage, passage_id
 
 DATASETS = {"hotpotqa": "hotpotqa_ctx", "2wiki": "2wiki_ctx"}
 MODES = ("dense", "bm25", "hybrid")
@@ -94,7 +94,7 @@ def main() -> None:
             if options.quick:
                 file = Path(folder, "questions.jsonl")
                 file.write_text("".join(json.dumps(row) + "\n" for some in rows.values() for row in some), encoding="utf-8")
-                build_corpus(corpus, file, PassageFields(passages="paragraphs"))
+                build_corpus(corpus, file, "paragraphs")
             elif not options.as_it_is:
                 with BuildDisplay() as display:
                     build_corpus(corpus, options.data / "corpus" / "corpus.jsonl.gz", on_progress=display)

@@ -21,7 +21,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Passages for the search too
 
 @corpus_app.command("build")
 def build(
-    file: Annotated[Path, typer.Argument(help="Passages: .jsonl or .jsonl.gz.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Passages, {title, text, id}: .jsonl or .jsonl.gz.", show_default=False)],
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
     embedder: Annotated[
@@ -29,9 +29,6 @@ def build(
         typer.Option(help="sentence-transformers folder, id, or all-minilm-l6-v2 (which a new collection gets by default)."),
     ] = None,
     device: Annotated[str, typer.Option(help="What the embedder runs on, for example cuda.")] = "cpu",
-    text_field: Annotated[str, typer.Option(help="Field that holds a passage's text.")] = "text",
-    title_field: Annotated[str, typer.Option(help="Field that holds its title; may be missing.")] = "title",
-    id_field: Annotated[str, typer.Option(help="Field that holds its id; may be missing.")] = "id",
     passages_field: Annotated[
         str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
     ] = None,
@@ -42,11 +39,9 @@ def build(
     with _opened(uri, collection, db_name, embedder, device) as passages:
         from rapo_rllib.cli.build_display import resumable
         from rapo_rllib.corpus.build import build_corpus
-        from rapo_rllib.corpus.passages import PassageFields
 
-        fields = PassageFields(text=text_field, title=title_field, id=id_field, passages=passages_field)
         with resumable("passages") as display:
-            done = build_corpus(passages, file, fields, display, replace)
+            done = build_corpus(passages, file, passages_field, display, replace)
         typer.echo(f"{passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
 
 

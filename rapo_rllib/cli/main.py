@@ -191,13 +191,10 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
     from rapo_rllib.cli.train.run import prepare
 
     prepare(path, options.verbose)
-    from rapo_rllib.cli.train.checks import check_experiment
-    from rapo_rllib.cli.train.estimating import show_estimates
+    from rapo_rllib.cli.train.estimating import show_estimate
     from rapo_rllib.cli.train.experiments import read_experiments
 
-    specs = read_experiments(path, options)
-    needed = [check_experiment(spec, with_data=False) for spec in specs]
-    return show_estimates(specs, needed, options, gpu_gib=gpu_gib, as_json=as_json)
+    return show_estimate(read_experiments(path, options), options, gpu_gib, as_json)
 
 
 def _train_named(algo: str, config: dict[str, Any], options: RunOptions) -> int:

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 Query = TypeVar("Query")
 Answer = TypeVar("Answer")
-
-
-class _Ticket(Generic[Query, Answer]):
-    def __init__(self, query: Query) -> None:
-        self.query = query
-        self.done = False
-        self.answer: Answer | None = None
-        self.error: Exception | None = None
 
 
 class Batched(Generic[Query, Answer]):
@@ -31,34 +24,30 @@ class Batched(Generic[Query, Answer]):
 
     def __init__(self, answer_all: Callable[[list[Query]], Sequence[Answer]], max_batch: int = 64) -> None:
         self._answer_all, self._max_batch = answer_all, max_batch
-        self._waiting: list[_Ticket[Query, Answer]] = []
+        self._waiting: list[tuple[Query, Future[Answer]]] = []
         self._lock = threading.Lock()  # of the list
         self._turn = threading.Lock()  # of answer_all
 
     def __call__(self, query: Query) -> Answer:
         """The answer to one query. What ``answer_all`` raises is raised in every thread of the batch."""
-        ticket: _Ticket[Query, Answer] = _Ticket(query)
+        future: Future[Answer] = Future()
         with self._lock:
-            self._waiting.append(ticket)
-        while not ticket.done:
+            self._waiting.append((query, future))
+        while not future.done():
             with self._turn:
-                if not ticket.done:  # nobody answered it meanwhile: this thread works for all who wait
+                if not future.done():  # nobody answered it meanwhile: this thread works for all who wait
                     self._work()
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.answer  # type: ignore[return-value]
+        return future.result()
 
     def _work(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
-        queries = list(dict.fromkeys(ticket.query for ticket in batch))
+        queries = list(dict.fromkeys(query for query, _ in batch))
         try:
             answers = dict(zip(queries, self._answer_all(queries), strict=True))
-            for ticket in batch:
-                ticket.answer = answers[ticket.query]
-        except Exception as error:
-            for ticket in batch:
-                ticket.error = error
-        finally:
-            for ticket in batch:
-                ticket.done = True
+        except BaseException as error:
+            for _, future in batch:
+                future.set_exception(error)
+            return
+        for query, future in batch:
+            future.set_result(answers[query])

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
 from rapo_rllib.corpus.ranking import FUSION_DEPTH, chosen_mode, fused
@@ -20,9 +20,6 @@ from rapo_rllib.embedding.local import MIN_PROBE_COSINE, TextEncoder, probe_cosi
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 NOTE = "corpus"
@@ -143,14 +140,6 @@ class PassageCollection:
         self.milvus.flush(self.place.collection)
         self.milvus.set_index(self.place.collection)
 
-    def prepare(self) -> None:
-        """Do what the first search would wait for: load the embedder, and have the keys in memory (Lite).
-
-        Raises:
-            ValueError, RetrievalError: see :meth:`search`.
-        """
-        self.search(["prepare"], 1)
-
     def search(self, queries: Sequence[str], top_k: int, mode: str = "auto") -> list[list[Hit]]:
         """For each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
 
@@ -164,14 +153,18 @@ class PassageCollection:
             return []
         mode = chosen_mode(mode, self._open()["bm25"], self.where)
         depth = max(FUSION_DEPTH, top_k) if mode == "hybrid" else top_k
-        near = [] if mode == "bm25" else self._dense(queries, depth)
-        worded = [] if mode == "dense" else self._by_words(queries, depth)
+        near = worded = []
+        if mode != "bm25":
+            vectors = self.encoder.encode(queries, role="query")
+            near = self.milvus.search(self.place.collection, vectors, depth, ["id"])
+        if mode != "dense":
+            worded = self.milvus.search_words(self.place.collection, queries, depth, ["id"])
         if mode == "hybrid":
             pairs = zip(near, worded, strict=True)
             ranked = [fused([[row["id"] for row in one] for one in pair], top_k) for pair in pairs]
         else:
             ranked = [[(row["id"], row["similarity"]) for row in rows] for rows in near or worded]
-        return self._hits(ranked, {row["id"]: row for rows in near for row in rows if WORDS in row})
+        return self._hits(ranked)
 
     def count(self) -> int:
         """Number of passages."""
@@ -194,18 +187,10 @@ class PassageCollection:
         assert self._encoder is not None
         return self._encoder
 
-    def _dense(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
-        """The ids of the nearest rows."""
-        vectors: np.ndarray = self.encoder.encode(queries, role="query")
-        return self.milvus.search(self.place.collection, vectors, top_k, ["id"])
-
-    def _by_words(self, queries: Sequence[str], top_k: int) -> list[list[dict[str, Any]]]:
-        return self.milvus.search_words(self.place.collection, queries, top_k, ["id"])
-
-    def _hits(self, ranked: list[list[tuple[str, float]]], known: dict[str, dict[str, Any]]) -> list[list[Hit]]:
-        """The passages of the ids; what is not ``known`` is read."""
-        ids = sorted({key for ranking in ranked for key, _ in ranking} - known.keys())
-        rows = known | {row["id"]: row for row in self.milvus.get(self.place.collection, ids, NAMES, latest=False)}
+    def _hits(self, ranked: list[list[tuple[str, float]]]) -> list[list[Hit]]:
+        """The passages of the ids."""
+        ids = sorted({key for ranking in ranked for key, _ in ranking})
+        rows = {row["id"]: row for row in self.milvus.get(self.place.collection, ids, NAMES, latest=False)}
         return [[Hit(_passage(rows[key]), score) for key, score in ranking if key in rows] for ranking in ranked]
 
     def _open(self) -> dict[str, Any]:
@@ -213,17 +198,17 @@ class PassageCollection:
         if self._facts is not None:
             return self._facts
         facts = self.facts()
-        encoder = self._encoder or self._make_encoder(facts["embedder"])
+        encoder = self._encoder or self._make_encoder(facts["embedder"], "collection")
         if different := _difference(facts, encoder):
             raise ValueError(
-                f"{self.place.prefix}embedder: {self.where} was embedded by {facts['embedder']!r}, and {encoder.name!r} as it "
-                f"is here makes other vectors ({different}). Name that embedder, or another collection."
+                f"{self.place.prefix}collection: {self.where} was embedded by {facts['embedder']!r}, and {encoder.name!r} as "
+                f"it is here makes other vectors ({different}). Build it with this one (--replace), or name another."
             )
         self._encoder, self._facts = encoder, facts
         return facts
 
-    def _make_encoder(self, name: str) -> TextEncoder:
-        return TextEncoder(name, key=f"{self.place.prefix}embedder", device=self._device)
+    def _make_encoder(self, name: str, key: str = "embedder") -> TextEncoder:
+        return TextEncoder(name, key=f"{self.place.prefix}{key}", device=self._device)
 
 
 def _fingerprint(encoder: TextEncoder) -> str:

@@ -17,12 +17,12 @@ from rapo_rllib.corpus.ranking import chosen_mode
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.lite.handle import BUSY_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.validation import MOST_SECONDS
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "env_config.tools: search option "
 _MOST = 25_000  # results, and characters of each
+TIMEOUT_S = 10.0  # of one request to Milvus
 MAX_QUERY_CHARS = 1000  # what follows is not read
 MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts as gone
 
@@ -36,13 +36,10 @@ class CorpusSearch:
         top_k: passages of one answer.
         mode: ``dense``, ``bm25``, ``hybrid``, or ``auto``: hybrid where the collection has BM25, else dense.
         max_chars: of a passage's text; the rest is cut.
-        embedder: None: the one that the collection was made with.
         db_name: database of a server.
-        timeout_s: of one request to Milvus.
 
     Raises:
-        ValueError: a value that cannot be; there is no such collection, it is not complete, or it was made with another
-            embedder; Milvus does not answer.
+        ValueError: a value that cannot be; there is no such collection, or it is not complete; Milvus does not answer.
     """
 
     name = "search"
@@ -57,26 +54,19 @@ class CorpusSearch:
         top_k: int = 3,
         mode: str = "auto",
         max_chars: int = 1000,
-        embedder: str | None = None,
         db_name: str = "",
-        timeout_s: float = 10.0,
     ) -> None:
         for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
                 raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= MOST_SECONDS / 10:
-            raise ValueError(f"{PREFIX}timeout_s = {timeout_s!r}: must be a positive number, at most {MOST_SECONDS / 10:g}")
-        place = CorpusPlace(uri, collection, db_name, timeout_s, prefix=PREFIX)
-        self.collection = PassageCollection(place, embedder)
+        self.collection = PassageCollection(CorpusPlace(uri, collection, db_name, TIMEOUT_S, prefix=PREFIX))
         self._top_k, self._max_chars = top_k, max_chars
         self._mode = self._checked_mode(mode)
-        if embedder is not None:
-            self.collection.prepare()  # refuses another embedder than the collection's now, not in the first call
         self._search = Batched(self._search_all)
         self._failures = 0
         self._lock = threading.Lock()
         # its own limits come first: a batch that waits for the one before it, while the owner of a Lite path starts again
-        self.limits = ToolLimits(2 * max(timeout_s, BUSY_S) + timeout_s, top_k * (max_chars + 1000))
+        self.limits = ToolLimits(2 * max(TIMEOUT_S, BUSY_S) + TIMEOUT_S, top_k * (max_chars + 1000))
 
     def run(self, input: str) -> ToolResult:
         """The best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""

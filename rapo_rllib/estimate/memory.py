@@ -1,11 +1,10 @@
 """The formulas: bytes of a learner and of an engine, line by line. Pure functions.
 
-Symbols: ``N`` parameters (``A`` in adapters), ``D`` hidden, ``I`` intermediate, ``kv`` keys of a token, ``V`` vocabulary; a row
-of ``L`` tokens, logits of ``c`` of them at a time; ``w`` bytes of an element of the weights, ``p`` of what a matrix product
-returns (2 under autocast); ``n`` learners that share weights.
+Symbols: ``N`` parameters, ``D`` hidden, ``Q`` queries of a token, ``K`` its keys, ``I`` intermediate, ``V`` vocabulary; ``w``
+bytes of an element of the weights, ``p`` of what a matrix product returns (2 under autocast).
 
 Sources: what ``learner/``, ``attention/`` and ``batching/chunked_logprobs.py`` keep; ``torch.optim.AdamW``; FSDP2's
-``fully_shard``; vLLM. tests/estimate/ compares with the same passes counted tensor by tensor, and with measured jobs.
+``fully_shard``; vLLM. tests/estimate/ compares with passes that were counted tensor by tensor, and with measured jobs.
 """
 
 from __future__ import annotations
@@ -14,12 +13,21 @@ from dataclasses import dataclass
 
 from rapo_rllib.batching.chunked_logprobs import ELEMENTS_AT_ONCE, ELEMENTS_AT_ONCE_CPU
 from rapo_rllib.estimate.shape import Shape
-from rapo_rllib.settings import EngineSettings, ModelSettings
+from rapo_rllib.settings import ModelSettings, Settings
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = 4
-MIN_BLOCK, MAX_BLOCK = 64, 512  # queries that attend at once on a CPU: attention/block_attention.py
 BATCHED_TOKENS = 2048  # that vLLM computes at once, unless engine.extra says otherwise
+# Bytes a token that the backward pass of a layer reads, for each of D, Q (keys are repeated for every head) and I, by
+# precision, and whether the layer is frozen under adapters: what ``LlamaDecoderLayer`` of transformers saves for autograd.
+LAYER = {
+    ("16 bits", False): (16, 10, 8),
+    ("16 bits", True): (28, 12, 10),
+    ("float32", False): (24, 20, 16),
+    ("float32", True): (16, 20, 16),
+    ("autocast", False): (26, 10, 8),
+    ("autocast", True): (18, 10, 8),
+}
 
 
 @dataclass(frozen=True)
@@ -38,42 +46,31 @@ Parts = tuple[Part, ...]
 class Row:
     """The largest micro batch of a learner.
 
-    Example: prompts of 256 with 8 responses of 224 tokens: a row of 2,048 holds one, ``Row(2048, 1792, 224, 480, ...)``.
+    Example: prompts of 256 with 8 responses of 224 tokens: a row of 2,048 holds one, ``Row(2048, 1792, 480)``.
     """
 
-    tokens: int  # L
+    tokens: int
     scored: int  # tokens that are predicted
-    block: int  # queries that attend at once on a CPU
-    seen: int  # keys that they see
-    several: bool  # whether an optimiser step has more rows, so that gradients are there when the pass begins
+    longest: int  # tokens of the longest trajectory
 
 
-def row_of(budget: int, prompt: int, response: int, group_size: int, step_tokens: int) -> Row:
-    """Fill a row of ``budget`` tokens with responses behind their prompts, one at least.
-
-    ``step_tokens``: that one learner computes in an optimiser step, at most.
-    """
-    tokens = max(prompt + response, min(budget, step_tokens))
-    group = min(prompt + group_size * response, tokens)
-    block = min(max(response, MIN_BLOCK), MAX_BLOCK)
-    seen = prompt + (max(response, block) + block) // 2
-    return Row(tokens, tokens * (group - prompt) // group, block, seen, step_tokens > tokens)
+def row_of(settings: Settings) -> Row:
+    """Fill a row with responses behind their prompts, one at least, of no more tokens than an optimiser step has."""
+    rollout, update = settings.rollout, settings.update
+    prompt, response, group = rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.group_size
+    trajectories = group + settings.off_policy.off_policy_trajectories
+    shares = max(1, settings.rllib.num_learners) * update.num_minibatches
+    step_tokens = -(-update.questions_per_step * (prompt + trajectories * response) // shares)
+    tokens = max(prompt + response, min(update.max_tokens_per_micro_batch, step_tokens))
+    filled = min(prompt + group * response, tokens)
+    return Row(tokens, tokens * (filled - prompt) // filled, prompt + response)
 
 
 def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
-    """Count weights, moments, masters, and last the gradients, which are there in an update only.
+    """Count weights, moments, masters, and gradients, which are there in an update only.
 
-    =====================  ===========  =========  =======  =======  ==============
-    trained                weights      gradients  moments  masters  sum
-    =====================  ===========  =========  =======  =======  ==============
-    float32                4 N          4 N        8 N               16 N
-    bfloat16, masters      2 N          4 N        8 N      4 N      18 N
-    the same, n > 1        4 N / n      4 N / n    8 N / n           16 N / n
-    bfloat16, no masters   2 N          2 N        4 N               8 N
-    LoRA                   w N + 4 A    4 A        8 A               w N + 16 A
-    =====================  ===========  =========  =======  =======  ==============
-
-    All of it is divided by ``n`` where it is sharded; there the shards are the masters.
+    All of it is divided where it is sharded; there the shards are the masters. A step of a single micro batch makes its
+    gradients only as activations go, and needs less than is said here.
     """
     width, adapters = ITEMSIZE[model.dtype], shape.adapters(model.lora)
     masters = model.lora is None and model.master_weights is not None and width < FLOAT32
@@ -86,57 +83,45 @@ def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
         "Adam's moments": 2 * trained * step,
         "gradients": trained * step,
     }
-    return tuple(Part(name, -(-size // shards)) for name, size in sizes.items() if size)
+    phases = {"gradients": "update"}
+    return tuple(Part(name, -(-size // shards), phases.get(name, "")) for name, size in sizes.items() if size)
 
 
 def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> tuple[int, int]:
     """Count a decoder layer's activations: all that its backward pass reads, and what is kept of it from the forward pass.
 
-    Bytes a token of the first (norms, attention, MLP; source: what ``LlamaDecoderLayer`` of transformers saves for autograd):
-
-    =========  ==============  ===============
-    ..         all weights     LoRA
-    =========  ==============  ===============
-    bfloat16   22 D + 8 I      36 D + 10 I
-    float32    36 D + 16 I     28 D + 16 I
-    autocast   32 D + 8 I      24 D + 8 I
-    =========  ==============  ===============
-
-    and keys and values, ``2 p kv``; on a GPU those of every head where their number is no power of two (transformers'
-    ``flex_attention_forward``); on a CPU also copies for each block of queries, ``2 p kv seen / block``, and under autocast a
-    mask of 16 bits, ``2 seen``. Kept is all of it; with ``selective`` checkpointing the input and what matrix products and
-    attention return, ``w D + p (4 D + 2 kv + 2 I)``, with LoRA the adapters' products, too; with ``true`` the input, ``w D``.
+    The first: ``LAYER``, and under autocast on a CPU a mask of 16 bits. Kept is all of it; with ``selective`` checkpointing
+    the input and what matrix products and attention return, ``w D + 2 p (D + Q + K + I)``, with LoRA the adapters' products,
+    too; with ``true`` the input, ``w D``.
     """
     width, product = itemsizes(model)
-    autocast, hidden, mlp = product != width, shape.hidden, shape.intermediate
+    hidden, mlp = shape.hidden, shape.intermediate
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    expanded = queries if shape.heads & (shape.heads - 1) else keys
-    attention = 2 * product * (queries + (expanded if on_gpu else keys * (1 + row.seen / row.block)))
-    attention += 2 * row.seen if autocast and not on_gpu else 0
-    results = product * (2 * (hidden + queries) + 2 * keys + 2 * mlp)
-    if model.lora is None:
-        norms = 26 if autocast else 24 if width == FLOAT32 else 16
-        whole = norms * hidden + attention + product * (queries + 4 * mlp)
-    else:  # six inputs in the adapters' dtype, three where that is the layer's own
-        adapter, inputs = (FLOAT32, 3) if width == product == FLOAT32 else (product if autocast else FLOAT32, 6)
-        whole = 2 * FLOAT32 * hidden + attention + 3 * product * mlp + adapter * ((inputs - 1) * hidden + queries + mlp)
-        results += adapter * (2 * hidden + queries + 2 * keys + 2 * mlp)
-    kept = {False: whole, True: width * hidden, "selective": width * hidden + results}[model.gradient_checkpointing]
-    return int(whole * row.tokens), int(kept * row.tokens)
+    precision = "autocast" if product != width else "float32" if width == FLOAT32 else "16 bits"
+    per_hidden, per_query, per_mlp = LAYER[precision, model.lora is not None]
+    whole = per_hidden * hidden + per_query * queries + per_mlp * mlp
+    if precision == "autocast" and not on_gpu:
+        whole += 2 * row.longest
+    kept = width * hidden
+    if model.gradient_checkpointing == "selective":
+        kept += product * 2 * (hidden + queries + keys + mlp)
+        if model.lora is not None:
+            kept += (product if precision == "autocast" else FLOAT32) * (2 * (hidden + keys + mlp) + queries)
+    return whole * row.tokens, (kept if model.gradient_checkpointing else whole) * row.tokens
 
 
-def pass_parts(shape: Shape, model: ModelSettings, row: Row, gradients: int, on_gpu: bool = False) -> Parts:
-    """Count forward and backward pass of a row in four phases.
+def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = False) -> Parts:
+    """Count what forward and backward pass of a row hold at their peak, beside weights and gradients.
 
-    - ``forward``: activations; logits, ``p c V``; under autocast 16-bit copies of matrices;
-    - ``head``: activations; logits and their gradient, ``2 p c V``, or the head's, of two chunks and their sum, ``3 p V D``;
-    - ``backward``: activations; a layer computed again, gradients of its MLP, ``2 p I L + w D I``; the head's, ``w V D``;
-    - ``first layer``: the same of the layer that is reached last, or the embedding's gradient, ``w V D``; tied, up to 3 of it.
+    The peak comes
 
-    Gradients are there from the beginning but in the first pass of an optimiser step, where they are all there in the end.
+    - after the layers: logits, ``p c V`` of ``c`` tokens at a time, and under autocast 16-bit copies of matrices;
+    - at the LM head: logits and their gradient, or the head's, of two chunks and their sum, ``3 p V D``;
+    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
+    - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
     """
     width, product = itemsizes(model)
-    trained, recomputes, autocast = model.lora is None, model.gradient_checkpointing is not False, product != width
+    trained, recomputes, autocast = model.lora is None, bool(model.gradient_checkpointing), product != width
     whole, kept = layer_bytes(shape, model, row, on_gpu)
     copies, head_copy = (2 * shape.layer, 2 * shape.head) if autocast else (0, 0)  # a layer's live as long as its activations
     early = shape.layers * copies if recomputes and trained else 0  # or until the head has run
@@ -146,47 +131,25 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, gradients: int, on_
     softmax = 2 * FLOAT32 * min(chunk * shape.vocabulary, ELEMENTS_AT_ONCE if on_gpu else ELEMENTS_AT_ONCE_CPU)
     head, head_low = (width * shape.head, product * shape.head) if trained else (0, 0)  # gradients
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
-    mlp = 2 * (product if trained or autocast else FLOAT32) * shape.intermediate * row.tokens
-    layer = (whole + copies if recomputes else 0) + mlp + (width * shape.hidden * shape.intermediate if trained else 0)
-    tied = (3 if row.several else 2) if shape.tied else 1  # gradients of the embedding, beside what is there
-    middle = {
-        "forward": Part("logits, copies of weights", logits + softmax + early + head_copy, "forward"),
-        "head": Part("logits, gradient of the LM head", max(2 * logits + softmax, heads) + head_copy, "head"),
-        "backward": Part("a layer's backward pass", layer + head, "backward"),
-    }
-    last = max(layer + (0 if recomputes else whole + copies), tied * head)
-    before = [Part("gradients", gradients, phase) for phase in middle] if row.several else []
-    return (
-        *before,
-        *(Part("activations", activations, phase) for phase in middle),
-        *middle.values(),
-        Part("gradients", gradients, "first layer"),
-        Part("its backward pass, or the embedding's gradient", last, "first layer"),
+    mlp = 2 * product * shape.intermediate * row.tokens
+    most = max(
+        logits + softmax + early + head_copy,
+        max(2 * logits + softmax, heads) + head_copy,
+        (whole + copies if recomputes else 0) + mlp + head,
     )
+    most = max(most, (3 if shape.tied else 1) * head - activations)
+    return Part("activations", activations, "update"), Part("logits, gradients on their way", most, "update")
 
 
-def gathered_bytes(shape: Shape, model: ModelSettings) -> int:
-    """Count whole weights that a learner with shards gathers in a pass, at most: ``(root + 2 layers) * (w + gradient)``.
+def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
+    """Count whole weights beside the shards in a pass, and their gradients, at most: the root and two layers.
 
     The root unit (embedding, LM head, norm) stays; of two layers one is gathered while the other computes. Gradients are at
     least float32 where there are masters; frozen weights have none.
     """
     width = ITEMSIZE[model.dtype]
     gradient = 0 if model.lora is not None else width if model.master_weights is None else FLOAT32
-    return (shape.root + 2 * shape.layer) * (width + gradient)
-
-
-def rounded_bytes(shape: Shape, model: ModelSettings, engine_dtype: str, shards: int = 1) -> int:
-    """Count what a learner copies while it scores as an engine would (``weights/dtensor.py: rounded``).
-
-    ``w N / n`` where the engine's dtype is another; with LoRA the weights that adapters are added to, and rounded adapters.
-    """
-    held = "float32" if shards > 1 and model.lora is None and model.master_weights is not None else model.dtype
-    size = shape.parameters * ITEMSIZE[held] if held != engine_dtype else 0
-    if model.lora is not None:
-        size += shape.layers * sum(outputs * inputs for outputs, inputs in shape.adapted(model.lora)) * ITEMSIZE[held]
-        size += shape.adapters(model.lora) * FLOAT32 if engine_dtype != "float32" else 0
-    return -(-size // shards)
+    return (shape.parameters - (shape.layers - 2) * shape.layer) * (width + gradient) if shards > 1 else 0
 
 
 def packed_bytes(shape: Shape, model: ModelSettings, itemsize: int) -> int:
@@ -196,32 +159,22 @@ def packed_bytes(shape: Shape, model: ModelSettings, itemsize: int) -> int:
     return (shape.parameters + (shape.head if shape.tied else 0)) * itemsize
 
 
-@dataclass(frozen=True)
-class Engine:
-    """Bytes of one worker of a vLLM engine."""
+def engine_bytes(shape: Shape, settings: Settings) -> tuple[int, int, int]:
+    """Count weights, one step, and keys and values of a token in a worker of vLLM.
 
-    weights: int
-    kv_per_token: int
-    step: int
-    longest: int  # tokens of the longest trajectory
-
-
-def engine_of(shape: Shape, settings: EngineSettings, longest: int, on_gpu: bool) -> Engine:
-    """Count with ``b`` bytes of an element and ``t`` workers (``tensor_parallel_size``).
+    With ``b`` bytes of an element and ``t`` workers (``tensor_parallel_size``):
 
     - weights: ``b N / t``; on a CPU a tied LM head has a copy packed for its kernel (``rollout/vllm/worker.py``);
-    - a token's keys and values: ``2 b layers heads head_dim``; each worker has a head at least (vLLM's ``get_num_kv_heads``);
-    - one step, about: ``tokens (4 D + 3 I) b``, residual stream, attention, MLP; ``12 V`` a sequence, logits and entropies.
+    - one step, about: ``tokens (4 D + 3 I) b``, residual stream, attention, MLP; ``12 V`` a sequence, logits and entropies;
+    - a token: ``2 b layers heads head_dim``; each worker has a head at least (vLLM's ``get_num_kv_heads``).
     """
-    width, workers = ITEMSIZE[settings.dtype], settings.tensor_parallel_size
-    tokens = int(settings.extra.get("max_num_batched_tokens", BATCHED_TOKENS))
-    step = tokens * (4 * shape.hidden + 3 * shape.intermediate) * width + 12 * settings.max_num_seqs * shape.vocabulary
-    return Engine(
-        weights=(shape.parameters + (shape.head if shape.tied and not on_gpu else 0)) * width // workers,
-        kv_per_token=2 * width * shape.layers * max(1, shape.kv_heads // workers) * shape.head_dim,
-        step=step,
-        longest=longest,
-    )
+    engine = settings.engine
+    width, workers = ITEMSIZE[engine.dtype], engine.tensor_parallel_size
+    copy = shape.head if shape.tied and not settings.rllib.num_gpus_per_env_runner else 0
+    tokens = int(engine.extra.get("max_num_batched_tokens", BATCHED_TOKENS))
+    step = tokens * (4 * shape.hidden + 3 * shape.intermediate) * width + 12 * engine.max_num_seqs * shape.vocabulary
+    kv_per_token = 2 * width * shape.layers * max(1, shape.kv_heads // workers) * shape.head_dim
+    return (shape.parameters + copy) * width // workers, step, kv_per_token
 
 
 def itemsizes(model: ModelSettings) -> tuple[int, int]:

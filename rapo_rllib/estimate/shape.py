@@ -47,25 +47,21 @@ class Shape:
         return self.vocabulary * self.hidden
 
     @property
-    def root(self) -> int:
-        """Parameters outside of the layers: embedding, LM head unless it is the same, last norm."""
-        return self.head * (1 if self.tied else 2) + self.hidden
-
-    @property
     def parameters(self) -> int:
-        """All, tied ones once."""
-        return self.layers * self.layer + self.root
-
-    def adapted(self, lora: LoraSettings) -> list[tuple[int, int]]:
-        """Outputs and inputs of the matrices of a layer that adapters come to; one of another name counts as the largest."""
-        if lora.target_modules == ALL_LINEAR:
-            return list(self.linears.values())
-        largest = max(self.linears.values())
-        return [self.linears.get(name.rpartition(".")[2], largest) for name in lora.target_modules]
+        """All: those of the layers, the embedding, the LM head unless it is the same, the last norm."""
+        return self.layers * self.layer + self.head * (1 if self.tied else 2) + self.hidden
 
     def adapters(self, lora: LoraSettings | None) -> int:
-        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers (arXiv 2106.09685, section 4.1)."""
-        return 0 if lora is None else self.layers * lora.rank * sum(map(sum, self.adapted(lora)))
+        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers (arXiv 2106.09685, section 4.1).
+
+        A matrix of another name counts as the largest.
+        """
+        if lora is None:
+            return 0
+        largest = max(self.linears.values())
+        names = self.linears if lora.target_modules == ALL_LINEAR else lora.target_modules
+        adapted = [self.linears.get(name.rpartition(".")[2], largest) for name in names]
+        return self.layers * lora.rank * sum(map(sum, adapted))
 
 
 def read_shape(model: ModelSettings) -> Shape:

@@ -1,4 +1,4 @@
-"""Results as the policy reads them: clean text, numbered, within a number of characters.
+"""Results as the policy reads them: clean text, numbered, each within a number of characters.
 
 [1] Lyon - Wikipedia
 https://en.wikipedia.org/wiki/Lyon
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 
-from rapo_rllib.web_search.provider import Found, Hit
+from rapo_rllib.web_search.providers import Hit
 
-LEAST_CHARS = 100  # of a result: its number, enough of title and address, and some words
+RESULT_CHARS = 600  # of a result: title, address, and what is left for its snippet
 _TITLE_CHARS = 150
 _URL_CHARS = 300
-_LEAST_WORDS = 20  # characters of a snippet; a shorter rest says nothing
 # What providers put around words. Other tags are text: results about HTML and C++ are full of them.
 _MARKS = re.compile(r"</?(?:strong|em|b|i|u|mark|span|wbr|br|p)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 # Control characters, lone surrogates, and what is invisible or turns the direction of writing.
@@ -36,31 +36,17 @@ def one_line(text: str) -> str:
     return " ".join(_UNSEEN.sub("", text).split())
 
 
-def cut(text: str, most: int) -> str:
-    """At most so many characters; three of them dots where something is missing."""
-    return text if len(text) <= most else text[: max(most - 3, 0)].rstrip() + "..."
+def observation(hits: Sequence[Hit]) -> str:
+    """The results, each in at most ``RESULT_CHARS`` characters."""
+    return "\n\n".join(_entry(number, hit) for number, hit in enumerate(hits, start=1))
 
 
-def observation(found: Found, max_chars: int) -> str:
-    """The results in at most ``max_chars`` characters, ``LEAST_CHARS`` or more for each.
-
-    What one leaves of its share goes to those after it.
-    """
-    entries, left = [], max_chars
-    if found.answer:
-        entries.append(cut(f"Answer: {clean_line(found.answer)}", max_chars // 3))
-        left -= len(entries[0]) + 2
-    for index, hit in enumerate(found.hits):
-        entries.append(_entry(index + 1, hit, left // (len(found.hits) - index) - 2))
-        left -= len(entries[-1]) + 2
-    return "\n\n".join(entries)
+def _entry(number: int, hit: Hit) -> str:
+    url = _cut(one_line(hit.url).replace(" ", "%20"), _URL_CHARS)
+    head = f"[{number}] {_cut(clean_line(hit.title) or '(no title)', _TITLE_CHARS)}\n{url}\n"
+    return f"{head}{_cut(clean_line(hit.snippet), RESULT_CHARS - len(head))}".rstrip()
 
 
-def _entry(number: int, hit: Hit, most: int) -> str:
-    """One result in at most ``most`` characters."""
-    title = cut(clean_line(hit.title) or "(no title)", min(_TITLE_CHARS, most // 3))
-    url = cut(one_line(hit.url).replace(" ", "%20"), min(_URL_CHARS, most // 2))
-    head = f"[{number}] {title}\n{url}"
-    snippet = clean_line(hit.snippet)
-    rest = most - len(head) - 1
-    return f"{head}\n{cut(snippet, rest)}" if snippet and rest >= min(_LEAST_WORDS, len(snippet)) else head
+def _cut(text: str, most: int) -> str:
+    """At most so many characters, the last three of them dots where something is missing."""
+    return text if len(text) <= most else text[: most - 3].rstrip() + "..."

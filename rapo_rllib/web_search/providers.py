@@ -1,158 +1,160 @@
-"""All providers by name; a new one is a subclass of ``Provider`` and an entry here."""
+"""Search providers as data: the shape of a request, and where its answer holds results. Pure; ``tool.py`` does the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from rapo_rllib.errors import ServiceError
-from rapo_rllib.web_search.provider import Found, Provider, Request, first_text, hits, mapping, text
+from rapo_rllib.services.http_json import retry_after
+
+_NO_KEY, _SPENT = "it refuses the key", "the account has no searches left"
+_USUAL_REFUSALS = ((401, b"", _NO_KEY), (403, b"", _NO_KEY), (402, b"", _SPENT))
 
 
-class SearXNG(Provider):
-    """A metasearch engine that people run themselves. https://docs.searxng.org/dev/search_api.html.
+class Hit(NamedTuple):
+    """One result, as the provider wrote it: HTML and line breaks included."""
 
-    A page of results has a fixed length, so ``top_k`` is cut from it.
-    """
-
-    name = "searxng"
-    address = None
-    key_env = None
-    rate_per_s = 2.0  # the engines behind it shut out whoever asks too often
-    most_hits = 20
-
-    def request(self, query: str, top_k: int, with_answer: bool) -> Request:
-        """GET; ``format`` must be among ``search.formats`` of the instance's settings."""
-        return Request("GET", "/search", {"q": query, "format": "json"})
-
-    def read(self, answer: Any) -> Found:
-        """``results[].{title, url, content}``; answers are strings, or objects since 2025."""
-        answer = mapping(answer, "the answer")
-        found = hits(answer.get("results"), "results", snippet="content")
-        silent = answer.get("unresponsive_engines")
-        if not found and silent:
-            raise ValueError("none of its engines has results, and some did not answer")
-        answers, infoboxes = (answer.get(key) if isinstance(answer.get(key), list) else [] for key in ("answers", "infoboxes"))
-        texts = [given.get("answer") if isinstance(given, Mapping) else given for given in answers]
-        texts += [box.get("content") for box in infoboxes if isinstance(box, Mapping)]
-        return Found(found, first_text(texts))
-
-    def refusal(self, error: ServiceError) -> str | None:
-        """Status 403 is the documented answer to a format that is switched off."""
-        if error.status == 403:
-            return "it refuses to answer in JSON: add json to search.formats in its settings.yml"
-        return super().refusal(error)
+    title: str
+    url: str
+    snippet: str
 
 
-class Tavily(Provider):
-    """https://docs.tavily.com/documentation/api-reference/endpoint/search.
+@dataclass(frozen=True)
+class Provider:
+    """A search provider; a new one is an entry of ``PROVIDERS``."""
 
-    Snippets are passages of the page that answer the query.
-    """
+    name: str
+    address: str | None  # None: everyone's own
+    path: str
+    rows: tuple[str, ...]  # the fields that lead to the list of results
+    snippet: str  # name of a result's field
+    rate_per_s: float  # of the smallest plan
+    url: str = "url"  # as snippet
+    posts: bool = False  # JSON; else parameters of a GET
+    query: str = "q"  # name of the parameter
+    count: str | None = None  # as query; None: it has no such parameter, and results are cut
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # further parameters
+    key_env: str | None = None  # environment variable of the key; None: there are no keys
+    key_header: str = ""
+    key_prefix: str = ""
+    most_hits: int = 20  # of one request
+    query_chars: int = 2000
+    query_words: int = 400
+    # Status, a part of the answer, and why no search at all can succeed until somebody mends it.
+    refusals: tuple[tuple[int, bytes, str], ...] = ()
 
-    name = "tavily"
-    address = "https://api.tavily.com"
-    key_env = "TAVILY_API_KEY"
-    rate_per_s = 1.5  # development keys: 100 a minute
-    most_hits = 20
-    query_chars = 400
+    def request(self, query: str, top_k: int, key: str | None) -> dict[str, Any]:
+        """The arguments of httpx for ``top_k`` results."""
+        sent = {self.query: query, **({self.count: top_k} if self.count else {}), **self.fixed}
+        headers = {"Accept": "application/json", **({self.key_header: self.key_prefix + key} if key else {})}
+        return {"method": "POST" if self.posts else "GET", "json" if self.posts else "params": sent, "headers": headers}
 
-    def request(self, query: str, top_k: int, with_answer: bool) -> Request:
-        """POST; a search of depth ``basic`` costs one credit, with or without answer."""
-        return Request("POST", "/search", body={"query": query, "max_results": top_k, "include_answer": with_answer})
+    def read(self, answer: Any) -> list[Hit]:
+        """The results in a parsed answer, those without a web address left out.
 
-    def key_headers(self, key: str) -> dict[str, str]:
-        """A bearer token."""
-        return {"Authorization": f"Bearer {key}"}
-
-    def read(self, answer: Any) -> Found:
-        """``results[].{title, url, content}`` and ``answer``."""
-        answer = mapping(answer, "the answer")
-        return Found(hits(answer.get("results"), "results", snippet="content"), text(answer.get("answer")))
-
-    def refusal(self, error: ServiceError) -> str | None:
-        """Status 432: the plan's limit, 433: the pay-as-you-go limit."""
-        return "the account has no searches left" if error.status in (432, 433) else super().refusal(error)
-
-
-class Brave(Provider):
-    """An index of its own; snippets mark the query's words with ``<strong>`` unless asked not to."""
-
-    name = "brave"
-    address = "https://api.search.brave.com"
-    key_env = "BRAVE_API_KEY"
-    rate_per_s = 1.0
-    most_hits = 20
-    query_chars = 400
-    query_words = 50
-    gives_answers = False
-
-    def request(self, query: str, top_k: int, with_answer: bool) -> Request:
-        """GET."""
-        params = {"q": query, "count": top_k, "result_filter": "web", "text_decorations": "false"}
-        return Request("GET", "/res/v1/web/search", params)
-
-    def key_headers(self, key: str) -> dict[str, str]:
-        """A header of its own."""
-        return {"Accept": "application/json", "X-Subscription-Token": key}
-
-    def read(self, answer: Any) -> Found:
-        """``web.results[].{title, url, description}``; ``web`` is missing where nothing was found."""
-        answer = mapping(answer, "the answer")
-        if answer.get("type") == "search" and answer.get("web") is None:
-            return Found()
-        web = mapping(answer.get("web"), "web")
-        return Found(hits(web.get("results"), "web.results", snippet="description"))
-
-    def refusal(self, error: ServiceError) -> str | None:
-        """A wrong key has the status of a wrong query, 422; only the code in the answer tells them apart."""
-        if error.status == 422 and b"SUBSCRIPTION_TOKEN" in error.body:
-            return "it refuses the key"
-        return super().refusal(error)
-
-    def wait_asked(self, headers: Mapping[str, str]) -> float | None:
-        """Until all windows that are used up begin anew.
-
-        Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
+        Raises:
+            ValueError: the answer has another shape than documented; says which.
         """
-        columns = (headers.get(f"x-ratelimit-{name}", "").split(",") for name in ("limit", "remaining", "reset"))
-        try:
-            windows = [tuple(map(int, window)) for window in zip(*columns, strict=True)]
-        except ValueError:
-            return super().wait_asked(headers)
-        used_up = [reset for limit, remaining, reset in windows if limit > 0 and remaining <= 0]  # limit 0: none
-        return float(max(used_up)) if used_up else super().wait_asked(headers)
-
-
-class Serper(Provider):
-    """Google's organic results, and its answer box or knowledge graph."""
-
-    name = "serper"
-    address = "https://google.serper.dev"
-    key_env = "SERPER_API_KEY"
-    rate_per_s = 20.0
-    most_hits = 100
-
-    def request(self, query: str, top_k: int, with_answer: bool) -> Request:
-        """POST; more than ten results cost two credits."""
-        return Request("POST", "/search", body={"q": query, "num": top_k})
-
-    def key_headers(self, key: str) -> dict[str, str]:
-        """A header of its own."""
-        return {"X-API-KEY": key}
-
-    def read(self, answer: Any) -> Found:
-        """``organic[].{title, link, snippet}``; the answer is that of the box, else the graph's description."""
-        answer = mapping(answer, "the answer")
-        box, graph = (given if isinstance(given := answer.get(key), Mapping) else {} for key in ("answerBox", "knowledgeGraph"))
-        direct = first_text([box.get("answer"), box.get("snippet"), graph.get("description")])
-        return Found(hits(answer.get("organic"), "organic", url="link", snippet="snippet"), direct)
+        if not isinstance(answer, Mapping):
+            raise ValueError("the answer is no object")
+        if answer.get("type") == "search" and answer.get("web") is None:
+            return []  # Brave's way to say that nothing was found
+        rows: Any = answer
+        for name in self.rows:
+            rows = rows.get(name) if isinstance(rows, Mapping) else None
+        if not isinstance(rows, list):
+            raise ValueError(f"there is no list at {'.'.join(self.rows)}")
+        names = ("title", self.url, self.snippet)
+        every = [Hit(*(_text(row.get(name)) for name in names)) for row in rows if isinstance(row, Mapping)]
+        found = [hit for hit in every if hit.url.startswith(("http://", "https://"))]
+        if not found and answer.get("unresponsive_engines"):
+            raise ValueError("none of its engines has results, and some did not answer")
+        return found
 
     def refusal(self, error: ServiceError) -> str | None:
-        """Used-up credits have status 400."""
-        if error.status == 400 and b"credits" in error.body:
-            return "the account has no searches left"
-        return super().refusal(error)
+        """Why no search at all can succeed until somebody mends it; None: that is not so."""
+        for status, mark, reason in (*self.refusals, *_USUAL_REFUSALS):
+            if error.status == status and mark in error.body:
+                return reason
+        return None
 
 
-PROVIDERS: dict[str, Provider] = {provider.name: provider for provider in (SearXNG(), Tavily(), Brave(), Serper())}
+def wait_asked(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait after an error, where the provider says so: until all of Brave's windows that are used up begin anew.
+
+    Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
+    """
+    columns = (headers.get(f"x-ratelimit-{name}", "").split(",") for name in ("limit", "remaining", "reset"))
+    try:
+        windows = [tuple(map(int, window)) for window in zip(*columns, strict=True)]
+    except ValueError:
+        return retry_after(headers)
+    used_up = [reset for limit, remaining, reset in windows if limit > 0 and remaining <= 0]  # limit 0: none
+    return float(max(used_up)) if used_up else retry_after(headers)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+_EVERY = (
+    Provider(  # a metasearch engine that people run themselves: https://docs.searxng.org/dev/search_api.html
+        name="searxng",
+        address=None,
+        path="/search",
+        rows=("results",),
+        snippet="content",
+        rate_per_s=2.0,  # the engines behind it shut out whoever asks too often
+        fixed={"format": "json"},  # 403 is the documented answer to a format that is switched off
+        refusals=((403, b"", "it refuses to answer in JSON: add json to search.formats in its settings.yml"),),
+    ),
+    Provider(  # https://docs.tavily.com/documentation/api-reference/endpoint/search
+        name="tavily",
+        address="https://api.tavily.com",
+        path="/search",
+        rows=("results",),
+        snippet="content",
+        rate_per_s=1.5,  # development keys: 100 a minute
+        posts=True,
+        query="query",
+        count="max_results",
+        key_env="TAVILY_API_KEY",
+        key_header="Authorization",
+        key_prefix="Bearer ",
+        query_chars=400,
+        refusals=((432, b"", _SPENT), (433, b"", _SPENT)),  # the plan's limit, the pay-as-you-go limit
+    ),
+    Provider(  # an index of its own; a wrong key has the status of a wrong query
+        name="brave",
+        address="https://api.search.brave.com",
+        path="/res/v1/web/search",
+        rows=("web", "results"),
+        snippet="description",
+        rate_per_s=1.0,
+        count="count",
+        fixed={"result_filter": "web", "text_decorations": "false"},
+        key_env="BRAVE_API_KEY",
+        key_header="X-Subscription-Token",
+        query_chars=400,
+        query_words=50,
+        refusals=((422, b"SUBSCRIPTION_TOKEN", _NO_KEY),),
+    ),
+    Provider(  # Google's organic results; more than ten cost two credits
+        name="serper",
+        address="https://google.serper.dev",
+        path="/search",
+        rows=("organic",),
+        snippet="snippet",
+        rate_per_s=20.0,
+        url="link",
+        posts=True,
+        count="num",
+        key_env="SERPER_API_KEY",
+        key_header="X-API-KEY",
+        most_hits=100,
+        refusals=((400, b"credits", _SPENT),),
+    ),
+)
+PROVIDERS = {provider.name: provider for provider in _EVERY}

@@ -6,21 +6,21 @@ Both live in one ``diskcache`` folder. Where it cannot be read or written, searc
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 try:
     import diskcache
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("it keeps results with diskcache: run `pip install 'rapo_rllib[web-search]'`") from error
 
-from rapo_rllib.web_search.provider import Found, Hit
+from rapo_rllib.web_search.providers import Hit
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ _DISK_ERRORS = (OSError, sqlite3.Error, zlib.error, ValueError, diskcache.Timeou
 _PLAIN_MODES = (1, 2)  # diskcache's "raw" and "binary"; 4 is "pickle"
 _LONGEST_QUEUE_S = 3600.0  # a turn further away was written under another clock
 KEPT_S = 30 * 86400.0  # results: a training and its repetitions find the same, and the web is not years older
+
+Result = TypeVar("Result")
 
 
 class JSONTextDisk(diskcache.JSONDisk):
@@ -51,87 +53,66 @@ class SearchStore:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._folder, self._warned = folder, False
         self._cache: diskcache.Cache | None = None
-        self._warned = False
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ValueError(f"env_config.tools: web_search option cache = '{folder}': {error.strerror}") from error
-            try:
-                self._cache = diskcache.Cache(str(folder), timeout=10, disk=JSONTextDisk)
-            except _DISK_ERRORS as error:
-                self._warn(error)
 
-    def get(self, key: str) -> Found | None:
+    def get(self, key: str) -> list[Hit] | None:
         """The results of an earlier search."""
-        if self._cache is None:
-            return None
-        try:
-            with self._connected() as cache:
-                return _found(cache.get(key))
-        except _DISK_ERRORS as error:
-            self._warn(error)
-            return None
+        return self._with_cache(lambda cache: _hits(cache.get(key)))
 
-    def put(self, key: str, found: Found) -> None:
+    def put(self, key: str, found: list[Hit]) -> None:
         """Keep the results of a search."""
-        if self._cache is None:
-            return
-        kept = {"answer": found.answer, "hits": [[hit.title, hit.url, hit.snippet] for hit in found.hits]}
-        try:
-            with self._connected() as cache:
-                cache.set(key, kept, expire=KEPT_S)
-        except _DISK_ERRORS as error:
-            self._warn(error)
+        self._with_cache(lambda cache: cache.set(key, found, expire=KEPT_S))
 
-    def take_turn(self, queue: str, rate_per_s: float, patience_s: float) -> float | None:
-        """Seconds until the caller's turn, which is then taken; None: it would come after ``patience_s``."""
-        if self._cache is not None:
-            try:
-                with self._connected() as cache, cache.transact():
-                    return _take_turn(cache, queue, rate_per_s, patience_s)
-            except _DISK_ERRORS as error:
-                self._warn(error)
+    def take_turn(self, queue: str, rate_per_s: float, patience_s: float) -> float:
+        """Seconds until the caller's turn, which is then taken; infinite: it would come after ``patience_s``."""
+        turn = self._with_cache(lambda cache: _take_turn(cache, queue, rate_per_s, patience_s))
+        if turn is not None:
+            return turn
         with _process_lock:
             return _take_turn(_process_queues, queue, rate_per_s, patience_s)
 
-    @contextmanager
-    def _connected(self) -> Iterator[diskcache.Cache]:
-        """The cache with a connection of this thread, closed afterwards: every call of a tool has a thread of its own."""
-        assert self._cache is not None
-        with self._cache as cache:
-            yield cache
-
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "web_search: trouble with the cache %s (%s: %s); searches go on without. If it is damaged, delete the folder.",
-                self._folder,
-                type(error).__name__,
-                error,
-            )
+    def _with_cache(self, work: Callable[[diskcache.Cache], Result]) -> Result | None:
+        """Do what no other process comes between; None: there is no cache, or it is damaged."""
+        if self._folder is None:
+            return None
+        try:
+            if self._cache is None:
+                self._cache = diskcache.Cache(str(self._folder), timeout=10, disk=JSONTextDisk)
+            with self._cache as cache, cache.transact():  # its connection is closed: every call of a tool has its own thread
+                return work(cache)
+        except _DISK_ERRORS as error:
+            if not self._warned:
+                self._warned = True
+                text = (
+                    "web_search: trouble with the cache %s (%s: %s); searches go on without. Delete the folder if it is damaged"
+                )
+                logger.warning(text, self._folder, type(error).__name__, error)
+            return None
 
 
 _process_queues: dict[str, float] = {}
 _process_lock = threading.Lock()
 
 
-def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) -> float | None:
+def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) -> float:
     """Turns are ``1 / rate_per_s`` apart; ``queues`` holds the next free one."""
     now = time.time()
     turn = queues.get(queue, now)
     if not isinstance(turn, (int, float)) or not now < turn < now + _LONGEST_QUEUE_S:
         turn = now
     if turn - now > patience_s:
-        return None
+        return math.inf
     queues[queue] = turn + 1 / rate_per_s
     return turn - now
 
 
-def _found(kept: Any) -> Found | None:
+def _hits(kept: Any) -> list[Hit] | None:
     """Return what ``put`` wrote; None for nothing.
 
     Raises:
@@ -139,8 +120,7 @@ def _found(kept: Any) -> Found | None:
     """
     if kept is None:
         return None
-    match kept:
-        case {"answer": str(answer), "hits": list(rows)}:
-            if all(isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows):
-                return Found(tuple(Hit(*row) for row in rows), answer)
+    rows: list[Any] = kept if isinstance(kept, list) else [None]
+    if all(isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows):
+        return [Hit(*row) for row in rows]
     raise ValueError("an entry that web_search has not written")

@@ -18,10 +18,9 @@ from typing import Any, ClassVar
 from rapo_rllib.errors import ServiceError, ToolError
 from rapo_rllib.services.http_json import JsonService
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.web_search.observation import cut, observation, one_line
+from rapo_rllib.web_search.observation import RESULT_CHARS, observation, one_line
 from rapo_rllib.web_search.options import SearchOptions
-from rapo_rllib.web_search.provider import Found, Provider, Request
-from rapo_rllib.web_search.providers import PROVIDERS
+from rapo_rllib.web_search.providers import PROVIDERS, Hit, wait_asked
 from rapo_rllib.web_search.store import SearchStore
 
 logger = logging.getLogger(__name__)
@@ -53,16 +52,13 @@ class WebSearch(SearchOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.limits = ToolLimits(self.patience_s + _PHASES * self.timeout_s, self.max_chars)
-        self._provider: Provider = PROVIDERS[self.provider]
-        folder = None if self.cache is None else Path(self.cache).expanduser()
-        self._store = SearchStore(folder)
-        self._service = JsonService(
-            self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, self._provider.wait_asked
-        )
+        self.limits = ToolLimits(self.patience_s + _PHASES * self.timeout_s, self.top_k * (RESULT_CHARS + 2))
+        self._provider = PROVIDERS[self.provider]
+        self._store = SearchStore(None if self.cache is None else Path(self.cache).expanduser())
+        self._service = JsonService(self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, wait_asked)
         digest = hashlib.sha256((self.key() or "").encode()).hexdigest()[:16]  # equal keys share a limit; nobody reads it back
         self._queue = f"queue {self.provider} {self.address} {digest}"
-        self._in_flight: dict[str, Future[Found]] = {}
+        self._in_flight: dict[str, Future[list[Hit]]] = {}
         self._lock = threading.Lock()
 
     def run(self, input: str) -> ToolResult:
@@ -73,19 +69,18 @@ class WebSearch(SearchOptions):
         if not query:
             return ToolResult("(no query)", "empty", time.monotonic() - started)
         try:
-            found = self._search(self.request(query))
+            shown = observation(self._search(query)[: self.top_k])
         except ServiceError as error:
             return self._failed(error, time.monotonic() - started)
-        shown = observation(Found(found.hits[: self.top_k], found.answer if self.include_answer else ""), self.max_chars)
         return ToolResult(shown or "(no results)", None if shown else "no_results", time.monotonic() - started)
 
     def close(self) -> None:
         """Close the connections."""
         self._service.close()
 
-    def _search(self, request: Request) -> Found:
+    def _search(self, query: str) -> list[Hit]:
         """The results from the cache, from whoever asks the same right now, or from the provider."""
-        key = json.dumps([self.provider, self.address, *vars(request).values()], sort_keys=True)
+        key = json.dumps([self.provider, self.address, query, self.top_k])
         with self._lock:
             future = self._in_flight.get(key)
             if future is None:
@@ -95,7 +90,7 @@ class WebSearch(SearchOptions):
         try:
             found = self._store.get(key)
             if found is None:
-                found = self._fetch(request)
+                found = self._fetch(query)
                 self._store.put(key, found)
         except BaseException as error:
             mine.set_exception(error)
@@ -107,27 +102,18 @@ class WebSearch(SearchOptions):
             with self._lock:
                 del self._in_flight[key]
 
-    def _fetch(self, request: Request) -> Found:
-        key = self.key()
-        answer = self._service.request(
-            request.method,
-            self.address + request.path,
-            params=dict(request.params),
-            json=request.body,
-            headers={} if key is None else self._provider.key_headers(key),
-        )
+    def _fetch(self, query: str) -> list[Hit]:
+        request = self._provider.request(query, self.top_k, self.key())
+        answer = self._service.request(url=self.address + self._provider.path, **request)
         try:
             return self._provider.read(answer)
         except ValueError as error:
             raise ServiceError(f"{self.provider} answers with something unexpected: {error}") from error
 
     def _wait_turn(self, patience_s: float) -> None:
-        if self.rate is None:
-            return
         wait_s = self._store.take_turn(self._queue, self.rate, patience_s)
-        if wait_s is None:
-            message = f"no turn within {patience_s:.0f} s at {self.rate:g} requests a second"
-            raise ServiceError(message, status=429)
+        if wait_s > patience_s:
+            raise ServiceError(f"no turn within {patience_s:.0f} s at {self.rate:g} requests a second", status=429)
         time.sleep(wait_s)
 
     def _failed(self, error: ServiceError, seconds: float) -> ToolResult:
@@ -140,7 +126,7 @@ class WebSearch(SearchOptions):
             raise ToolError(f"web_search: {self.provider} ({self.address}{shown_key}): {refusal}") from error
         word = _error_word(error)
         logger.warning("web_search: %s (%s)", error, word)
-        return ToolResult(cut(_TEXTS[word], self.max_chars), word, seconds)
+        return ToolResult(_TEXTS[word], word, seconds)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, option.name) for option in fields(self))

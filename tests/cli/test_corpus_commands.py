@@ -70,7 +70,7 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
     ("arguments", "message"),
     [
         (["build", "gone.jsonl"], "there is no file gone.jsonl"),
-        (["build", "p.jsonl", "--text-field", "body"], "p.jsonl, line 1: field 'body' must be a text"),
+        (["build", "p.jsonl", "--passages-field", "body"], "p.jsonl, line 1: field 'body' must be a list of passages"),
         (["build", "p.jsonl", "--uri", "corpus"], "--uri: 'corpus' is neither a Milvus Lite path"),
         (["build", "p.jsonl", "--collection", "a-b"], "--collection must be letters"),
         (["build", "p.jsonl", "--embedder", "./gone"], "--embedder: there is no sentence-transformers model in './gone'"),

@@ -12,7 +12,6 @@ import pytest
 
 from rapo_rllib.corpus.build import build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
-from rapo_rllib.corpus.passages import PassageFields
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +35,6 @@ def questions_file(questions: list[dict], tmp_path_factory) -> Path:
 def corpus(questions_file: Path, tmp_path_factory) -> Iterator[PassageCollection]:
     """All paragraphs of the questions, in Milvus Lite."""
     found = PassageCollection(CorpusPlace(str(tmp_path_factory.mktemp("corpus") / "corpus.db")))
-    build_corpus(found, questions_file, PassageFields(passages="paragraphs"))
+    build_corpus(found, questions_file, "paragraphs")
     yield found
     found.close()

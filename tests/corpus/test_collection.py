@@ -105,7 +105,7 @@ def test_another_embedder_is_refused(corpus: PassageCollection, monkeypatch) -> 
     encoder = other._encoder
     assert encoder is not None
     encoder.pooling = "last_token"
-    with pytest.raises(ValueError, match=r"embedder: collection 'passages' at .* was embedded by 'all-minilm-l6-v2', .*pool"):
+    with pytest.raises(ValueError, match=r"collection: collection 'passages' at .* was embedded by 'all-minilm-l6-v2', .*pool"):
         other.search(["a"], 1)
     other.close()
 

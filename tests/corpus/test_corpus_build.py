@@ -13,7 +13,6 @@ from processes import CONTEXT
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress, build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
-from rapo_rllib.errors import RetrievalError
 
 
 def passages_file(folder: Path, numbers: range, name: str = "p.jsonl") -> Path:
@@ -86,16 +85,4 @@ def test_a_wrong_file_is_refused_before_anything_is_stored(collection: PassageCo
     assert not collection.exists()
     path.write_text("\n")
     with pytest.raises(ValueError, match=r"p\.jsonl holds no passages"):
-        build_corpus(collection, path)
-
-
-def test_one_process_builds_at_a_path(collection: PassageCollection, tmp_path: Path, monkeypatch) -> None:
-    from rapo_rllib.milvus.lite.paths import beside, exclusive_lock
-
-    monkeypatch.setattr(build_module, "LOCK_TIMEOUT_S", 0.1)
-    path = passages_file(tmp_path, range(3))
-    with (
-        exclusive_lock(beside(collection.milvus.uri, "corpus"), 1.0),
-        pytest.raises(RetrievalError, match=r"another process is building a corpus at .*corpus\.db: wait"),
-    ):
         build_corpus(collection, path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rapo_rllib.corpus.passages import Passage, PassageFields, passage_id, read_passages
+from rapo_rllib.corpus.passages import Passage, passage_id, read_passages
 
 
 def written(path: Path, *rows) -> Path:
@@ -29,14 +29,8 @@ def test_a_row_is_a_passage(tmp_path: Path, name: str) -> None:
 
 def test_a_row_holds_a_list_of_passages(tmp_path: Path) -> None:
     rows = [{"id": "q1", "paragraphs": [{"title": "A", "text": "b", "gold": True}, {"title": "C", "text": "d"}]}]
-    found = list(read_passages(written(tmp_path / "p.jsonl", *rows), PassageFields(passages="paragraphs")))
+    found = list(read_passages(written(tmp_path / "p.jsonl", *rows), "paragraphs"))
     assert [(p.title, p.text, p.source_id) for p in found] == [("A", "b", ""), ("C", "d", "")]
-
-
-def test_fields_can_be_named(tmp_path: Path) -> None:
-    path = written(tmp_path / "p.jsonl", {"_id": "x", "name": "A", "contents": "b"})
-    (found,) = read_passages(path, PassageFields(text="contents", title="name", id="_id"))
-    assert (found.title, found.text, found.source_id) == ("A", "b", "x")
 
 
 def test_the_id_is_that_of_the_content() -> None:
@@ -45,25 +39,25 @@ def test_the_id_is_that_of_the_content() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "fields", "message"),
+    ("row", "passages", "message"),
     [
-        ("{", {}, r"p\.jsonl, line 2: no JSON"),
-        ([1], {}, r"line 2: expected a JSON object, got list"),
-        ({"title": "A"}, {}, r"line 2: field 'text' must be a text that is not empty, got None; fields of this row: title"),
-        ({"text": " "}, {}, r"line 2: field 'text' must be a text that is not empty"),
-        ({"text": "a", "title": 3}, {}, r"line 2: field 'title' must be a text, got 3"),
-        ({"text": "a", "id": 1.5}, {}, r"line 2: field 'id' must be a text or a whole number, got 1\.5"),
-        ({"text": "é" * 33_000}, {}, r"line 2: field 'text' has 66001 bytes .* Milvus stores 65535\. Split or shorten it"),
-        ({"text": "a", "id": "i" * 1025}, {}, r"line 2: field 'id' has 1025 bytes"),
-        ({"text": "a \ud800"}, {}, r"line 2: field 'text': no valid Unicode"),
-        ({"text": "a"}, {"passages": "ctx"}, r"line 2: field 'ctx' must be a list of passages; fields of this row: text"),
-        ({"ctx": ["a"]}, {"passages": "ctx"}, r"line 2, ctx\[0\]: expected a JSON object, got str"),
+        ("{", None, r"p\.jsonl, line 2: no JSON"),
+        ([1], None, r"line 2: expected a JSON object, got list"),
+        ({"title": "A"}, None, r"line 2: field 'text' must be a text that is not empty, got None; fields of this row: title"),
+        ({"text": " "}, None, r"line 2: field 'text' must be a text that is not empty"),
+        ({"text": "a", "title": 3}, None, r"line 2: field 'title' must be a text, got 3"),
+        ({"text": "a", "id": 1.5}, None, r"line 2: field 'id' must be a text or a whole number, got 1\.5"),
+        ({"text": "é" * 33_000}, None, r"line 2: field 'text' has 66001 bytes .* Milvus stores 65535\. Split or shorten it"),
+        ({"text": "a", "id": "i" * 1025}, None, r"line 2: field 'id' has 1025 bytes"),
+        ({"text": "a \ud800"}, None, r"line 2: field 'text': no valid Unicode"),
+        ({"text": "a"}, "ctx", r"line 2: field 'ctx' must be a list of passages; fields of this row: text"),
+        ({"ctx": ["a"]}, "ctx", r"line 2, ctx\[0\]: expected a JSON object, got str"),
     ],
 )
-def test_a_wrong_row_is_named(tmp_path: Path, row, fields: dict, message: str) -> None:
+def test_a_wrong_row_is_named(tmp_path: Path, row, passages: str | None, message: str) -> None:
     good = {"text": "fine", "ctx": []}
     with pytest.raises(ValueError, match=message):
-        list(read_passages(written(tmp_path / "p.jsonl", good, row), PassageFields(**fields)))
+        list(read_passages(written(tmp_path / "p.jsonl", good, row), passages))
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

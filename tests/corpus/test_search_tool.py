@@ -73,13 +73,11 @@ def test_a_bad_query_is_an_observation(corpus: PassageCollection, query: str, te
     [
         ({"top_k": 0}, r"env_config\.tools: search option top_k = 0: must be a whole number, 1 or more"),
         ({"max_chars": "9"}, r"search option max_chars = '9': must be a whole number"),
-        ({"timeout_s": 0}, r"search option timeout_s = 0: must be a positive number"),
         ({"mode": "sparse"}, r"search option mode = 'sparse': must be one of auto, dense, bm25, hybrid"),
         ({"uri": "corpus"}, r"search option uri: 'corpus' is neither a Milvus Lite path that ends in \.db nor a server"),
         ({"uri": "./none.db"}, r"there is no collection 'passages' at .*none\.db\. Make it: rllib corpus build FILE --uri"),
         ({"uri": "http://localhost:1"}, r"search option uri = 'http://localhost:1': Milvus at .* does not answer .*start the"),
         ({"collection": "gone"}, r"search option collection: there is no collection 'gone' at"),
-        ({"embedder": "./gone"}, r"search option embedder: there is no sentence-transformers model in '\./gone'"),
         ({"topk": 3}, r"tool 'search' has no option 'topk': did you mean 'top_k'\?"),
     ],
 )
@@ -128,7 +126,8 @@ def test_a_killed_owner_comes_back(ray_session, tool: CorpusSearch, corpus: Pass
 
 def test_an_owner_that_hangs_is_said(ray_session, corpus: PassageCollection, monkeypatch) -> None:
     monkeypatch.setattr(handle, "BUSY_S", 1.0)
-    tool = make_tool("search", uri=corpus.place.uri, mode="bm25", timeout_s=1.0)
+    monkeypatch.setattr(search_tool, "TIMEOUT_S", 1.0)
+    tool = make_tool("search", uri=corpus.place.uri, mode="bm25")
     before = tool.run(QUESTION)
     owner = pid_of_owner(corpus.milvus.uri)
     assert before.error is None

@@ -1,4 +1,4 @@
-"""Verdicts, and what to change in a job that does not fit its GPUs."""
+"""Verdicts on jobs and machines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.fit import GIB, Fit, Machine, changes, fits, gpu_fits, host_bytes, remedy, this_machine, with_keys
-from rapo_rllib.estimate.layout import ALWAYS, Job, job_of, peak, processes
+from rapo_rllib.estimate.fit import ADVICE, GIB, Fit, Machine, fits, this_machine
+from rapo_rllib.estimate.layout import peak, processes
+from rapo_rllib.estimate.memory import engine_bytes
 from rapo_rllib.estimate.shape import Shape
 from rapo_rllib.settings import Settings
 
@@ -26,12 +27,8 @@ KEYS: dict[str, Any] = {
 }
 
 
-def settings_of(**keys: Any) -> Settings:
+def sized(**keys: Any) -> Settings:
     return RAPOConfig().update_from_dict({**KEYS, **keys}).settings
-
-
-def sized(**keys: Any) -> Job:
-    return job_of(settings_of(**keys), SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,7 @@ def sized(**keys: Any) -> Job:
     [
         (Fit("x", 15 * GIB, 20 * GIB), "fits: x: needs 15 GiB, 20 GiB there"),
         (Fit("x", 19 * GIB, 20 * GIB), "fits, but closer than this estimate's error: x: needs 19 GiB, 20 GiB there"),
-        (Fit("x", 42 * GIB, 20 * GIB, remedy="less"), "does not fit: x: needs 42 GiB, 20 GiB there; less"),
+        (Fit("GPU of: x", 42 * GIB, 20 * GIB), f"does not fit: GPU of: x: needs 42 GiB, 20 GiB there{ADVICE}"),
         (Fit("GPUs", 2, 1, "GPUs"), "does not fit: GPUs: needs 2 GPUs, 1 GPUs there"),
         (Fit("x", GIB, None), "x: needs 1 GiB; what there is, is not known from here"),
     ],
@@ -48,73 +45,49 @@ def test_verdicts(fit: Fit, text: str) -> None:
     assert str(fit) == text
 
 
-def test_every_trial_counts_and_what_runs_once_does_once() -> None:
-    job = sized(num_env_runners=3)
-    each = sum(one.count * peak(one.host) for one in processes(job, None))
-    assert host_bytes(job, 2) == 2 * each + sum(peak(one.host) for one in ALWAYS)
+def verdicts(settings: Settings, machine: Machine) -> list[Fit]:
+    return fits(processes(settings, SHAPE, machine.gpu_bytes), machine)
+
+
+def on_gpu(settings: Settings, device: int) -> Fit:
+    return verdicts(settings, Machine(None, device, None))[-1]
 
 
 def test_a_job_on_a_machine() -> None:
-    verdicts = fits(sized(**GPUS), 2, Machine(10**12, 80 * GIB, 2))
-    assert [(fit.where, fit.fits) for fit in verdicts] == [
+    found = verdicts(sized(**GPUS), Machine(10**12, 80 * GIB, 1))
+    assert [(fit.where, fit.fits) for fit in found] == [
         ("memory of all processes", True),
-        ("GPUs", False),  # of four
+        ("GPUs", False),  # of two
         ("memory of a GPU of: learner", False),
         ("memory of a GPU of: engine", True),
     ]
-    assert verdicts[2].remedy.startswith("set model.gradient_checkpointing to ")
-    assert {fit.fits for fit in fits(sized(**GPUS), 1, Machine(None, None, None))} == {None}
-    (host,) = fits(sized(), 1, Machine(GIB, None, 0))
+    assert {fit.fits for fit in verdicts(sized(**GPUS), Machine(None, None, None))} == {None}
+    (host,) = verdicts(sized(), Machine(GIB, None, 0))
     assert host.fits is False
+    assert host.needed == sum(one.count * peak(one.host) for one in processes(sized(), SHAPE, None))
 
 
 def test_processes_with_a_fraction_of_a_gpu_share_it() -> None:
-    job = sized(**HALVES)
-    _, learner, engine = processes(job, 80 * GIB)
-    shared = gpu_fits(job, 80 * GIB)[0]
+    _, learner, engine, *_ = processes(sized(**HALVES), SHAPE, 80 * GIB)
+    shared = on_gpu(sized(**HALVES), 80 * GIB)
     assert shared.where == "memory of a GPU of: learner and engine"
     assert shared.needed == peak((*learner.gpu, *engine.gpu)) > peak(learner.gpu)
-    (alone,) = gpu_fits(sized(num_learners=2, num_gpus_per_learner=0.5, num_env_runners=1), 80 * GIB)
-    assert alone.needed == pytest.approx(2 * peak(learner.gpu), rel=0.1)
+    engines = sized(num_learners=1, num_env_runners=3, num_gpus_per_env_runner=0.5)
+    assert on_gpu(engines, 80 * GIB).needed == 2 * peak(engine.gpu)
 
 
 def test_an_engine_that_sleeps_is_not_beside_the_update() -> None:
-    awake, asleep = (
-        gpu_fits(sized(**HALVES, engine={**KEYS["engine"], "sleep": sleep}), 80 * GIB)[0] for sleep in (False, True)
-    )
+    awake, asleep = (on_gpu(sized(**HALVES, engine={**KEYS["engine"], "sleep": sleep}), 80 * GIB) for sleep in (False, True))
     assert asleep.needed < awake.needed
 
 
 def test_an_engine_that_has_no_room_for_one_trajectory_does_not_fit_its_share() -> None:
     """Its share is a half: a GPU of 1.9 times what the engine needs would hold it, but the share does not."""
     job = sized(num_env_runners=1, num_gpus_per_env_runner=1)
-    least = job.engine.weights + job.engine.step + job.engine.kv_per_token * job.engine.longest
-    small, large = (gpu_fits(job, int(factor * least))[0] for factor in (1.9, 2.1))
+    weights, step, token = engine_bytes(SHAPE, job)
+    least = weights + step + token * (512 + 1536)
+    small, large = (on_gpu(job, int(factor * least)) for factor in (1.9, 2.1))
     assert (small.fits, small.needed, large.fits) == (False, 2 * least, True)
-
-
-@pytest.mark.parametrize(
-    ("gib", "advice"),
-    [
-        (70, "set model.gradient_checkpointing to True, and the fullest GPU holds "),
-        (30, "set model.gradient_checkpointing to True and max_tokens_per_micro_batch to 2048, and the"),
-        (1, "nothing that is known here makes it fit"),
-    ],
-)
-def test_the_fewest_changes_and_the_least_loss_come_first(gib: int, advice: str) -> None:
-    assert remedy(sized(**GPUS), gib * GIB).startswith(advice)
-
-
-def test_changes_of_a_gpu_that_both_share() -> None:
-    found = changes(settings_of(**HALVES))
-    assert found[0] == {"engine.sleep": True}
-    assert not any("num_learners" in change or "engine.tensor_parallel_size" in change for change in found)
-    assert changes(settings_of()) == []
-
-
-def test_keys_find_their_section() -> None:
-    changed = with_keys(settings_of(), {"engine.sleep": True, "num_learners": 3, "learner_parallelism": "fsdp"})
-    assert (changed.engine.sleep, changed.rllib.num_learners, changed.update.learner_parallelism) == (True, 3, "fsdp")
 
 
 def test_this_machine_has_memory() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.layout import Process, at_peak, job_of, peak, processes, shared
+from rapo_rllib.estimate.layout import Process, at_peak, peak, processes
 from rapo_rllib.estimate.memory import Part, Parts
 from rapo_rllib.estimate.shape import Shape
 
@@ -23,7 +23,11 @@ KEYS: dict[str, Any] = {
 
 def found(device: int | None = None, **keys: Any) -> dict[str, Process]:
     settings = RAPOConfig().update_from_dict({**KEYS, **keys}).settings
-    return {process.name: process for process in processes(job_of(settings, SHAPE), device)}
+    return {process.name: process for process in processes(settings, SHAPE, device)}
+
+
+def local(**keys: Any) -> Process:
+    return found(**keys)["main with learner and engine"]
 
 
 def named(parts: Parts, phase: str = "") -> dict[str, int]:
@@ -36,39 +40,42 @@ def test_phases_take_turns() -> None:
 
 
 def test_a_local_job_is_one_process_and_what_rllib_packed_stays() -> None:
-    (main,) = found().values()
+    main = local()
     always = named(main.host)
-    assert main.name == "main with learner and engine"
     assert always["weights that RLlib packed at its start"] == always["engine: weights"] == 2 * PACKED
     assert (always["weights"], always["Adam's moments"]) == (4 * COUNT, 8 * COUNT)
-    assert named(main.host, "sync") == {"weights rounded as the engine's": 4 * COUNT}
+    assert named(main.host, "sync") == {"weights as the engine has them": 4 * COUNT}
     assert named(main.host, "checkpoint") == {"weights packed for a checkpoint": 4 * PACKED}
     assert "weights in shared memory" not in always
-    assert named(main.host, "backward")["gradients"] == 4 * COUNT
+    assert named(main.host, "update")["gradients"] == 4 * COUNT
 
 
-def test_one_micro_batch_a_step_has_no_gradients_before() -> None:
-    (main,) = found(max_tokens_per_micro_batch=10**6).values()
-    assert "gradients" not in named(main.host, "backward")
-    assert named(main.host, "first layer")["gradients"] == 4 * COUNT
-
-
-def test_an_engine_of_the_same_dtype_needs_no_rounded_copy() -> None:
-    (main,) = found(engine={"dtype": "float32"}).values()
-    assert named(main.host, "sync") == {}
+@pytest.mark.parametrize(
+    ("keys", "copies"),
+    [
+        ({"engine": {"dtype": "float32"}}, 0),
+        ({"model": {"autocast_dtype": None, "lora": {}}}, 2),  # those that adapters are added to, and rounded ones
+        ({"model": {"dtype": "bfloat16", "lora": {}}}, 1),
+        ({"model": {"dtype": "bfloat16"}}, 0),
+    ],
+)
+def test_copies_while_scoring_as_an_engine(keys: dict[str, Any], copies: int) -> None:
+    main = local(**keys)
+    weights = named(main.host)["weights"]
+    assert sum(named(main.host, "sync").values()) == copies * weights
 
 
 def test_a_reference_model_only_without_adapters() -> None:
-    assert named(found(kl_coeff=0.1)["main with learner and engine"].host)["reference model"] == 4 * COUNT
-    adapted = found(kl_coeff=0.1, model={"autocast_dtype": None, "lora": {"rank": 2}})
-    assert "reference model" not in named(adapted["main with learner and engine"].host)
+    assert named(local(kl_coeff=0.1).host)["reference model"] == 4 * COUNT
+    adapted = local(kl_coeff=0.1, model={"autocast_dtype": None, "lora": {"rank": 2}})
+    assert "reference model" not in named(adapted.host)
 
 
 def test_only_the_first_learner_sends_and_saves() -> None:
     """The packed weights are there twice: in its process, and in Ray's object store."""
-    every = found(num_learners=3, num_env_runners=2)
+    every = found(num_learners=3, num_env_runners=2, evaluation_num_env_runners=1)
     counts = {name: process.count for name, process in every.items()}
-    assert counts == {"main": 1, "first learner": 1, "other learners": 2, "engine": 2}
+    assert counts == {"main": 1, "first learner": 1, "other learners": 2, "engine": 3, "the rllib command": 1, "Ray": 1}
     first, others = every["first learner"].host, every["other learners"].host
     assert sum(named(first, "checkpoint").values()) == 2 * 4 * PACKED
     assert named(others, "checkpoint") == {}
@@ -80,9 +87,8 @@ def test_shards_gather_while_they_compute() -> None:
     """Gathered: root and two layers, 88 + 2 * 496 elements, twice, in 4 bytes."""
     others = found(num_learners=2, num_env_runners=1, learner_parallelism="fsdp")["other learners"].host
     assert named(others)["weights"] == 2 * COUNT
-    for phase in ("forward", "head", "backward", "first layer"):
-        assert named(others, phase)["gathered weights"] == 1080 * 8
-    assert named(others, "sync") == {"weights rounded as the engine's": 2 * COUNT}
+    assert named(others, "update")["gathered weights"] == 1080 * 8
+    assert named(others, "sync") == {"weights as the engine has them": 2 * COUNT}
 
 
 @pytest.mark.parametrize(("backend", "shared"), [("auto", False), ("object_store", True), ("nccl", False)])
@@ -101,8 +107,8 @@ def test_an_engine_on_a_gpu_fills_its_share() -> None:
     unknown = found(None, **gpus)["engine"]
     assert [part.name for part in unknown.gpu] == [
         "engine: weights",
-        "engine: keys and values, of one longest trajectory",
         "engine: one step",
+        "engine: keys and values, room for 1 of the longest trajectories",
     ]
 
 
@@ -112,28 +118,18 @@ def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
     assert {part.phase for part in engine.gpu} == {"rollout", "sync"}
 
 
-def sharing(trials: int = 1, **keys: Any) -> dict[str, Process]:
-    settings = RAPOConfig().update_from_dict({**KEYS, **keys}).settings
-    return {process.name: process for process in shared(job_of(settings, SHAPE), trials)}
-
-
 def test_main_which_fills_the_buffer_embeds_as_well_as_engines_do() -> None:
     every = found(retrieval_prob=0.5, num_env_runners=1)
     assert "embedder" in named(every["main with learner"].host) and "embedder" in named(every["engine"].host)
-    (local,) = found(retrieval_prob=0.5).values()
-    assert [part.name for part in local.host].count("embedder") == 1
+    assert [part.name for part in local(retrieval_prob=0.5).host].count("embedder") == 1
 
 
-def test_the_owner_of_a_lite_path_has_the_step_traces_of_all_trials() -> None:
-    """1,000 of the off-policy agents' once, and 10 of its own of each of three trials."""
-    buffer = {"max_traces": 1000, "uri": "b.db"}
-    growing = {"buffer_growth": "successful", "step_trace_buffer": {**buffer, "max_grown": 10}}
+def test_the_owner_of_a_lite_path_has_all_step_traces() -> None:
+    """A thousand of the off-policy agents', and 10 of the policy's own; those on a server are not counted."""
+    buffer = {"max_traces": 1000, "uri": "b.db", "max_grown": 10}
     owner = "owner of the Step-Trace Buffer"
-    assert named(sharing(retrieval_prob=0.5, step_trace_buffer=buffer)[owner].host)["step traces"] == 1000 * 13312
-    assert named(sharing(3, retrieval_prob=0.5, **growing)[owner].host)["step traces"] == 1030 * 13312
-
-
-def test_a_server_is_not_counted_and_without_retrieval_there_is_no_owner() -> None:
-    elsewhere = {"uri": "http://localhost:19530", "max_traces": 1000}
-    for keys in ({"retrieval_prob": 0.5, "step_trace_buffer": elsewhere}, {"step_trace_buffer": {"max_traces": 1000}}):
-        assert set(sharing(**keys)) == {"the rllib command", "Ray"}
+    for growth, rows in (("none", 1000), ("successful", 1010)):
+        every = found(retrieval_prob=0.5, buffer_growth=growth, step_trace_buffer=buffer)
+        assert named(every[owner].host)["step traces"] == rows * 13312
+    assert owner not in found(retrieval_prob=0.5, step_trace_buffer={**buffer, "uri": "http://localhost:19530"})
+    assert set(found(step_trace_buffer=buffer)) == {"main with learner and engine", "the rllib command", "Ray"}

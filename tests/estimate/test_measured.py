@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.layout import job_of, peak, processes
+from rapo_rllib.estimate.layout import peak, processes
 from rapo_rllib.estimate.shape import Shape
 
 SMOLLM2 = Shape(576, 1536, 30, 9, 3, 64, 49152, True)
@@ -60,5 +60,5 @@ def test_the_estimate_is_within_15_percent_of_what_was_measured(name: str) -> No
     dtype = "float32" if name.startswith("float32") else "bfloat16"
     engine = {"max_num_seqs": 96, "kv_cache_gib": 0.5, "dtype": dtype}
     config = RAPOConfig().update_from_dict({**JOB, **others, "model": {**MODEL, **model}, "engine": engine})
-    found = {process.name: peak(process.host) / 2**30 for process in processes(job_of(config.settings, SMOLLM2), None)}
+    found = {process.name: peak(process.host) / 2**30 for process in processes(config.settings, SMOLLM2, None)}
     assert {role: found[role] for role in measured} == pytest.approx(measured, rel=0.15)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from provider_answers import KEY
 
-from rapo_rllib.web_search import WebSearch
+from rapo_rllib.web_search.tool import WebSearch
 
 LIMITS = {"timeout_s": 20.0, "attempts": 3, "patience_s": 60.0}  # constants of the class, read when a tool is made
 VARIABLES = ("BRAVE_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY")
@@ -25,7 +25,7 @@ def web_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebSea
     def make(url: str, provider: str = "tavily", **options: Any) -> WebSearch:
         for name, usual in LIMITS.items():
             monkeypatch.setattr(WebSearch, name, options.pop(name, usual))
-        made.append(WebSearch(provider, base_url=url, **{"cache": None, "rate_per_s": None, **options}))
+        made.append(WebSearch(provider, base_url=url, **{"cache": None, "rate_per_s": 1000.0, **options}))
         return made[-1]
 
     yield make

@@ -8,7 +8,8 @@ import pytest
 from local_service import Reply, Request, local_service
 from provider_answers import ANSWERS, OBSERVATION, TAVILY
 
-from rapo_rllib.web_search import PROVIDERS, WebSearch
+from rapo_rllib.web_search.providers import PROVIDERS
+from rapo_rllib.web_search.tool import WebSearch
 
 Make = Callable[..., WebSearch]
 

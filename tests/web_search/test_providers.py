@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from local_service import Reply, Request, local_service
-from provider_answers import ANSWERS, BRAVE, KEY, OBSERVATION, SEARXNG, SERPER
+from provider_answers import ANSWERS, BRAVE, KEY, OBSERVATION, SEARXNG
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.web_search import PROVIDERS, WebSearch
+from rapo_rllib.web_search.providers import PROVIDERS, wait_asked
+from rapo_rllib.web_search.tool import WebSearch
 
 Make = Callable[..., WebSearch]
 
@@ -20,7 +21,7 @@ ASKED: dict[str, tuple[str, str, dict[str, list[str]], Any, tuple[str, str] | No
         "POST",
         "/search",
         {},
-        {"query": QUERY, "max_results": 2, "include_answer": False},
+        {"query": QUERY, "max_results": 2},
         ("authorization", f"Bearer {KEY}"),
     ),
     "brave": (
@@ -53,39 +54,8 @@ def test_a_search(provider: str, web_search: Make) -> None:
         assert request.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    ("provider", "answer"),
-    [
-        ("searxng", "The Loire, 1,006 km"),
-        ("tavily", "The Loire is the longest river in France."),
-        ("serper", "Loire"),
-    ],
-)
-def test_the_direct_answer_comes_first(provider: str, answer: str, web_search: Make) -> None:
-    with local_service(lambda _: Reply(ANSWERS[provider])) as server:
-        result = web_search(server.url, provider, top_k=2, include_answer=True).run(QUERY)
-    assert result.text == f"Answer: {answer}\n\n{OBSERVATION}"
-    assert provider != "tavily" or server.requests[0].json["include_answer"] is True
-
-
 def changed(answer: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {**copy.deepcopy(answer), **values}
-
-
-@pytest.mark.parametrize(
-    ("provider", "body", "answer"),
-    [
-        ("searxng", changed(SEARXNG, answers=["1,006 km"]), "1,006 km"),  # as before 2025
-        ("searxng", changed(SEARXNG, answers=[]), "longest river in France"),  # the infobox
-        ("searxng", changed(SEARXNG, answers=None, infoboxes="?"), ""),
-        ("serper", changed(SERPER, answerBox={"snippet": "1,006 km long"}), "1,006 km long"),
-        ("serper", {"organic": SERPER["organic"], "knowledgeGraph": SERPER["knowledgeGraph"]}, "The Loire is the longest"),
-        ("serper", {"organic": SERPER["organic"]}, ""),
-    ],
-)
-def test_where_direct_answers_stand(provider: str, body: Any, answer: str) -> None:
-    assert PROVIDERS[provider].read(body).answer.startswith(answer or "")
-    assert bool(PROVIDERS[provider].read(body).answer) == bool(answer)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +82,7 @@ def test_nothing_found(provider: str, body: Any, web_search: Make) -> None:
         ("searxng", [], "the answer is no object"),
         ("tavily", {"results": {"0": {}}}, "there is no list at results"),
         ("tavily", "busy", "the answer is no object"),
-        ("brave", {"type": "ErrorResponse"}, "web is no object"),
+        ("brave", {"type": "ErrorResponse"}, "there is no list at web.results"),
         ("brave", {"type": "search", "web": {"results": None}}, "there is no list at web.results"),
         ("serper", {"message": "ok"}, "there is no list at organic"),
         ("serper", None, "the answer is no object"),
@@ -208,7 +178,7 @@ def test_a_refused_query_is_an_observation(provider: str, reply: Reply, web_sear
     ],
 )
 def test_brave_says_for_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert PROVIDERS["brave"].wait_asked(headers) == seconds
+    assert wait_asked(headers) == seconds
 
 
 def query_of(request: Request) -> str:

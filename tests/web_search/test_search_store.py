@@ -1,5 +1,6 @@
 """Results and turns on disk, shared by objects and processes; a damaged folder harms nobody."""
 
+import math
 import os
 import pickle
 import sqlite3
@@ -12,17 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import diskcache
 import pytest
 from local_service import Reply, local_service
 from provider_answers import OBSERVATION, TAVILY
 
-from rapo_rllib.web_search import Found, Hit, WebSearch
-from rapo_rllib.web_search.store import SearchStore
+from rapo_rllib.web_search.providers import Hit
+from rapo_rllib.web_search.store import JSONTextDisk, SearchStore
+from rapo_rllib.web_search.tool import WebSearch
 
 Make = Callable[..., WebSearch]
 
 FOUND_IT = Reply(TAVILY)
-FOUND = Found((Hit("title", "https://example.org", "snippet ü \ud800"),), "answer")
+FOUND = [Hit("title", "https://example.org", "snippet ü \ud800")]
 
 
 def test_a_second_object_asks_nobody(tmp_path: Path, web_search: Make) -> None:
@@ -31,15 +34,14 @@ def test_a_second_object_asks_nobody(tmp_path: Path, web_search: Make) -> None:
         assert first.run("Loire").text == second.run(" Loire  ").text == OBSERVATION
         assert len(server.requests) == 1
         assert web_search(server.url, cache=str(tmp_path / "new" / "cache"), top_k=1).run("Loire").error is None
-        assert web_search(server.url, cache=str(tmp_path / "new" / "cache"), top_k=2, params={"topic": "news"}).run("Loire")
         assert web_search(server.url + "/v2", cache=str(tmp_path / "new" / "cache"), top_k=2).run("Loire")
         assert first.run("loire").error is None
-        assert len(server.requests) == 5  # another number, parameter, address or query is another search
+        assert len(server.requests) == 4  # another number, address or query is another search
 
 
 IN_A_PROCESS = """
 import sys
-from rapo_rllib.web_search import WebSearch
+from rapo_rllib.web_search.tool import WebSearch
 tool = WebSearch("tavily", base_url=sys.argv[1], cache=sys.argv[2], top_k=2, rate_per_s=float(sys.argv[3]))
 for query in sys.argv[4:]:
     print(tool.run(query).text)
@@ -82,7 +84,7 @@ def test_what_was_found_comes_back(tmp_path: Path) -> None:
     assert store.get("key") is None
     store.put("key", FOUND)
     assert SearchStore(tmp_path).get("key") == FOUND
-    large = Found(tuple(Hit(f"title {os.urandom(500).hex()}", f"https://example.org/{n}", "x") for n in range(100)))
+    large = [Hit(f"title {os.urandom(500).hex()}", f"https://example.org/{n}", "x") for n in range(100)]
     store.put("large", large)  # in a file of its own
     assert store.get("large") == large
     assert list(tmp_path.glob("**/*.val"))
@@ -101,7 +103,7 @@ def damage_database(folder: Path) -> None:
 
 def damage_row(folder: Path) -> None:
     with sqlite3.connect(folder / "cache.db") as database:
-        assert database.execute("UPDATE Cache SET value = x'00ff' WHERE value IS NOT NULL").rowcount == 1
+        assert database.execute("UPDATE Cache SET value = x'00ff' WHERE value IS NOT NULL").rowcount > 0
 
 
 class Bomb:
@@ -112,14 +114,14 @@ class Bomb:
 def poison(folder: Path) -> None:
     """A row that diskcache's own disks would unpickle."""
     with sqlite3.connect(folder / "cache.db") as database:
-        assert database.execute("UPDATE Cache SET mode = 4, value = ?", (pickle.dumps(Bomb()),)).rowcount == 1
+        assert database.execute("UPDATE Cache SET mode = 4, value = ?", (pickle.dumps(Bomb()),)).rowcount > 0
 
 
 def write_nonsense(folder: Path) -> None:
     """JSON, but not ours."""
-    with SearchStore(folder)._connected() as cache:
-        [key] = list(cache)
-        cache[key] = {"answer": "", "hits": [["title", "address"]]}
+    with diskcache.Cache(str(folder), disk=JSONTextDisk) as cache:
+        [key] = [key for key in cache if not key.startswith("queue")]
+        cache[key] = [["title", "address"]]
 
 
 @pytest.mark.parametrize("damage", [damage_database, damage_row, poison, write_nonsense])
@@ -176,16 +178,16 @@ def test_turns(on_disk: bool, tmp_path: Path) -> None:
     queue = f"queue {on_disk}"
     turns = [stores[n % 2].take_turn(queue, 1, 3.5) for n in range(5)]
     assert turns[:4] == pytest.approx([0, 1, 2, 3])
-    assert turns[4] is None  # after 4 s; not taken
+    assert turns[4] == math.inf  # after 4 s; not taken
     assert stores[0].take_turn(queue, 1, 5) == pytest.approx(4)
     assert stores[0].take_turn(f"another {queue}", 1, 5) == 0
 
 
 @pytest.mark.parametrize("kept", ["soon", None, 1e12, -5, float("inf")])
 def test_a_turn_that_cannot_be_is_forgotten(kept: Any, tmp_path: Path) -> None:
-    store = SearchStore(tmp_path)
-    with store._connected() as cache:
+    with diskcache.Cache(str(tmp_path), disk=JSONTextDisk) as cache:
         cache["queue"] = kept
+    store = SearchStore(tmp_path)
     assert store.take_turn("queue", 10, 1) == 0
 
 

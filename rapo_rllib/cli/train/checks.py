@@ -35,12 +35,11 @@ _OLD_STACK = frozenset(  # keys that RLlib still takes, and reads on its old API
 )
 
 
-def check_experiment(spec: ExperimentSpec, with_data: bool = True) -> list[dict[str, float]]:
+def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
     """Check every variant of ``spec``, make its algorithm a class and its loggers callbacks.
 
     Args:
         spec: as it was read; changed in place.
-        with_data: whether questions, step traces and a buffer's server must be there, too; False for an estimate.
 
     Returns:
         The resources that a trial of each variant needs.
@@ -68,18 +67,13 @@ def check_experiment(spec: ExperimentSpec, with_data: bool = True) -> list[dict[
             spec.config["env"] = _named_env(spec.config["env"])
         needed = []
         for variant in _variants(spec.config):
-            config = _checked_config(spec, variant, with_data)
+            config = _checked_config(spec, variant)
             if spec.scheduler:
                 check_scheduler(spec.scheduler, variant, config, lambda values: _made_config(spec, values))
             needed.append(_resources(spec.algorithm, config))
         return needed
     except ValueError as error:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
-
-
-def made_configs(spec: ExperimentSpec) -> Iterator[Any]:
-    """The ``AlgorithmConfig`` of every variant of a checked experiment."""
-    return (_made_config(spec, variant) for variant in _variants(spec.config))
 
 
 def only_config(specs: list[ExperimentSpec]) -> Any:
@@ -141,10 +135,10 @@ def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield variant
 
 
-def _checked_config(spec: ExperimentSpec, variant: dict[str, Any], with_data: bool) -> Any:
+def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     """Make the ``AlgorithmConfig`` of one variant, whose parts exist."""
     config = _made_config(spec, variant)
-    _boundary(config.preflight if with_data and hasattr(config, "preflight") else config.validate)
+    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
     return config
 
 

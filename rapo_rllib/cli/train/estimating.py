@@ -3,181 +3,88 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.train.checks import made_configs
+from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.run import joins_cluster
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rapo_rllib.estimate.fit import Fit
-    from rapo_rllib.estimate.layout import Job, Process
     from rapo_rllib.estimate.memory import Parts
 
 DOES_NOT_FIT = 3  # exit status
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The largest trial of an experiment, and as many of them as run at once."""
-
-    job: Job
-    trials: int  # in all
-    at_once: int
-    processes: list[Process]  # of one trial, and those that run once
-    host_bytes: int  # of all of them
-    fits: list[Fit]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; memory in bytes."""
-        shape, lora = self.job.shape, self.job.settings.model.lora
-        return {
-            "model": {"parameters": shape.parameters, "adapters": shape.adapters(lora), **asdict(shape)},
-            "tokens": {"row": self.job.row.tokens, "longest": self.job.engine.longest},
-            "trajectories": self.job.trajectories,
-            "trials": self.trials,
-            "trials_at_once": self.at_once,
-            "processes": [_as_dict(process) for process in self.processes],
-            "kv_bytes_per_token": self.job.engine.kv_per_token,
-            "host_bytes": self.host_bytes,
-            "fits": [{**asdict(fit), "fits": fit.fits, "text": str(fit)} for fit in self.fits],
-        }
-
-
-def show_estimates(
-    specs: list[ExperimentSpec],
-    needed: list[list[dict[str, float]]],
-    options: RunOptions,
-    *,
-    gpu_gib: float | None = None,
-    as_json: bool = False,
-) -> int:
-    """Print an estimate of each experiment; returns the exit status: 0, or ``DOES_NOT_FIT`` where one certainly does not.
+def show_estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
+    """Print the estimate of a trial; returns the exit status: 0, or ``DOES_NOT_FIT`` where it certainly does not.
 
     Args:
-        specs: checked.
-        needed: what a trial of each variant asks Ray for, by experiment.
+        specs: the only experiment of a file, of RAPO, without a search.
         options: of the command line.
         gpu_gib: memory of each GPU of the machines that the job is for; None: this one, or a cluster that is not asked.
-        as_json: one object, by experiment, in place of tables.
+        as_json: one object in place of lines.
 
     Raises:
-        ValueError: an experiment is of another algorithm than RAPO.
+        ValueError: there are several trials, one of another algorithm, or a mistake in it.
     """
-    made = {spec.name: _estimate(spec, resources, options, gpu_gib) for spec, resources in zip(specs, needed, strict=True)}
+    found = _estimate(specs, options, gpu_gib)
     if as_json:
-        typer.echo(json.dumps({name: one.as_dict() for name, one in made.items()}, ensure_ascii=False))
+        typer.echo(json.dumps(found, ensure_ascii=False))
     else:
-        for name, one in made.items():
-            _print(name, one)
-    return DOES_NOT_FIT if any(fit.fits is False for one in made.values() for fit in one.fits) else 0
+        _print(found)
+    return DOES_NOT_FIT if any(fit["fits"] is False for fit in found["fits"]) else 0
 
 
-def _estimate(spec: ExperimentSpec, needed: list[dict[str, float]], options: RunOptions, gpu_gib: float | None) -> Estimate:
+def _estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: float | None) -> dict[str, Any]:
+    """Memory in bytes."""
     from rapo_rllib.algorithm.preflight import check_model
-    from rapo_rllib.estimate.fit import Machine, fits, gpu_fits, host_bytes, this_machine
-    from rapo_rllib.estimate.layout import job_of, processes, shared
+    from rapo_rllib.estimate.fit import Machine, fits, this_machine
+    from rapo_rllib.estimate.layout import processes
     from rapo_rllib.estimate.shape import read_shape
 
-    if spec.algorithm_name != "RAPO":
-        raise ValueError(
-            f"--estimate: experiment {spec.name!r} runs {spec.algorithm_name}; only those of RAPO can be estimated"
-        )
-    every = [config.settings for config in made_configs(replace(spec, config=largest_values(spec.config)))]
-    for settings in every:
-        check_model(settings)
-    jobs = (job_of(settings, read_shape(settings.model)) for settings in every)
-    job = max(jobs, key=lambda one: host_bytes(one) + sum(fit.needed for fit in gpu_fits(one, None)))
-    trials = at_once = len(needed) * spec.num_samples
+    config = only_config(specs)
+    if specs[0].algorithm_name != "RAPO":
+        raise ValueError(f"--estimate: it runs {specs[0].algorithm_name}; only jobs of RAPO can be estimated")
+    settings = config.settings
+    check_model(settings)
+    shape = read_shape(settings.model)
     if gpu_gib is not None or joins_cluster(options):
         machine = Machine(None, None if gpu_gib is None else int(gpu_gib * GIB), None)
     else:
         machine = this_machine()
-        there = {"CPU": options.ray_num_cpus or os.cpu_count() or 1, "GPU": machine.gpus or 0}
-        at_once = trials_at_once(trials, needed, there)
-    found = [*processes(job, machine.gpu_bytes), *shared(job, at_once)]
-    return Estimate(job, trials, at_once, found, host_bytes(job, at_once), fits(job, at_once, machine))
+    found = processes(settings, shape, machine.gpu_bytes)
+    return {
+        "parameters": shape.parameters,
+        "adapters": shape.adapters(settings.model.lora),
+        "processes": [{**asdict(one), "host": _memory(one.host), "gpu": _memory(one.gpu)} for one in found],
+        "fits": [{**asdict(fit), "fits": fit.fits, "text": str(fit)} for fit in fits(found, machine)],
+    }
 
 
-def trials_at_once(number: int, needed: list[dict[str, float]], there: dict[str, int]) -> int:
-    """Count the trials that Ray runs at the same time: what the scarcest resource allows, at least one.
-
-    Example: 4 trials of 2 CPUs each on 6 cores: 3.
-    """
-    most = {name: max(one.get(name, 0) for one in needed) for name in there}
-    room = [amount / most[name] for name, amount in there.items() if most[name] and amount]
-    return max(1, min([number, *map(math.floor, room)]))
-
-
-def largest_values(value: Any) -> Any:
-    """``value`` with what Tune draws at random replaced: numbers by the largest, choices by all of them.
-
-    Example: ``{"lr": tune.uniform(0, 1), "group_size": tune.choice([4, 8])}`` becomes
-    ``{"lr": 1.0, "group_size": 8}``; choices that are no numbers become a ``grid_search``.
-    """
-    from ray.tune.search.sample import Categorical, Domain
-
-    if isinstance(value, dict):
-        return {key: largest_values(inner) for key, inner in value.items()}
-    if isinstance(value, Categorical):
-        numbers = [one for one in value.categories if isinstance(one, int | float) and not isinstance(one, bool)]
-        return max(numbers) if len(numbers) == len(value.categories) else {"grid_search": list(value.categories)}
-    if isinstance(value, Domain):
-        return getattr(value, "upper", None) or value.sample()
-    return value
-
-
-def _as_dict(process: Process) -> dict[str, Any]:
+def _memory(parts: Parts) -> dict[str, Any]:
     from rapo_rllib.estimate.layout import at_peak, peak
 
-    def memory(parts: Parts) -> dict[str, Any]:
-        return {"bytes": peak(parts), "parts": [asdict(part) for part in at_peak(parts)]}
-
-    gpu = memory(process.gpu) if process.gpu else None
-    return {"name": process.name, "count": process.count, "gpus": process.gpus, "host": memory(process.host), "gpu": gpu}
+    return {"bytes": peak(parts), "parts": [asdict(part) for part in at_peak(parts)]}
 
 
-def _print(name: str, one: Estimate) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    job, console = one.job, Console()
-    table = Table(title=name, show_header=False, title_justify="left")
-    adapters = job.shape.adapters(job.settings.model.lora)
-    table.add_row("parameters", f"{job.shape.parameters:,} (trained: {f'{adapters:,} in adapters' if adapters else 'all'})")
-    table.add_row("keys and values of a token", f"{job.engine.kv_per_token:,} bytes in each worker of an engine")
-    table.add_row("trajectories of an iteration", f"{job.trajectories:,} at most")
-    table.add_row("tokens of a micro batch", f"{job.row.tokens:,} at most")
-    table.add_row("trials", f"{one.trials}, {one.at_once} at once")
-    console.print(table)
-    for process in one.processes:
-        console.print(_memory(process))
-    for fit in one.fits:
-        typer.secho(str(fit), fg={True: "green", False: "red"}.get(fit.fits))  # type: ignore[arg-type]
-
-
-def _memory(process: Process) -> Table:
-    from rich.table import Table
-
-    from rapo_rllib.estimate.layout import at_peak, peak
-
-    several = f", {process.count} of them, each" if process.count > 1 else ""
-    table = Table("", "memory", "when", title=f"{process.name}{several}", title_justify="left")
-    for where, parts in (("on the host", process.host), ("on its GPU", process.gpu)):
-        for part in at_peak(parts):
-            table.add_row(part.name, _gib(part.num_bytes), part.phase and f"in phase {part.phase}")
-        if parts:
-            table.add_row(where, _gib(peak(parts)), "at its peak", style="bold", end_section=True)
-    return table
+def _print(found: dict[str, Any]) -> None:
+    trained = f"{found['adapters']:,} in adapters" if found["adapters"] else "all"
+    typer.echo(f"{found['parameters']:,} parameters, trained: {trained}")
+    for process in found["processes"]:
+        several = f"{process['count']} x " if process["count"] > 1 else ""
+        for where, memory in (("on the host", process["host"]), ("on its GPU", process["gpu"])):
+            if memory["parts"]:
+                typer.echo(f"\n{several}{process['name']}, {where}: {_gib(memory['bytes'])} at its peak")
+            for part in memory["parts"]:
+                typer.echo(f"{_gib(part['num_bytes']):>12}  {part['name']}{part['phase'] and ', in phase ' + part['phase']}")
+    typer.echo()
+    for fit in found["fits"]:
+        typer.secho(fit["text"], fg={True: "green", False: "red"}.get(fit["fits"]))
 
 
 def _gib(num_bytes: float) -> str:
