@@ -17,7 +17,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -29,6 +28,7 @@ from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
 from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.rewards.terms import TERMS
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.types import Question
 from rapo_rllib.validation import is_number, refuse_unknown_keys, require
 
@@ -59,22 +59,20 @@ def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
 
 
 def _judge(**options: Any) -> Scorer:
-    found = JudgeOptions(**options)
+    found = build(JudgeOptions, options)
     known = ("error", "wrong", *_NO_SERVICE)
     require(found.on_failure in known, "scorer.options.on_failure", found.on_failure, f"must be one of {', '.join(known)}")
-    if found.on_failure == "error":
-        return LLMJudge(found)
-    fallback = of_answer(lambda *_: WRONG) if found.on_failure == "wrong" else SCORERS[found.on_failure][0]()
-    return LLMJudge(found, fallback)
+    fallback = {"error": None, "wrong": of_answer(lambda *_: WRONG)}
+    return LLMJudge(found, fallback[found.on_failure] if found.on_failure in fallback else SCORERS[found.on_failure]())
 
 
-# name -> what makes the scorer, and the options it takes
-SCORERS: dict[str, tuple[Callable[..., Scorer], tuple[str, ...]]] = {
-    "math": (_maths, ("timeout_s",)),
-    "qa": (partial(_words, qa_score), ("normalization",)),
-    "qa_em": (partial(_words, qa_em_score), ("normalization",)),
-    "auto": (_auto, ("timeout_s", "normalization")),
-    "judge": (_judge, tuple(f.name for f in fields(JudgeOptions))),
+# name -> what makes the scorer of its options
+SCORERS: dict[str, Callable[..., Scorer]] = {
+    "math": _maths,
+    "qa": partial(_words, qa_score),
+    "qa_em": partial(_words, qa_em_score),
+    "auto": _auto,
+    "judge": _judge,
 }
 _NO_SERVICE = tuple(name for name in SCORERS if name != "judge")
 
@@ -120,8 +118,9 @@ def shared_scorer(entry: Any) -> Scorer:
 def _made(name: str, options: dict[str, Any]) -> Scorer:
     if name not in SCORERS:
         return OwnReward(name, options)
-    make, known = SCORERS[name]
-    refuse_unknown_keys(options, known, _WHERE)
+    make = SCORERS[name]
+    if make is not _judge:  # whose options are declared keys
+        refuse_unknown_keys(options, inspect.signature(make).parameters, _WHERE)
     return make(**options)
 
 
