@@ -22,24 +22,16 @@ from numbers import Real
 from typing import Any
 
 from rapo_rllib.rewards.judge import JudgeOptions, LLMJudge
-from rapo_rllib.rewards.math_worker import LAST_RESORT_S
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
-from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.rewards.terms import TERMS
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.types import Question
-from rapo_rllib.validation import is_number, refuse_unknown_keys, require
+from rapo_rllib.validation import refuse_unknown_keys, require
 
 _TAKEN = frozenset(TERMS) - {"correct"}
 _WHERE = "env_config.scorer.options."
-
-
-def _maths(timeout_s: float = TIMEOUT_S) -> Scorer:
-    rule = f"must be a number of seconds, at most {LAST_RESORT_S}"
-    require(is_number(timeout_s) and 0 < timeout_s <= LAST_RESORT_S, "scorer.options.timeout_s", timeout_s, rule)
-    return of_answer(partial(math_score, timeout_s=timeout_s))
 
 
 def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
@@ -48,9 +40,9 @@ def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
     return of_answer(partial(score, normalization=normalization))
 
 
-def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
+def _auto(normalization: str = "signs") -> Scorer:
     """``qa`` for a question whose source ends in ``/qa``, else ``math``."""
-    maths, qa = _maths(timeout_s), _words(qa_score, normalization)
+    maths, qa = of_answer(math_score), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         return (qa if asks_words(question) else maths)(answer, question, episode)
@@ -68,7 +60,7 @@ def _judge(**options: Any) -> Scorer:
 
 # name -> what makes the scorer of its options
 SCORERS: dict[str, Callable[..., Scorer]] = {
-    "math": _maths,
+    "math": partial(of_answer, math_score),
     "qa": partial(_words, qa_score),
     "qa_em": partial(_words, qa_em_score),
     "auto": _auto,

@@ -23,7 +23,8 @@ from rapo_rllib.rewards.score import Once
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0  # of one comparison, in seconds of computing
+_SECONDS = 3.0  # of computing, for one comparison
+_PATIENCE_S = 60  # so long a comparison may take, however busy the machine is
 _SLOTS = 12  # comparisons at a time in one process of the run
 KEPT = 4  # workers that stay when there is nothing to compare
 # Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
@@ -56,21 +57,21 @@ class NoVerdict(Exception):
 
 
 class Workers:
-    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe."""
+    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: of computing, for one comparison; waiting for a slot is no part of it.
+    """
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
         self._slots, self._lock = threading.BoundedSemaphore(_SLOTS), threading.Lock()
         self._idle: list[Connection] = []
         self._origin: subprocess.Popen[bytes] | None = None
         self._forks: socket.socket
 
-    def equal(self, predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool | None:
-        """Whether the two are symbolically equal; None if that cannot be found out in time, or in the memory there is.
-
-        Args:
-            predicted: LaTeX.
-            gold: LaTeX.
-            timeout_s: seconds of computing; waiting for a slot is no part of it.
+    def equal(self, predicted: str, gold: str) -> bool | None:
+        """Whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
 
         Raises:
             RuntimeError: math-verify cannot be loaded.
@@ -80,14 +81,14 @@ class Workers:
             with self._lock:
                 worker = self._worker()
             with suppress(OSError, EOFError):
-                worker.send_bytes(json.dumps([predicted, gold, timeout_s]).encode())
-                if worker.poll(math_worker.LAST_RESORT_S + 10):  # the system ends a worker before that
+                worker.send_bytes(json.dumps([predicted, gold, self._seconds]).encode())
+                if worker.poll(_PATIENCE_S):
                     reply = worker.recv_bytes()
             with self._lock:
                 if reply and len(self._idle) < KEPT:
                     self._idle.append(worker)
         if not reply:
-            logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, timeout_s)
+            logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, self._seconds)
         return reply == b"1" if reply else None
 
     def _worker(self) -> Connection:
@@ -131,7 +132,7 @@ def _begin_anew() -> None:
 os.register_at_fork(after_in_child=_begin_anew)
 
 
-def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool:
+def symbolically_equal(predicted: str, gold: str) -> bool:
     """Whether two expressions, equations or inequalities in LaTeX are equal, and nothing in ``predicted`` is left to calculate.
 
     Raises:
@@ -139,7 +140,7 @@ def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) 
     """
     if not comparable(predicted, gold):
         return False
-    found = _verdict(predicted, gold, timeout_s)
+    found = _verdict(predicted, gold)
     if found is None:
         raise NoVerdict(predicted)
     return found
