@@ -90,41 +90,31 @@ class JudgeOptions(Knobs):
             require(bool(secret_of(self.api_key_env)), "scorer.options.api_key_env", self.api_key_env, rule)
 
 
-class LLMJudge:
-    """Scores 1 or 0 by a model's verdict. Thread-safe; equal questions with equal answers are asked once.
+def llm_judge(options: JudgeOptions, fallback: Scorer | None = None) -> Scorer:
+    """Make a scorer of a model's verdicts, 1 or 0. Thread-safe; equal questions with equal answers are asked once.
 
     Args:
         options: where and what to ask.
-        fallback: scores where the judge failed; None: the failure is raised.
+        fallback: scores where the judge failed, that is without an answer or a verdict; None: a ``ServiceError`` is raised.
     """
+    service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
+    ask = Once(partial(_asked, options, service, threading.BoundedSemaphore(options.max_concurrent)))
 
-    def __init__(self, options: JudgeOptions, fallback: Scorer | None = None) -> None:
-        self._prompt, self._fallback = options.prompt, fallback
-        service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
-        slots = threading.BoundedSemaphore(options.max_concurrent)
-        self._verdict = Once(partial(_asked, options, service, slots))
-
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """1 if the judge finds the answer correct.
-
-        Raises:
-            ServiceError: it did not answer, or not with a verdict, and there is no fallback.
-        """
+    def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         if answer is None or not answer.strip():
             return WRONG
         accepted = [gold for gold in accepted_answers(question) if gold]
         if answer.strip() in accepted:
             return Score(1.0, True)
         try:
-            correct = self._verdict(filled(self._prompt, question.text, accepted, answer.strip()))
+            correct = ask(filled(options.prompt, question.text, accepted, answer.strip()))
         except ServiceError as error:
-            if self._fallback is None:
+            if fallback is None:
                 raise
-            return replace(self._fallback(answer, question, episode), failure=f"judge/{_kind(error)}")
+            return replace(fallback(answer, question, episode), failure=f"judge/{_kind(error)}")
         return Score(float(correct), correct)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LLMJudge:
-        return self  # a trajectory that branches copies its environment; scorers are shared
+    return scorer
 
 
 def _asked(options: JudgeOptions, service: JsonService, slots: threading.BoundedSemaphore, prompt: str) -> bool:

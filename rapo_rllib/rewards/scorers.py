@@ -17,11 +17,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any
 
-from rapo_rllib.rewards.judge import JudgeOptions, LLMJudge
+from rapo_rllib.rewards.judge import JudgeOptions, llm_judge
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
@@ -55,7 +56,7 @@ def _judge(**options: Any) -> Scorer:
     known = ("error", "wrong", *_NO_SERVICE)
     require(found.on_failure in known, "scorer.options.on_failure", found.on_failure, f"must be one of {', '.join(known)}")
     fallback = {"error": None, "wrong": of_answer(lambda *_: WRONG)}
-    return LLMJudge(found, fallback[found.on_failure] if found.on_failure in fallback else SCORERS[found.on_failure]())
+    return llm_judge(found, fallback[found.on_failure] if found.on_failure in fallback else SCORERS[found.on_failure]())
 
 
 # name -> what makes the scorer of its options
@@ -109,52 +110,35 @@ def shared_scorer(entry: Any) -> Scorer:
 
 def _made(name: str, options: dict[str, Any]) -> Scorer:
     if name not in SCORERS:
-        return OwnReward(name, options)
+        return _own(name, options)
     make = SCORERS[name]
     if make is not _judge:  # whose options are declared keys
         refuse_unknown_keys(options, inspect.signature(make).parameters, _WHERE)
     return make(**options)
 
 
-class OwnReward:
-    """Calls a user's function and checks what it returns.
-
-    Args:
-        path: ``package.module:name`` of a function or class.
-        options: keyword arguments of the function, or of the class.
+def _own(path: str, options: Mapping[str, Any]) -> Scorer:
+    """Make a scorer of the function or class behind ``package.module:name``; ``options`` are its keyword arguments.
 
     Raises:
         ValueError: the path leads to nothing that can be called with answer, question and episode.
     """
+    target, arguments = _imported(path), dict(options)
+    if inspect.isclass(target):
+        _check_call(path, target, (), options)
+        target, arguments = target(**options), {}
+    _check_call(path, target, ("answer", "question", "episode"), arguments)
+    return lambda answer, question, episode: as_score(target(answer, question, episode, **arguments), path)
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
-        self._path = path
-        target = _imported(path)
-        if inspect.isclass(target):
-            self._check(target, (), options)
-            target, options = target(**options), {}
-        self._function, self._options = target, dict(options)
-        self._check(self._function, ("answer", "question", "episode"), self._options)
 
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """Score an episode by the function.
-
-        Raises:
-            ValueError: it returned something else than finite numbers.
-        """
-        return as_score(self._function(answer, question, episode, **self._options), self._path)
-
-    def _check(self, function: Any, positional: tuple[str, ...], options: Mapping[str, Any]) -> None:
-        if not callable(function):
-            raise ValueError(f"env_config.scorer = {self._path!r}: a {type(function).__name__} cannot be called")
-        try:
-            inspect.signature(function).bind(*positional, **options)
-        except TypeError as error:
-            wanted = ", ".join([*positional, *(f"{key}=..." for key in options)])
-            raise ValueError(f"env_config.scorer = {self._path!r} cannot be called with ({wanted}): {error}") from error
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OwnReward:
-        return self  # a trajectory that branches copies its environment; scorers are shared
+def _check_call(path: str, function: Any, positional: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    if not callable(function):
+        raise ValueError(f"env_config.scorer = {path!r}: a {type(function).__name__} cannot be called")
+    try:
+        inspect.signature(function).bind(*positional, **options)
+    except TypeError as error:
+        wanted = ", ".join([*positional, *(f"{key}=..." for key in options)])
+        raise ValueError(f"env_config.scorer = {path!r} cannot be called with ({wanted}): {error}") from error
 
 
 def as_score(found: Any, path: str) -> Score:
@@ -163,24 +147,25 @@ def as_score(found: Any, path: str) -> Score:
     Raises:
         ValueError: naming what is no finite number, or a term that the environment adds by itself.
     """
-    if isinstance(found, Score):
-        named, terms = {"value": found.value, **found.terms}, found.terms
-    elif isinstance(found, Mapping):
-        named = terms = dict(found)
-    else:
-        named, terms = {"value": found}, {}
-    for name, value in named.items():
-        if not isinstance(name, str) or not isinstance(value, Real) or not math.isfinite(value):
+    score = found if isinstance(found, Score) else None
+    terms = found if isinstance(found, Mapping) else score.terms if score else {}
+    values = {} if isinstance(found, Mapping) else {"value": score.value if score else found}
+    for name, value in {**values, **terms}.items():
+        if not isinstance(name, str) or not _is_finite(value):
             raise ValueError(f"{path} returned {name!r}: {value!r}, which is no finite number: return a number, or named terms")
     if taken := _TAKEN & terms.keys():
         raise ValueError(f"{path} returned a term {min(taken)!r}, which env_config.reward adds: give it another name")
-    steps = tuple(found.steps) if isinstance(found, Score) else ()
-    if not all(isinstance(value, Real) and math.isfinite(value) for value in steps):
-        raise ValueError(f"{path} returned steps = {steps!r}: must be a finite number for each step")
+    if score and not all(map(_is_finite, score.steps)):
+        raise ValueError(f"{path} returned steps = {tuple(score.steps)!r}: must be a finite number for each step")
     numbers = {name: float(value) for name, value in terms.items()}
-    total = math.fsum(numbers.values()) if numbers or isinstance(found, Mapping) else float(named["value"])
-    correct = found.correct if isinstance(found, Score) else numbers.get("correct", total) >= 1
-    return Score(total, correct, numbers, found.failure if isinstance(found, Score) else "", steps)
+    total = math.fsum((numbers or values).values())
+    if score:
+        return replace(score, value=total, terms=numbers)
+    return Score(total, numbers.get("correct", total) >= 1, numbers)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _imported(path: str) -> Any:
