@@ -83,7 +83,7 @@ class Workers:
             with suppress(OSError, EOFError):
                 worker.send_bytes(json.dumps([predicted, gold, self._seconds]).encode())
                 if worker.poll(_PATIENCE_S):
-                    reply = worker.recv_bytes()
+                    reply = worker.recv_bytes(1)
             with self._lock:
                 if reply and len(self._idle) < KEPT:
                     self._idle.append(worker)
