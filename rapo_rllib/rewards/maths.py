@@ -99,7 +99,7 @@ def _same_item(predicted: str, gold: str) -> bool:
         return left_name == right_name and _same_value(left, right)
     if left_name is not None and is_relation(gold):
         left = predicted
-    if right_name is not None and left_name is None and _EQUATION.search(predicted):
+    if right_name is not None and _EQUATION.search(predicted):
         return symbolically_equal(predicted, gold)
     return _same_value(left, right)
 
