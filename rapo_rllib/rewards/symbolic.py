@@ -113,7 +113,7 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
     with other:
         command = [sys.executable, "-P", math_worker.__file__]
         # a session of its own: Ctrl-C is for the trainer, whose end closes the socket
-        process = subprocess.Popen(command, stdin=other, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+        process = subprocess.Popen(command, stdin=other.fileno(), stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     if not forks.recv(1):
         process.wait()
         raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
