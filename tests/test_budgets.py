@@ -35,7 +35,7 @@ BUDGETS = {
     "objective": 1560,
     "protocol": 1450,
     "report": 870,
-    "rewards": 2050,
+    "rewards": 1940,
     "rollout": 3130,
     "root": 670,
     "sandbox": 2740,

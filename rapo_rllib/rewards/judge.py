@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError
@@ -53,7 +53,6 @@ fact, if it is missing or hedges between several answers, or if it only repeats 
 End your reply with one line that holds a single word: CORRECT or INCORRECT."""
 
 _FIELD = re.compile(r"\{(question|accepted|answer|fence)\}")
-_THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _LINE = re.compile(
     r"\W*(?:(?:final\s+|my\s+)?(?:verdict|judge?ment|grade|answer|result)\W+(?:is\W+)?)?(correct|incorrect)\W*", re.IGNORECASE
 )
@@ -91,76 +90,55 @@ class JudgeOptions(Knobs):
             require(bool(secret_of(self.api_key_env)), "scorer.options.api_key_env", self.api_key_env, rule)
 
 
-class LLMJudge:
-    """Scores 1 or 0 by a model's verdict. Thread-safe; equal questions with equal answers are asked once.
+def llm_judge(options: JudgeOptions, fallback: Scorer | None = None) -> Scorer:
+    """Make a scorer of a model's verdicts, 1 or 0. Thread-safe; equal questions with equal answers are asked once.
 
     Args:
         options: where and what to ask.
-        fallback: scores where the judge failed; None: the failure is raised.
+        fallback: scores where the judge failed, that is without an answer or a verdict; None: a ``ServiceError`` is raised.
     """
+    service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
+    ask = Once(partial(_asked, options, service, threading.BoundedSemaphore(options.max_concurrent)))
 
-    def __init__(self, options: JudgeOptions, fallback: Scorer | None = None) -> None:
-        self._prompt, self._fallback = options.prompt, fallback
-        endpoint = _Endpoint(options)
-        self._verdict = Once(endpoint.verdict)
-        weakref.finalize(self, endpoint.service.close)
-
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """1 if the judge finds the answer correct.
-
-        Raises:
-            ServiceError: it did not answer, or not with a verdict, and there is no fallback.
-        """
+    def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         if answer is None or not answer.strip():
             return WRONG
         accepted = [gold for gold in accepted_answers(question) if gold]
         if answer.strip() in accepted:
             return Score(1.0, True)
         try:
-            correct = self._verdict(filled(self._prompt, question.text, accepted, answer.strip()))
+            correct = ask(filled(options.prompt, question.text, accepted, answer.strip()))
         except ServiceError as error:
-            if self._fallback is None:
+            if fallback is None:
                 raise
-            score = self._fallback(answer, question, episode)
-            return Score(score.value, score.correct, score.terms, failure=f"judge/{_kind(error)}")
+            return replace(fallback(answer, question, episode), failure=f"judge/{_kind(error)}")
         return Score(float(correct), correct)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LLMJudge:
-        return self  # a trajectory that branches copies its environment; scorers are shared
+    return scorer
 
 
-class _Endpoint:
-    """The address of the model, and how it is asked."""
-
-    def __init__(self, options: JudgeOptions) -> None:
-        self._options = options
-        self.service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
-        self._slots = threading.BoundedSemaphore(options.max_concurrent)
-
-    def verdict(self, prompt: str) -> bool:
-        """Return what the model says to ``prompt``. Raises ``ServiceError``."""
-        options = self._options
-        body = {
-            "model": options.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0.0,  # a verdict is to be the same each time
-            "max_tokens": options.max_tokens,
-            **options.extra,
-        }
-        # read anew for every request: the key is kept nowhere
-        key = secret_of(options.api_key_env)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        url = options.base_url.rstrip("/") + "/chat/completions"
-        with self._slots:
-            reply = self.service.request("POST", url, json=body, headers=headers)
-        try:
-            said = str(reply["choices"][0]["message"]["content"] or "")
-        except (KeyError, IndexError, TypeError):
-            raise ServiceError("judge answers with something that is no chat completion", 200) from None
-        found = verdict(said)
-        if found is None:
-            raise ServiceError(f"judge gives no verdict: it ends with {said[-200:]!r}", 200)
-        return found
+def _asked(options: JudgeOptions, service: JsonService, slots: threading.BoundedSemaphore, prompt: str) -> bool:
+    """Return what the model says to ``prompt``. Raises ``ServiceError``."""
+    body = {
+        "model": options.model,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0.0,  # a verdict is to be the same each time
+        "max_tokens": options.max_tokens,
+        **options.extra,
+    }
+    key = secret_of(options.api_key_env)  # read anew for every request, and kept nowhere
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = options.base_url.rstrip("/") + "/chat/completions"
+    with slots:
+        reply = service.request("POST", url, json=body, headers=headers)
+    try:
+        said = str(reply["choices"][0]["message"]["content"] or "")
+    except (KeyError, IndexError, TypeError):
+        raise ServiceError("judge answers with something that is no chat completion", 200) from None
+    found = verdict(said)
+    if found is None:
+        raise ServiceError(f"judge gives no verdict: it ends with {said[-200:]!r}", 200)
+    return found
 
 
 def _kind(error: ServiceError) -> str:
@@ -185,17 +163,10 @@ def verdict(reply: str) -> bool | None:
     >>> verdict("They name the same city.\n**Verdict: CORRECT**")
     True
     """
-    lines = [line for line in _without_thoughts(reply).splitlines() if line.strip()]
+    *thoughts, said = reply.split("</think>")
+    said = "".join(part.partition("<think>")[0] for part in thoughts) + said
+    lines = [line for line in said.splitlines() if line.strip()]
     if not lines:
         return None
     match = _LINE.fullmatch(lines[-1]) or _LINE.fullmatch(lines[0]) or _FIRST.match(lines[0])
     return None if match is None else match[1].lower() == "correct"
-
-
-def _without_thoughts(reply: str) -> str:
-    """Without all that stands between the tags of thoughts. One pass over the text."""
-    said, position = [], 0
-    while (start := reply.find(_THOUGHT, position)) >= 0 and (end := reply.find(_THOUGHT_END, start)) >= 0:
-        said.append(reply[position:start])
-        position = end + len(_THOUGHT_END)
-    return "".join([*said, reply[position:]])

@@ -1,9 +1,9 @@
 """Compares mathematical expressions with math-verify; ``symbolic.py`` starts it as ``python math_worker.py``.
 
-Over the socket that is stdin come sockets, one for each worker that is to be forked now that all is loaded. A worker gets JSON
-lists ``[predicted, gold, seconds]`` over its socket and replies ``1`` or ``0``. It is a process of its own because a model can
-write an expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after
-so many seconds of computing; the socket then closes without a reply.
+Over the socket that is stdin come connections, one for each worker that is to be forked now that all is loaded. Over its own a
+worker gets JSON lists ``[predicted, gold, seconds]`` and replies ``1`` or ``0``. It is a process because a model can write an
+expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after so many
+seconds of computing; the connection then closes without a reply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import resource
 import signal
 import socket
 from fractions import Fraction
+from multiprocessing.connection import Connection
 from typing import Any
 
 _MEMORY_BYTES = 2**30  # of addresses; sympy's own are a tenth of it
-LAST_RESORT_S = 60  # so long a comparison may take, however busy the machine is
-MAX_MESSAGE = 2**16  # bytes
 _DECIMAL = re.compile(r"-?\s*\d*\.(\d+)")
 _MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
 _FLOAT_DIGITS = 15  # a floating point number that shows noise is written with so many digits, or more
@@ -62,13 +61,9 @@ def parsed(latex: str) -> Any:
 
 
 def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
-    """Whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
+    """Whether a decimal is ``value``, which takes endless digits, rounded or cut; or a floating point number with its noise.
 
-    Args:
-        written: the decimal.
-        digits: how many it has, without zeros in front.
-        last: power of ten of the last one.
-        value: one that takes endless digits.
+    ``digits`` counts those of the decimal without zeros in front, and ``last`` is the power of ten of the last one.
     """
     missing = (value - written) * (-1 if written < 0 else 1)
     if digits >= _FLOAT_DIGITS:
@@ -114,16 +109,13 @@ def _like_terms(node: Any) -> bool:
     r"""Two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
     from sympy import Mul
 
-    kinds = []
-    for term in node.args:
-        kind = Mul(*(factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)))
-        kinds.append(kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1])  # of 2 \sqrt{2}: \sqrt{2}
-    return len(set(kinds)) < len(kinds)
+    def is_number(factor: Any) -> bool:
+        whole_power = factor.is_Pow and factor.exp.is_Integer  # 2^3, or 10^{-3}
+        return _number(factor.base if whole_power else factor) is not None
 
-
-def _whole_power(tree: Any) -> bool:
-    """2^3, or 10^{-3}."""
-    return tree.is_Pow and _number(tree.base) is not None and tree.exp.is_Integer
+    products = [Mul(*(factor for factor in _factors(term) if not is_number(factor))) for term in node.args]
+    kinds = {kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1] for kind in products}  # of 2 \sqrt{2}: \sqrt{2}
+    return len(kinds) < len(products)
 
 
 def _several_numbers(node: Any) -> bool:
@@ -158,11 +150,10 @@ def _number(tree: Any) -> Any:
     return Rational(str(tree)) if tree.is_Rational or tree.is_Float else None
 
 
-def _answer(requests: socket.socket) -> None:
+def _answer(requests: Connection) -> None:
     """Answer until nobody asks any more, or a comparison takes more than there is."""
-    while message := requests.recv(MAX_MESSAGE):
-        *sides, seconds = json.loads(message)
-        signal.alarm(LAST_RESORT_S)
+    while True:
+        *sides, seconds = json.loads(requests.recv_bytes())
         signal.setitimer(signal.ITIMER_PROF, seconds)  # of computing, so that a busy machine judges like an idle one
         try:
             verdict = equal(*sides)
@@ -171,27 +162,26 @@ def _answer(requests: socket.socket) -> None:
         except Exception:  # sympy raises whatever its inputs suggest; it is then not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.alarm(0)
-        requests.send(b"1" if verdict else b"0")
+        requests.send_bytes(b"1" if verdict else b"0")
 
 
 def main() -> None:
-    """Fork a worker for every socket that comes; all end when no more can come."""
+    """Fork a worker for every connection that comes; all end when no more can come."""
     logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
     equal("[1,x]", "x^2")  # loads what sympy loads late
     equal("x+1", "1+x")
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that end leave no zombies
     origin = socket.socket(fileno=0)
-    origin.send(b"ready")
-    while sockets := socket.recv_fds(origin, 16, 1)[1]:
+    origin.send(b"1")
+    while connections := socket.recv_fds(origin, 4, 1)[1]:
         if os.fork() == 0:
             origin.close()
             try:
-                _answer(socket.socket(fileno=sockets[0]))
+                _answer(Connection(connections[0]))
             finally:
                 os._exit(0)
-        os.close(sockets[0])
+        os.close(connections[0])
     os.killpg(0, signal.SIGKILL)
 
 

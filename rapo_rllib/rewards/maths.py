@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from rapo_rllib.rewards.latex import BOUND, depths, joined_otherwise, named, one_list, repeated, stated, tidied, without_blanks
 from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import WRONG, Score, accepted_answers
-from rapo_rllib.rewards.symbolic import TIMEOUT_S, NoVerdict, is_relation, symbolically_equal
+from rapo_rllib.rewards.symbolic import NoVerdict, is_relation, symbolically_equal
 from rapo_rllib.rewards.worded_answers import option, same_words
 from rapo_rllib.types import Question
 
@@ -41,139 +40,120 @@ class Parts(NamedTuple):
     items: list[str]
 
 
-def math_score(predicted: str, question: Question, timeout_s: float = TIMEOUT_S) -> Score:
-    """1 if the answer equals an accepted one (:func:`math_equal`), else 0; with a failure where that was not found out.
+def math_score(predicted: str, question: Question) -> Score:
+    """1 if the answer is mathematically equal to an accepted one, else 0; with a failure where that was not found out.
 
     An answer that repeats a calculation of the question earns nothing.
+
+    >>> math_score("$1,200.00 dollars", Question("id", "What does it cost?", "1200")).correct
+    True
     """
     failure = ""
     for gold in accepted_answers(question):
         try:
-            if _equal(predicted, gold, timeout_s):
+            if _equal(predicted, gold):
                 return WRONG if repeated(tidied(predicted), tidied(gold), tidied(question.text)) else Score(1.0, True)
         except NoVerdict:
             failure = "math/timeout"
-    return Score(0.0, False, failure=failure) if failure else WRONG
+    return Score(0.0, False, failure=failure)
 
 
-def math_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool:
-    """Whether two answers are mathematically equal; cheap comparisons first. False if that cannot be found out.
-
-    >>> math_equal("$1,200.00 dollars", "1200")
-    True
-    """
-    try:
-        return _equal(predicted, gold, timeout_s)
-    except NoVerdict:
-        return False
-
-
-def _equal(predicted: str, gold: str, timeout_s: float) -> bool:
+def _equal(predicted: str, gold: str) -> bool:
+    """Whether two answers agree, as they are or by the value that ``predicted`` states; cheap comparisons first."""
     if not predicted.strip() or not gold.strip():
         return False
     if max(len(predicted), len(gold)) > MAX_CHARS:
         return predicted.strip() == gold.strip()
     left, right = tidied(predicted), tidied(gold)
-    value = _bare(stated(left), right)
-    return _same(left, right, timeout_s) or (value != left and _same(value, right, timeout_s))
+    value = stated(left)
+    if not is_relation(right):  # nor does it name its value
+        value = named(value)[1]
+    return _same(left, right) or (value != left and _same(value, right))
 
 
-def _bare(predicted: str, gold: str) -> str:
-    """``predicted`` without its name, where ``gold`` has none."""
-    return predicted if is_relation(gold) else named(predicted)[1]
-
-
-def _same(left: str, right: str, timeout_s: float) -> bool:
+def _same(left: str, right: str) -> bool:
     if without_blanks(left) == without_blanks(right):
         return True
     choice = option(right)
-    if choice is not None:
-        return _same_choice(left, choice, timeout_s)
+    if choice is not None:  # a letter with its content is answered by either, or by both
+        letter, content = choice
+        given, said = option(left) or (letter, left)
+        return given == letter and (left.strip("() ") == letter or _same(said, content))
     if joined_otherwise(left, right):
         return False
     worded = same_words(left, right)
-    return _Values(timeout_s).equal(one_list(left), one_list(right)) if worded is None else worded
+    return _same_item(one_list(left), one_list(right)) if worded is None else worded
 
 
-def _same_choice(predicted: str, choice: tuple[str, str], timeout_s: float) -> bool:
-    """A letter with its content is answered by either, or by both."""
-    letter, content = choice
-    given, said = option(predicted) or (letter, predicted)
-    return given == letter and (predicted.strip("() ") == letter or _same(said, content, timeout_s))
-
-
-@dataclass(frozen=True)
-class _Values:
-    """Compares what is no text."""
-
-    timeout_s: float
-
-    def equal(self, predicted: str, gold: str) -> bool:
-        """Whether two tidied answers agree, in all their parts."""
-        predicted, gold = predicted.strip(), gold.strip()
-        if without_blanks(predicted) == without_blanks(gold):
-            return True
-        if gold.startswith(_APPROXIMATELY):
-            return self.equal(predicted.removeprefix(_APPROXIMATELY), gold.removeprefix(_APPROXIMATELY))
-        (left_name, left), (right_name, right) = named(predicted), named(gold)
-        if right_name is not None and _EXPRESSION.search(right_name):
-            right_name, right = None, gold
-        if left_name is not None and right_name is not None:
-            return left_name == right_name and self._same_value(left, right)
-        if left_name is not None and is_relation(gold):
-            left = predicted
-        if right_name is not None and left_name is None and _EQUATION.search(predicted):
-            return symbolically_equal(predicted, gold, self.timeout_s)
-        return self._same_value(left, right)
-
-    def _same_value(self, predicted: str, gold: str) -> bool:
-        left, right = parts(predicted), parts(gold)
-        if _UNION.search(gold):
-            return self._matched(_UNION.split(predicted) if _UNION.search(predicted) else left.items, _UNION.split(gold))
-        single = not right.brackets and len(right.items) == 1
-        if len(left.items) == len(right.items) and not single:
-            return self._same_parts(left, right)
-        # an inequality may stand for an interval
-        if not (single and len(left.items) == 1) and not BOUND.search(gold if single else predicted):
-            return False
-        (value, left_unit), (wanted, right_unit) = split_unit(predicted), split_unit(gold)
-        if left_unit is not None and right_unit is not None and left_unit != right_unit:
-            return False
-        decided = same_number(value, wanted)
-        return symbolically_equal(value, wanted, self.timeout_s) if decided is None else decided
-
-    def _same_parts(self, left: Parts, right: Parts) -> bool:
-        # brackets may be left out, but those of an interval say which ends belong to it
-        brackets = {left.brackets, right.brackets}
-        if (len(brackets) > 1 and not ("" in brackets and brackets <= _PLAIN)) or len(right.items) > MAX_PARTS:
-            return False
-        given, wanted = ([named(item) for item in side.items] for side in (left, right))
-        given_names, wanted_names = _distinct(given), _distinct(wanted)
-        bases, meant = {name.partition("_")[0] for name in given_names}, {name for name, _ in wanted}
-        if len(bases) == 1 and meant <= {None, *bases}:  # x_1=3, x_2=4: two values of x
-            return self._matched([value for _, value in given], [value for _, value in wanted])
-        if given_names and meant not in ({None}, set(given_names)):
-            return False  # x=1, y=-3 are not
-        if wanted_names and any(name is not None for name, _ in given):
-            found = dict(given)
-            return set(given_names) == set(wanted_names) and all(self.equal(found[name], value) for name, value in wanted)
-        if given_names:
-            given = sorted(given, key=lambda item: item[0] or "")
-        if given_names or wanted_names or not brackets <= {"", "{}"}:
-            return all(self.equal(a, b) for (_, a), (_, b) in zip(given, wanted, strict=True))
-        return self._matched(left.items, right.items)
-
-    def _matched(self, given: Sequence[str], wanted: Sequence[str]) -> bool:
-        """Whether the two agree in some order."""
-        if len(given) != len(wanted) or len(given) > MAX_PARTS:
-            return False
-        left = list(given)
-        for gold in wanted:
-            found = next((item for item in left if self.equal(item, gold)), None)
-            if found is None:
-                return False
-            left.remove(found)
+def _same_item(predicted: str, gold: str) -> bool:
+    """Whether two tidied answers, or parts of them, agree: names, and all that they hold."""
+    predicted, gold = predicted.strip(), gold.strip()
+    if without_blanks(predicted) == without_blanks(gold):
         return True
+    if gold.startswith(_APPROXIMATELY):
+        return _same_item(predicted.removeprefix(_APPROXIMATELY), gold.removeprefix(_APPROXIMATELY))
+    (left_name, left), (right_name, right) = named(predicted), named(gold)
+    if right_name is not None and _EXPRESSION.search(right_name):
+        right_name, right = None, gold
+    if left_name is not None and right_name is not None:
+        return left_name == right_name and _same_value(left, right)
+    if left_name is not None and is_relation(gold):
+        left = predicted
+    if right_name is not None and _EQUATION.search(predicted):
+        return symbolically_equal(predicted, gold)
+    return _same_value(left, right)
+
+
+def _same_value(predicted: str, gold: str) -> bool:
+    left, right = parts(predicted), parts(gold)
+    if _UNION.search(gold):
+        return _matched(_UNION.split(predicted) if _UNION.search(predicted) else left.items, _UNION.split(gold))
+    single = not right.brackets and len(right.items) == 1
+    if len(left.items) == len(right.items) and not single:
+        return _same_parts(left, right)
+    # an inequality may stand for an interval
+    if not (single and len(left.items) == 1) and not BOUND.search(gold if single else predicted):
+        return False
+    (value, left_unit), (wanted, right_unit) = split_unit(predicted), split_unit(gold)
+    if left_unit is not None and right_unit is not None and left_unit != right_unit:
+        return False
+    decided = same_number(value, wanted)
+    return symbolically_equal(value, wanted) if decided is None else decided
+
+
+def _same_parts(left: Parts, right: Parts) -> bool:
+    # brackets may be left out, but those of an interval say which ends belong to it
+    brackets = {left.brackets, right.brackets}
+    if (len(brackets) > 1 and not ("" in brackets and brackets <= _PLAIN)) or len(right.items) > MAX_PARTS:
+        return False
+    given, wanted = ([named(item) for item in side.items] for side in (left, right))
+    given_names, wanted_names = _distinct(given), _distinct(wanted)
+    bases, meant = {name.partition("_")[0] for name in given_names}, {name for name, _ in wanted}
+    if len(bases) == 1 and meant <= {None, *bases}:  # x_1=3, x_2=4: two values of x
+        return _matched([value for _, value in given], [value for _, value in wanted])
+    if given_names and meant not in ({None}, set(given_names)):
+        return False  # x=1, y=-3 are not
+    if wanted_names and any(name is not None for name, _ in given):
+        found = dict(given)
+        return set(given_names) == set(wanted_names) and all(_same_item(found[name], value) for name, value in wanted)
+    if given_names:
+        given = sorted(given, key=lambda item: item[0] or "")
+    if given_names or wanted_names or not brackets <= {"", "{}"}:
+        return all(_same_item(a, b) for (_, a), (_, b) in zip(given, wanted, strict=True))
+    return _matched(left.items, right.items)
+
+
+def _matched(given: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the two agree in some order."""
+    if len(given) != len(wanted) or len(given) > MAX_PARTS:
+        return False
+    left = list(given)
+    for gold in wanted:
+        found = next((item for item in left if _same_item(item, gold)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
 
 
 def _distinct(items: Sequence[tuple[str | None, str]]) -> list[str]:

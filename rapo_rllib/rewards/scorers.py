@@ -17,29 +17,22 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any
 
-from rapo_rllib.rewards.judge import JudgeOptions, LLMJudge
-from rapo_rllib.rewards.math_worker import LAST_RESORT_S
+from rapo_rllib.rewards.judge import JudgeOptions, llm_judge
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
 from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, asks_words, of_answer
-from rapo_rllib.rewards.symbolic import TIMEOUT_S
 from rapo_rllib.rewards.terms import TERMS
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.types import Question
-from rapo_rllib.validation import is_number, refuse_unknown_keys, require
+from rapo_rllib.validation import refuse_unknown_keys, require
 
 _TAKEN = frozenset(TERMS) - {"correct"}
 _WHERE = "env_config.scorer.options."
-
-
-def _maths(timeout_s: float = TIMEOUT_S) -> Scorer:
-    rule = f"must be a number of seconds, at most {LAST_RESORT_S}"
-    require(is_number(timeout_s) and 0 < timeout_s <= LAST_RESORT_S, "scorer.options.timeout_s", timeout_s, rule)
-    return of_answer(partial(math_score, timeout_s=timeout_s))
 
 
 def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
@@ -48,9 +41,9 @@ def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
     return of_answer(partial(score, normalization=normalization))
 
 
-def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
+def _auto(normalization: str = "signs") -> Scorer:
     """``qa`` for a question whose source ends in ``/qa``, else ``math``."""
-    maths, qa = _maths(timeout_s), _words(qa_score, normalization)
+    maths, qa = of_answer(math_score), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         return (qa if asks_words(question) else maths)(answer, question, episode)
@@ -59,22 +52,20 @@ def _auto(timeout_s: float = TIMEOUT_S, normalization: str = "signs") -> Scorer:
 
 
 def _judge(**options: Any) -> Scorer:
-    found = JudgeOptions(**options)
+    found = build(JudgeOptions, options)
     known = ("error", "wrong", *_NO_SERVICE)
     require(found.on_failure in known, "scorer.options.on_failure", found.on_failure, f"must be one of {', '.join(known)}")
-    if found.on_failure == "error":
-        return LLMJudge(found)
-    fallback = of_answer(lambda *_: WRONG) if found.on_failure == "wrong" else SCORERS[found.on_failure][0]()
-    return LLMJudge(found, fallback)
+    fallback = {"error": None, "wrong": of_answer(lambda *_: WRONG)}
+    return llm_judge(found, fallback[found.on_failure] if found.on_failure in fallback else SCORERS[found.on_failure]())
 
 
-# name -> what makes the scorer, and the options it takes
-SCORERS: dict[str, tuple[Callable[..., Scorer], tuple[str, ...]]] = {
-    "math": (_maths, ("timeout_s",)),
-    "qa": (partial(_words, qa_score), ("normalization",)),
-    "qa_em": (partial(_words, qa_em_score), ("normalization",)),
-    "auto": (_auto, ("timeout_s", "normalization")),
-    "judge": (_judge, tuple(f.name for f in fields(JudgeOptions))),
+# name -> what makes the scorer of its options
+SCORERS: dict[str, Callable[..., Scorer]] = {
+    "math": partial(of_answer, math_score),
+    "qa": partial(_words, qa_score),
+    "qa_em": partial(_words, qa_em_score),
+    "auto": _auto,
+    "judge": _judge,
 }
 _NO_SERVICE = tuple(name for name in SCORERS if name != "judge")
 
@@ -119,51 +110,35 @@ def shared_scorer(entry: Any) -> Scorer:
 
 def _made(name: str, options: dict[str, Any]) -> Scorer:
     if name not in SCORERS:
-        return OwnReward(name, options)
-    make, known = SCORERS[name]
-    refuse_unknown_keys(options, known, _WHERE)
+        return _own(name, options)
+    make = SCORERS[name]
+    if make is not _judge:  # whose options are declared keys
+        refuse_unknown_keys(options, inspect.signature(make).parameters, _WHERE)
     return make(**options)
 
 
-class OwnReward:
-    """Calls a user's function and checks what it returns.
-
-    Args:
-        path: ``package.module:name`` of a function or class.
-        options: keyword arguments of the function, or of the class.
+def _own(path: str, options: Mapping[str, Any]) -> Scorer:
+    """Make a scorer of the function or class behind ``package.module:name``; ``options`` are its keyword arguments.
 
     Raises:
         ValueError: the path leads to nothing that can be called with answer, question and episode.
     """
+    target, arguments = _imported(path), dict(options)
+    if inspect.isclass(target):
+        _check_call(path, target, (), options)
+        target, arguments = target(**options), {}
+    _check_call(path, target, ("answer", "question", "episode"), arguments)
+    return lambda answer, question, episode: as_score(target(answer, question, episode, **arguments), path)
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
-        self._path = path
-        target = _imported(path)
-        if inspect.isclass(target):
-            self._check(target, (), options)
-            target, options = target(**options), {}
-        self._function, self._options = target, dict(options)
-        self._check(self._function, ("answer", "question", "episode"), self._options)
 
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """Score an episode by the function.
-
-        Raises:
-            ValueError: it returned something else than finite numbers.
-        """
-        return as_score(self._function(answer, question, episode, **self._options), self._path)
-
-    def _check(self, function: Any, positional: tuple[str, ...], options: Mapping[str, Any]) -> None:
-        if not callable(function):
-            raise ValueError(f"env_config.scorer = {self._path!r}: a {type(function).__name__} cannot be called")
-        try:
-            inspect.signature(function).bind(*positional, **options)
-        except TypeError as error:
-            wanted = ", ".join([*positional, *(f"{key}=..." for key in options)])
-            raise ValueError(f"env_config.scorer = {self._path!r} cannot be called with ({wanted}): {error}") from error
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OwnReward:
-        return self  # a trajectory that branches copies its environment; scorers are shared
+def _check_call(path: str, function: Any, positional: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    if not callable(function):
+        raise ValueError(f"env_config.scorer = {path!r}: a {type(function).__name__} cannot be called")
+    try:
+        inspect.signature(function).bind(*positional, **options)
+    except TypeError as error:
+        wanted = ", ".join([*positional, *(f"{key}=..." for key in options)])
+        raise ValueError(f"env_config.scorer = {path!r} cannot be called with ({wanted}): {error}") from error
 
 
 def as_score(found: Any, path: str) -> Score:
@@ -172,24 +147,25 @@ def as_score(found: Any, path: str) -> Score:
     Raises:
         ValueError: naming what is no finite number, or a term that the environment adds by itself.
     """
-    if isinstance(found, Score):
-        named, terms = {"value": found.value, **found.terms}, found.terms
-    elif isinstance(found, Mapping):
-        named = terms = dict(found)
-    else:
-        named, terms = {"value": found}, {}
-    for name, value in named.items():
-        if not isinstance(name, str) or not isinstance(value, Real) or not math.isfinite(value):
+    score = found if isinstance(found, Score) else None
+    terms = found if isinstance(found, Mapping) else score.terms if score else {}
+    values = {} if isinstance(found, Mapping) else {"value": score.value if score else found}
+    for name, value in {**values, **terms}.items():
+        if not isinstance(name, str) or not _is_finite(value):
             raise ValueError(f"{path} returned {name!r}: {value!r}, which is no finite number: return a number, or named terms")
     if taken := _TAKEN & terms.keys():
         raise ValueError(f"{path} returned a term {min(taken)!r}, which env_config.reward adds: give it another name")
-    steps = tuple(found.steps) if isinstance(found, Score) else ()
-    if not all(isinstance(value, Real) and math.isfinite(value) for value in steps):
-        raise ValueError(f"{path} returned steps = {steps!r}: must be a finite number for each step")
+    if score and not all(map(_is_finite, score.steps)):
+        raise ValueError(f"{path} returned steps = {tuple(score.steps)!r}: must be a finite number for each step")
     numbers = {name: float(value) for name, value in terms.items()}
-    total = math.fsum(numbers.values()) if numbers or isinstance(found, Mapping) else float(named["value"])
-    correct = found.correct if isinstance(found, Score) else numbers.get("correct", total) >= 1
-    return Score(total, correct, numbers, found.failure if isinstance(found, Score) else "", steps)
+    total = math.fsum((numbers or values).values())
+    if score:
+        return replace(score, value=total, terms=numbers)
+    return Score(total, numbers.get("correct", total) >= 1, numbers)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _imported(path: str) -> Any:

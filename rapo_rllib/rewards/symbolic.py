@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
+from multiprocessing.connection import Connection, Pipe
+from subprocess import DEVNULL
 
 from rapo_rllib.rewards import math_worker
 from rapo_rllib.rewards.latex import depths
@@ -22,7 +23,8 @@ from rapo_rllib.rewards.score import Once
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0  # of one comparison, in seconds of computing
+_SECONDS = 3.0  # of computing, for one comparison
+_PATIENCE_S = 60  # so long a comparison may take, however busy the machine is
 _SLOTS = 12  # comparisons at a time in one process of the run
 KEPT = 4  # workers that stay when there is nothing to compare
 # Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
@@ -55,63 +57,51 @@ class NoVerdict(Exception):
 
 
 class Workers:
-    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe."""
+    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: of computing, for one comparison; waiting for a slot is no part of it.
+    """
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
         self._slots, self._lock = threading.BoundedSemaphore(_SLOTS), threading.Lock()
-        self._idle: list[socket.socket] = []
+        self._idle: list[Connection] = []
         self._origin: subprocess.Popen[bytes] | None = None
         self._forks: socket.socket
 
-    def equal(self, predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool | None:
-        """Whether the two are symbolically equal; None if that cannot be found out in time, or in the memory there is.
-
-        Args:
-            predicted: LaTeX.
-            gold: LaTeX.
-            timeout_s: seconds of computing; waiting for a slot is no part of it.
+    def equal(self, predicted: str, gold: str) -> bool | None:
+        """Whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
 
         Raises:
             RuntimeError: math-verify cannot be loaded.
         """
+        reply = b""
         with self._slots:
-            reply = self._reply(json.dumps([predicted, gold, timeout_s]).encode())
+            with self._lock:
+                worker = self._worker()
+            with suppress(OSError, EOFError):
+                worker.send_bytes(json.dumps([predicted, gold, self._seconds]).encode())
+                if worker.poll(_PATIENCE_S):
+                    reply = worker.recv_bytes(1)
+            with self._lock:
+                if reply and len(self._idle) < KEPT:
+                    self._idle.append(worker)
         if not reply:
-            logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, timeout_s)
+            logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, self._seconds)
         return reply == b"1" if reply else None
 
-    def _reply(self, request: bytes) -> bytes:
-        """What a worker replies; nothing if it has ended."""
-        with self._lock:
-            worker = self._worker()
-        worker.settimeout(math_worker.LAST_RESORT_S + 10)  # the system ends a worker before that
-        reply = b""
-        with suppress(OSError):
-            worker.send(request)
-            reply = worker.recv(1)
-        with self._lock:
-            if reply and len(self._idle) < KEPT:
-                self._idle.append(worker)
-            else:
-                worker.close()
-        return reply
-
-    def _worker(self) -> socket.socket:
+    def _worker(self) -> Connection:
         """Take one that is idle and alive, or a new one."""
         while self._idle:
             worker = self._idle.pop()
-            with suppress(ConnectionError):
-                try:
-                    worker.setblocking(False)
-                    worker.recv(1)
-                except BlockingIOError:
-                    return worker
-            worker.close()
+            if not worker.poll():  # nothing to read: the end of one that was killed could be
+                return worker
         if self._origin is None or self._origin.poll() is not None:
             if self._origin is not None:
                 self._forks.close()
             self._origin, self._forks = _started()
-        worker, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        worker, other = Pipe()
         with other, suppress(ConnectionError):
             socket.send_fds(self._forks, [b"fork"], [other.fileno()])
         return worker
@@ -119,16 +109,12 @@ class Workers:
 
 def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the process that workers are forked from, and wait until it has loaded math-verify."""
-    forks, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    forks, other = socket.socketpair()
     with other:
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(math_worker.__file__))],
-            stdin=other.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the trainer, whose end closes the socket
-        )
-    if not forks.recv(16):
+        command = [sys.executable, "-P", math_worker.__file__]
+        # a session of its own: Ctrl-C is for the trainer, whose end closes the socket
+        process = subprocess.Popen(command, stdin=other.fileno(), stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+    if not forks.recv(1):
         process.wait()
         raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
     return process, forks
@@ -146,7 +132,7 @@ def _begin_anew() -> None:
 os.register_at_fork(after_in_child=_begin_anew)
 
 
-def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) -> bool:
+def symbolically_equal(predicted: str, gold: str) -> bool:
     """Whether two expressions, equations or inequalities in LaTeX are equal, and nothing in ``predicted`` is left to calculate.
 
     Raises:
@@ -154,7 +140,7 @@ def symbolically_equal(predicted: str, gold: str, timeout_s: float = TIMEOUT_S) 
     """
     if not comparable(predicted, gold):
         return False
-    found = _verdict(predicted, gold, timeout_s)
+    found = _verdict(predicted, gold)
     if found is None:
         raise NoVerdict(predicted)
     return found

@@ -18,11 +18,11 @@ from rapo_rllib.validation import MOST
 TERMS = ("correct", "format", "bad_format", "called_tool", "all_tools", "tool_error", "steps")
 
 
-_WEIGHT = "a number or a schedule"
-
-
 def _check_weight(name: str, value: Any) -> None:
     check_schedule(name, value, low=-MOST)
+
+
+_WEIGHT: dict[str, Any] = {"rule": "a number or a schedule", "check": _check_weight}
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,16 @@ class RewardOptions(Knobs):
     where: ClassVar[str] = "env_config.reward."
 
     preset: str | None = knob(None, "values for what is not given here: see `presets.py`")
-    correct: Any = knob(1.0, "times the scorer's score, in [0, 1]", rule=_WEIGHT, check=_check_weight)
-    format: Any = knob(0.0, "added for a good format", rule=_WEIGHT, check=_check_weight)
-    bad_format: Any = knob(0.0, "added for a bad one, or when there is no answer", rule=_WEIGHT, check=_check_weight)
-    called_tool: Any = knob(0.0, "added when any tool was called", rule=_WEIGHT, check=_check_weight)
-    all_tools: Any = knob(0.0, "added when the answer is right and every tool was called", rule=_WEIGHT, check=_check_weight)
+    correct: Any = knob(1.0, "times the scorer's score, in [0, 1]", **_WEIGHT)
+    format: Any = knob(0.0, "added for a good format", **_WEIGHT)
+    bad_format: Any = knob(0.0, "added for a bad one, or when there is no answer", **_WEIGHT)
+    called_tool: Any = knob(0.0, "added when any tool was called", **_WEIGHT)
+    all_tools: Any = knob(0.0, "added when the answer is right and every tool was called", **_WEIGHT)
     all_tools_for: Literal["correct", "partial"] = knob(
         "correct", "which answers that is for: correct ones, or partial: with a score above 0"
     )
-    tool_error: Any = knob(0.0, "added for every tool call that failed", rule=_WEIGHT, check=_check_weight)
-    steps: Any = knob(
-        1.0,
-        "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own",
-        rule=_WEIGHT,
-        check=_check_weight,
-    )
+    tool_error: Any = knob(0.0, "added for every tool call that failed", **_WEIGHT)
+    steps: Any = knob(1.0, "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own", **_WEIGHT)
     strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
     format_check: Literal["final_step", "whole_text"] = knob(
         "final_step", "what is checked: the final_step, or the whole_text (see `formats.py`)"

@@ -16,7 +16,7 @@ from maths_cases import CASES
 
 from rapo_rllib.rewards import symbolic
 from rapo_rllib.rewards.latex import one_list, tidied
-from rapo_rllib.rewards.maths import MAX_CHARS, math_equal, math_score
+from rapo_rllib.rewards.maths import MAX_CHARS, math_score
 from rapo_rllib.rewards.quantities import same_number, split_unit
 from rapo_rllib.rewards.score import Once, Score
 from rapo_rllib.rewards.symbolic import Workers, comparable
@@ -38,7 +38,7 @@ def test_wrong_answers(why: str, gold: str, answers: list[str]) -> None:
 
 @pytest.mark.parametrize(("predicted", "gold", "equal", "why"), CASES, ids=[f"{c[0]:.30}|{c[1]:.30}" for c in CASES])
 def test_case(predicted: str, gold: str, equal: bool, why: str) -> None:
-    assert math_equal(predicted, gold) == equal, why
+    assert judged_otherwise([(predicted, gold)], right=equal) == [], why
 
 
 def test_enough_cases_and_each_once() -> None:
@@ -95,28 +95,11 @@ def test_answers_to_other_questions_are_wrong(shared_data: Path) -> None:
     accepted = sorted({gold for _, gold in math500(shared_data / "eval" / "math500.jsonl")})
     pairs = [(accepted[i], accepted[(i + shift) % len(accepted)]) for shift in (1, 100) for i in range(0, len(accepted), 4)]
     # a unit may be left out; then an angle of 12 degrees and the number 12 are the same answer
-    assert [(a, b) for a, b in pairs if math_equal(a, b) and a not in b and b not in a] == []
+    assert [(a, b) for a, b in judged_otherwise(pairs, right=False) if a not in b and b not in a] == []
 
 
-PIECES = [
-    "\\text{",
-    "\\{x|",
-    "\\{x:=",
-    "a ",
-    "1 a ",
-    "1,",
-    "$",
-    "-$",
-    "\\frac1",
-    "(",
-    ")",
-    "A) ",
-    "\\sqrt",
-    "and ",
-    "^{\\circ",
-    "}",
-    "1/",
-]
+PIECES = ["\\text{", "\\{x|", "\\{x:=", "a ", "1 a ", "1,", "$", "-$", "\\frac1", "(", ")", "A) ", "\\sqrt", "and ", "^{\\circ"]
+PIECES += ["}", "1/"]
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -146,15 +129,15 @@ def check_stages(text: str) -> None:
 )
 def test_bombs_cost_no_more_than_their_time(bomb: str) -> None:
     started = time.monotonic()
-    assert not math_equal(bomb, "3\\sqrt{3}", 1.0)
+    assert judged_otherwise([(bomb, "3\\sqrt{3}")], right=False) == []
     assert time.monotonic() - started < 120  # with the start of the processes
 
 
 def test_bad_answers_do_not_hold_up_the_others_and_leave_nothing() -> None:
-    workers = Workers()
+    workers = Workers(seconds=30)
     with ThreadPoolExecutor(24) as threads:
-        bad = [threads.submit(workers.equal, BOMB, f"{i}^{{10}}", 60.0) for i in range(2, 10)]
-        good = [threads.submit(workers.equal, f"x+{i}", f"{i}+x", 60.0) for i in range(10)]
+        bad = [threads.submit(workers.equal, BOMB, f"{i}^{{10}}") for i in range(2, 10)]
+        good = [threads.submit(workers.equal, f"x+{i}", f"{i}+x") for i in range(10)]
         assert all(future.result(timeout=300) for future in good)
         assert not any(future.done() for future in bad)
         forks = psutil.Process(workers._origin.pid).children()
@@ -162,8 +145,6 @@ def test_bad_answers_do_not_hold_up_the_others_and_leave_nothing() -> None:
         for fork in forks:  # as the system does where memory is short; those that are idle, too
             fork.kill()
         assert [future.result(timeout=300) for future in bad] == [None] * 8
-        late = [threads.submit(workers.equal, BOMB, f"{i}^{{10}}", 0.5) for i in range(2, 10)]
-        assert [future.result(timeout=300) for future in late] == [None] * 8
         assert list(threads.map(workers.equal, [f"x+{i}" for i in range(20)], ["1+x"] * 20)) == [i == 1 for i in range(20)]
     origin, deadline = psutil.Process(workers._origin.pid), time.monotonic() + 60
     while len(origin.children()) > symbolic.KEPT:  # zombies would count
@@ -173,7 +154,7 @@ def test_bad_answers_do_not_hold_up_the_others_and_leave_nothing() -> None:
     os.killpg(origin.pid, signal.SIGKILL)
     workers._origin.wait()
     psutil.wait_procs(left)
-    assert workers.equal("x+1", "1+x", 10)
+    assert workers.equal("x+1", "1+x")
 
 
 def test_brackets_that_take_minutes_to_read_are_not_read() -> None:
@@ -185,9 +166,9 @@ def test_brackets_that_take_minutes_to_read_are_not_read() -> None:
 
 def test_an_answer_that_could_not_be_graded_is_counted() -> None:
     question = Question("q", "?", "2^{10}")
-    assert math_score(BOMB, question, 0.5) == Score(0.0, False, failure="math/timeout")
-    assert math_score("2^{11}", question, 30).failure == ""
-    assert math_score("3\\sqrt{3}", replace(question, answer="2\\sqrt{2}", aliases=("\\sqrt{27}",)), 30).correct
+    assert math_score(BOMB, question) == Score(0.0, False, failure="math/timeout")
+    assert math_score("2^{11}", question).failure == ""
+    assert math_score("3\\sqrt{3}", replace(question, answer="2\\sqrt{2}", aliases=("\\sqrt{27}",))).correct
 
 
 def test_work_is_done_once() -> None:
