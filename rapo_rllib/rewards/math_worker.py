@@ -61,9 +61,13 @@ def parsed(latex: str) -> Any:
 
 
 def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
-    """Whether a decimal is ``value``, which takes endless digits, rounded or cut; or a floating point number with its noise.
+    """Whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
 
-    ``digits`` counts those of the decimal without zeros in front, and ``last`` is the power of ten of the last one.
+    Args:
+        written: the decimal.
+        digits: how many it has, without zeros in front.
+        last: power of ten of the last one.
+        value: one that takes endless digits.
     """
     missing = (value - written) * (-1 if written < 0 else 1)
     if digits >= _FLOAT_DIGITS:
@@ -109,13 +113,16 @@ def _like_terms(node: Any) -> bool:
     r"""Two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
     from sympy import Mul
 
-    def is_number(factor: Any) -> bool:
-        whole_power = factor.is_Pow and factor.exp.is_Integer  # 2^3, or 10^{-3}
-        return _number(factor.base if whole_power else factor) is not None
+    kinds = []
+    for term in node.args:
+        kind = Mul(*(factor for factor in _factors(term) if _number(factor) is None and not _whole_power(factor)))
+        kinds.append(kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1])  # of 2 \sqrt{2}: \sqrt{2}
+    return len(set(kinds)) < len(kinds)
 
-    products = [Mul(*(factor for factor in _factors(term) if not is_number(factor))) for term in node.args]
-    kinds = {kind if kind.free_symbols else kind.doit().as_coeff_Mul()[1] for kind in products}  # of 2 \sqrt{2}: \sqrt{2}
-    return len(kinds) < len(products)
+
+def _whole_power(tree: Any) -> bool:
+    """2^3, or 10^{-3}."""
+    return tree.is_Pow and _number(tree.base) is not None and tree.exp.is_Integer
 
 
 def _several_numbers(node: Any) -> bool:

@@ -69,7 +69,7 @@ class Number:
         if self.value == value:
             return True
         endless = self.digits >= 15 or pow(10, value.denominator.bit_length(), value.denominator) != 0
-        return endless and rounded(self.value, self.digits, self.last, value)
+        return self.digits > 0 and endless and rounded(self.value, self.digits, self.last, value)
 
 
 def parsed_number(text: str) -> Number | None:

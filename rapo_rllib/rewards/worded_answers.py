@@ -6,9 +6,9 @@ r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import datetime
 from itertools import permutations
+from typing import NamedTuple
 
 from rapo_rllib.rewards.latex import hedged, without_blanks
 from rapo_rllib.rewards.quantities import bare_unit
@@ -64,11 +64,12 @@ def same_words(predicted: str, gold: str) -> bool | None:
 
 
 def _same_letter(predicted: str, gold: str) -> bool | None:
-    wanted, given = _ALONE.fullmatch(gold), _LETTER.fullmatch(predicted)
+    wanted = _ALONE.fullmatch(gold)
     if wanted is None:
         return None
-    letter = given[1].upper() if given is not None else (option(predicted) or ("",))[0]
-    return letter == (wanted[1] or wanted[2])
+    letter = _LETTER.fullmatch(predicted)
+    given = letter[1].upper() if letter is not None else (option(predicted) or ("",))[0]
+    return given == (wanted[1] or wanted[2])
 
 
 def _same_letters(predicted: str, gold: str) -> bool | None:
@@ -88,7 +89,8 @@ def _same_name(predicted: str, gold: str) -> bool | None:
     if wanted is None or (wanted[1] is None and len(wanted[2]) < _ROW):
         return None
     if given is None:
-        return _LETTERS_APART.sub("", predicted).casefold() == wanted[2].casefold()
+        letters = _LETTERS_APART.sub("", predicted)
+        return letters.casefold() == wanted[2].casefold()
     figure, named = (_FIGURES.get(match[1], match[1]) for match in (wanted, given))
     return named in (None, figure) and given[2] in _orders(figure, wanted[2])
 
@@ -116,8 +118,11 @@ def _same_digits(predicted: str, gold: str) -> bool | None:
     given = _BASED.fullmatch(without_blanks(predicted))
     if given is None:
         return without_blanks(predicted) == wanted[1]
-    base, other = (_BASES.get(match[2].lower(), match[2]) for match in (given, wanted))
-    return given[1] == wanted[1] and base == other
+    return given[1] == wanted[1] and _base(given[2]) == _base(wanted[2])
+
+
+def _base(name: str) -> str:
+    return _BASES.get(name.lower(), name)
 
 
 def _same_text(predicted: str, gold: str) -> bool | None:
@@ -131,6 +136,13 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", _TEXT.sub(r" \1 ", text)).casefold().split())
 
 
+class _Time(NamedTuple):
+    seconds: int  # since midnight, or noon where only the twelve hours of a dial are named
+    dial: bool  # the half of the day is not said
+    marked: bool  # by a.m., noon or the like, or by seconds: it cannot be a ratio
+    parts: int
+
+
 def same_moment(predicted: str, gold: str) -> bool | None:
     """Whether two tidied answers are the same date or time; None if ``gold`` is neither.
 
@@ -141,26 +153,25 @@ def same_moment(predicted: str, gold: str) -> bool | None:
     date = _date(gold)
     if date is not None:
         return _date(predicted) == date
-    (wanted, sure), (given, clear) = _times(gold), _times(predicted)
-    return bool(wanted & given) if wanted and (sure or (clear and ":" in gold)) else None
+    wanted, given = _time(gold), _time(predicted)
+    if wanted is None or not (wanted.marked or (given is not None and given.marked and wanted.parts > 1)):
+        return None
+    if given is None or wanted.dial == given.dial:
+        return given is not None and given.seconds == wanted.seconds
+    return (given if wanted.dial else wanted).marked and (given.seconds - wanted.seconds) % (12 * 3600) == 0
 
 
-def _times(text: str) -> tuple[set[int], bool]:
-    """The times that a text can mean, in seconds since midnight, and whether it can be no ratio.
-
-    There are two where the half of the day is not said, and none in a text that is no time.
-    """
+def _time(text: str) -> _Time | None:
     match = _TIME.fullmatch(f"12 {text}" if text in ("noon", "midnight") else text)
     if match is None:
-        return set(), False
+        return None
     hour, minute, second = (int(match[part] or 0) for part in (1, 2, 3))
     half = (match[4] or "o")[0]  # of a.m., p.m., noon, midnight; o'clock says nothing
-    on_dial = 0 < hour < 13
-    if hour > 23 or minute > 59 or second > 59 or (half != "o" and not on_dial):
-        return set(), False
-    halves = (half in "pn",) if half != "o" else (0, 1)
-    hours = [hour % 12 + 12 * later for later in halves] if on_dial else [hour]
-    return {3600 * h + 60 * minute + second for h in hours}, match[4] is not None or match[3] is not None
+    if hour > 23 or minute > 59 or second > 59 or (half != "o" and not 0 < hour < 13):
+        return None
+    hours = hour if half == "o" else hour % 12 + 12 * (half in "pn")
+    marked = match[4] is not None or match[3] is not None
+    return _Time(3600 * hours + 60 * minute + second, half == "o" and 0 < hour < 13, marked, 1 + (match[2] is not None))
 
 
 def _date(text: str) -> tuple[object, ...] | None:
@@ -172,8 +183,10 @@ def _date(text: str) -> tuple[object, ...] | None:
         text = f"{year}-{min(first, second)}-{max(first, second)}"
     plain = " ".join(_BESIDE.sub(" ", text).split())
     for form in _DATES:
-        day, year = ("%d" in form, "%Y" in form)
-        with suppress(ValueError):
-            found = datetime.strptime(plain if year else f"{plain} {_YEARLESS}", form if year else f"{form} %Y")
-            return found.year if year else None, found.month, found.day if day else None
+        with_year = "%Y" in form
+        try:
+            found = datetime.strptime(plain if with_year else f"{plain} {_YEARLESS}", form if with_year else f"{form} %Y")
+        except ValueError:
+            continue
+        return found.year if with_year else None, found.month, found.day if "%d" in form else None
     return None

@@ -98,8 +98,25 @@ def test_answers_to_other_questions_are_wrong(shared_data: Path) -> None:
     assert [(a, b) for a, b in judged_otherwise(pairs, right=False) if a not in b and b not in a] == []
 
 
-PIECES = ["\\text{", "\\{x|", "\\{x:=", "a ", "1 a ", "1,", "$", "-$", "\\frac1", "(", ")", "A) ", "\\sqrt", "and ", "^{\\circ"]
-PIECES += ["}", "1/"]
+PIECES = [
+    "\\text{",
+    "\\{x|",
+    "\\{x:=",
+    "a ",
+    "1 a ",
+    "1,",
+    "$",
+    "-$",
+    "\\frac1",
+    "(",
+    ")",
+    "A) ",
+    "\\sqrt",
+    "and ",
+    "^{\\circ",
+    "}",
+    "1/",
+]
 
 
 @pytest.mark.parametrize("piece", PIECES)
