@@ -38,6 +38,7 @@ class SearchOptions(Knobs):
     rate_per_s: float | None = knob(
         None, "requests a second, of all processes that share the cache; None: those of the provider's smallest plan", above=0
     )
+    params: dict = knob(dict, "further parameters of the provider, for example {exclude_domains: [example.org]}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +55,8 @@ class SearchOptions(Knobs):
             raise ValueError(f"{_WHERE} api_key_env: {provider.name} has no keys; leave it out")
         if self.api_key_env is not None:
             check_variable(self.api_key_env, f"{_WHERE} api_key_env", provider.key_env or "")
+        if taken := sorted(provider.parameters("", 1).keys() & self.params.keys()):
+            raise ValueError(f"{_WHERE} params.{taken[0]}: web_search sets it itself; leave it out")
         self.key()
 
     @property

@@ -45,11 +45,14 @@ class Provider:
     # Status, a part of the answer, and why no search at all can succeed until somebody mends it.
     refusals: tuple[tuple[int, bytes, str], ...] = ()
 
-    def request(self, query: str, top_k: int, key: str | None) -> dict[str, Any]:
-        """The arguments of httpx for ``top_k`` results."""
-        sent = {self.query: query, **({self.count: top_k} if self.count else {}), **self.fixed}
+    def parameters(self, query: str, top_k: int) -> dict[str, Any]:
+        """The parameters of a search for ``top_k`` results."""
+        return {self.query: query, **({self.count: top_k} if self.count else {}), **self.fixed}
+
+    def request(self, sent: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+        """The arguments of httpx for a search with the parameters ``sent``."""
         headers = {"Accept": "application/json", **({self.key_header: self.key_prefix + key} if key else {})}
-        return {"method": "POST" if self.posts else "GET", "json" if self.posts else "params": sent, "headers": headers}
+        return {"method": "POST" if self.posts else "GET", "json" if self.posts else "params": dict(sent), "headers": headers}
 
     def read(self, answer: Any) -> list[Hit]:
         """The results in a parsed answer, those without a web address left out.

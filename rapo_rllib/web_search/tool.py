@@ -80,7 +80,7 @@ class WebSearch(SearchOptions):
 
     def _search(self, query: str) -> list[Hit]:
         """The results from the cache, from whoever asks the same right now, or from the provider."""
-        key = json.dumps([self.provider, self.address, query, self.top_k])
+        key = json.dumps([self.provider, self.address, query, self.top_k, self.params], sort_keys=True)
         with self._lock:
             future = self._in_flight.get(key)
             if future is None:
@@ -103,7 +103,7 @@ class WebSearch(SearchOptions):
                 del self._in_flight[key]
 
     def _fetch(self, query: str) -> list[Hit]:
-        request = self._provider.request(query, self.top_k, self.key())
+        request = self._provider.request({**self.params, **self._provider.parameters(query, self.top_k)}, self.key())
         answer = self._service.request(url=self.address + self._provider.path, **request)
         try:
             return self._provider.read(answer)

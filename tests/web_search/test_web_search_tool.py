@@ -44,6 +44,16 @@ def test_an_episode(tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize(("provider", "answer"), [("tavily", TAVILY), ("brave", BRAVE)])
+def test_further_parameters_are_sent_and_tell_cached_results_apart(provider: str, answer: bytes, tmp_path: Path) -> None:
+    with local_service(lambda _: Reply(answer)) as server:
+        for params in ({}, {"topic": "news"}, {"topic": "news"}, {}):
+            tool = make_tool("web_search", provider=provider, base_url=server.url, cache=str(tmp_path), params=params)
+            assert tool.run("x").error is None
+    assert len(server.requests) == 2
+    assert ["news" in str(request) for request in server.requests] == [False, True]
+
+
 def test_an_episode_goes_on_after_a_failure() -> None:
     with local_service(lambda _: Reply(b"", 500)) as server:
         options = {"provider": "brave", "base_url": server.url, "cache": None}
@@ -101,7 +111,9 @@ def test_as_a_tool() -> None:
         ({"provider": "tavily", "rate_per_s": "fast"}, "rate_per_s = 'fast': must be a number above 0 or null"),
         ({"provider": "tavily", "cache": ""}, "cache = '': must be a text"),
         ({"provider": "tavily", "cache": True}, "cache = True: must be a text or null"),
-        ({"provider": "tavily", "params": {"topic": "news"}}, "has no option 'params'"),
+        ({"provider": "tavily", "params": {"max_results": 9}}, "params.max_results: web_search sets it itself; leave it out"),
+        ({"provider": "tavily", "params": "news"}, "params = 'news': must be a mapping"),
+        ({"provider": "tavily", "topic": "news"}, "has no option 'topic'"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict, message: str) -> None:
