@@ -8,6 +8,7 @@ import pickle
 import random
 import re
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -137,14 +138,18 @@ def test_filters_are_the_homes_own(filled, other):
         assert same == {"same": [True, True], "other": [False] * 3, "any": []}[chosen.question]
 
 
-def test_a_source_is_shut_out_of_the_search_itself(filled, other):
+def test_a_source_is_searched_for_itself(filled, other):
     stranger = replace(TRACES[0], id="stranger", source='a "stranger"')
     buffer = other(collection="two_sources")
     buffer.create()
     buffer.insert([*TRACES[:2], stranger])
-    assert [hit.trace for hit in buffer.retrieve([query(TRACES[0])], 1, {"solver"})[0]] == [stranger]
-    assert buffer.retrieve([query(TRACES[0])], 3, {"solver", 'a "stranger"'}) == [[]]
-    assert len(buffer.retrieve([query(TRACES[0])], 3, {"nobody"})[0]) == 3
+
+    def found(*sources: str) -> list[StepTrace]:
+        with closing(StepTraceBuffer(replace(buffer.settings, filter=TraceFilter(sources=sources)))) as chosen:
+            return [hit.trace for hit in chosen.retrieve([query(TRACES[0])], 3)[0]]
+
+    assert found('a "stranger"') == [stranger] and found("nobody") == []
+    assert len(found("solver", 'a "stranger"')) == 3
 
 
 def test_values_above_the_limit_come_back_whole_on_every_way(filled):
