@@ -151,9 +151,12 @@ def equal_rates(options: argparse.Namespace) -> list[str]:
     """Run what the learning rates of the second study are chosen by, and choose them."""
     found, folder = equal.graded_policies(options.results / equal.POLICIES.name), options.folder / "equal_rates"
     folder.mkdir(parents=True, exist_ok=True)
-    failed = _run(equal.rate_runs(found, folder), options) or _run(equal.rate_runs(found, folder), options)
-    print(json.dumps(equal.choose(folder, options.results / equal.CHOSEN.name)), flush=True)
-    return failed
+    for _ in range(2):  # the second time also what lies beyond the first grid
+        if failed := _run(equal.rate_runs(found, folder), options):
+            return failed
+    if all(rows_of(run.file) for run in equal.rate_runs(found, folder)):
+        print(json.dumps(equal.choose(folder, options.results / equal.CHOSEN.name)), flush=True)
+    return []
 
 
 def equal_traces(options: argparse.Namespace) -> list[str]:

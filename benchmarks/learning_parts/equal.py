@@ -10,17 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from learning_parts.chain_run import ChainRun
 from learning_parts.habits import habits
 from learning_parts.imitation import Imitation, make_policy
-from learning_parts.measures import area
+from learning_parts.measures import area, cost_until
+from learning_parts.plan import TARGET
 from learning_parts.policies import passes
-from learning_parts.results import RESULTS, Study, rows_of
+from learning_parts.results import RESULTS, Runs, Study, rows_of
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
-SAME = ("grpo", "grpo_explores", "sft_grpo", "luffy", "rapo", "rapo_hidden", "steps", "sft_steps")  # traces of the questions
-OTHER = ("sft_grpo_other", "rapo_other", "steps_other", "sft_steps_other")  # traces of other questions alone
+SAME = (
+    "grpo",
+    "grpo_explores",
+    "sft_grpo",
+    "luffy",
+    "luffy_grpo",
+    "rapo",
+    "rapo_hidden",
+    "steps",
+    "sft_steps",
+)  # traces of the questions
+OTHER = ("sft_grpo_other", "rapo_other", "steps_other", "sft_steps_other")  # of other questions alone
 ARMS = (*SAME, *OTHER)
 CALLS = (3, 4)
 DILIGENCES = (0.01, 0.01, 0.05, 0.05, 0.15, 0.4)  # of the base policies: how often they go on by themselves
@@ -32,7 +44,13 @@ KIND = "equal"
 POLICIES, CHOSEN = RESULTS / "graded_policies", RESULTS / "equal_rates.json"
 TRIED = 4  # seeds of one diligence
 # the comparisons that decide: ours, theirs
-DECIDING = {"best_minus_luffy": ("steps", "luffy"), "best_minus_sft_grpo": ("sft_steps_other", "sft_grpo_other")}
+DECIDING = {
+    "best_minus_luffy": ("sft_steps", "luffy"),
+    "steps_minus_luffy": ("steps", "luffy"),
+    "steps_minus_luffy_grpo": ("steps", "luffy_grpo"),
+    "best_minus_sft_grpo": ("sft_steps_other", "sft_grpo_other"),
+}
+LEVEL, FEWEST = -0.03, 20  # an interval that begins above this is level; pairs that a conclusion needs
 
 
 def graded_policies(folder: Path = POLICIES) -> list[Path]:
@@ -111,20 +129,52 @@ def figures(study: Study) -> dict[str, Any]:
         minus = {arm: paired_difference(areas[arm], areas[base]) for arm, base in pairs.items() if base in areas}
         adjusted = holm({arm: one["p"] for arm, one in minus.items()})
         deciding = {
-            name: paired_difference(areas[ours], areas[theirs])
+            name: _decided(study[calls, ours], study[calls, theirs])
             for name, (ours, theirs) in DECIDING.items()
             if ours in areas and theirs in areas
         }
-        arms = {
-            arm: dict(zip(("mean", "low", "high"), mean_interval(list(of_arm.values())), strict=True))
-            for arm, of_arm in areas.items()
-        }
+        arms = {arm: _of_arm(study[calls, arm]) for arm in areas}
         found[str(calls)] = {
             "arms": arms,
             "minus": {arm: {**one, "p_holm": adjusted[arm]} for arm, one in minus.items()},
             **deciding,
         }
     return found
+
+
+def _of_arm(of_seeds: Runs) -> dict[str, Any]:
+    """Mean over the budget with its interval, accuracy at the end, seconds, and tokens until 50 %."""
+    mean, low, high = mean_interval([area(rows) for rows in of_seeds.values()])
+    half = [cost_until(rows, TARGET, "tokens") for rows in of_seeds.values()]
+    return {
+        **{"mean": mean, "low": low, "high": high, "n": len(of_seeds)},
+        "accuracy": float(np.mean([rows[-1]["accuracy"] for rows in of_seeds.values()])),
+        "train_s": float(np.median([rows[-1]["train_s"] for rows in of_seeds.values()])),
+        "reached_half": sum(cost is not None for cost in half),
+        "tokens_to_half": float(np.median([np.inf if cost is None else cost for cost in half])),
+    }
+
+
+def _decided(ours: Runs, theirs: Runs) -> dict[str, Any]:
+    """A comparison that decides: paired by seed, by base policy, and of tokens until 50 %, censored at a run's end."""
+    of_ours, of_theirs = ({seed: area(rows) for seed, rows in of.items()} for of in (ours, theirs))
+    whole = paired_difference(of_ours, of_theirs)
+    by_policy = {
+        policy: float(np.mean([of_ours[seed] - of_theirs[seed] for seed in of_ours if seed % len(DILIGENCES) == policy]))
+        for policy in sorted({seed % len(DILIGENCES) for seed in of_ours.keys() & of_theirs.keys()})
+    }
+    verdict = (
+        "too few pairs" if whole["n"] < FEWEST else "ahead" if whole["low"] > 0 else "level" if whole["low"] > LEVEL else "no"
+    )
+    logrank = stats.logrank(_censored(ours), _censored(theirs)).pvalue if len(ours) > 1 else 1.0
+    return {**whole, "by_policy": by_policy, "logrank_p": float(logrank), "verdict": verdict}
+
+
+def _censored(of_seeds: Runs) -> stats.CensoredData:
+    costs = [(cost_until(rows, TARGET, "tokens"), rows[-1]["tokens"]) for rows in of_seeds.values()]
+    return stats.CensoredData(
+        uncensored=[max(cost, 1.0) for cost, _ in costs if cost is not None], right=[end for cost, end in costs if cost is None]
+    )
 
 
 def _means(folder: Path) -> dict[tuple[str, int], dict[float, float]]:

@@ -90,6 +90,7 @@ PILOT: dict[str, dict[str, Any]] = {
 _STEPS = {**_GRPO, "expert_step_share": _FIRST, "off_policy_trajectories": 1}
 # The second study, beside arms of the first and of the pilot
 EQUAL: dict[str, dict[str, Any]] = {
+    "luffy_grpo": {**_GRPO, "off_policy_trajectories": 1},  # LUFFY's members in the objective that `steps` has
     "steps": _STEPS,  # single steps first, the expert's among them; then whole trajectories
     "sft_steps": {**_STEPS, "warm_start": _IMITATES},
     "steps_other": {**_STEPS, "env_config": _OTHERS},

@@ -163,7 +163,10 @@ def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]
 def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
     progress.say("reading the expert's trajectories")
     chat, named = ChatProtocol(load_tokenizer(settings.model), settings.protocol), settings.off_policy.expert_traces
-    source = ExpertSource(trajectories_of(named, asked, "expert_traces"), chat, settings.rollout.max_response_tokens)
+    experts = trajectories_of(named, asked, "expert_traces")
+    if named != "expert":
+        experts = _as_asked(experts, asked.questions("train"))
+    source = ExpertSource(experts, chat, settings.rollout.max_response_tokens)
     if not len(source):
         raise ValueError(
             f"expert_traces = {named!r}: no trajectory with a positive reward; name a file with some, or set "

@@ -66,14 +66,16 @@ class ExpertSource:
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
         """At most ``count`` of what the agent wrote for this question, as tokens; of a single step that which it did there."""
-        if group.question.expected:
-            return [expert_step(group, self._chat)]
         known = self._by_question.get(_key(group.question), ())
         drawn: list[Trajectory] = []
-        for expert in rng.sample(known, len(known)):
+        if group.question.expected:
+            possible = iter([expert_step(group, self._chat)])
+        else:
+            every = rng.sample(known, len(known))
+            possible = (expert_tokens(expert, prompt_ids, self._chat, group.policy_version) for expert in every)
+        for trajectory in possible:
             if len(drawn) == count:
                 break
-            trajectory = expert_tokens(expert, prompt_ids, self._chat, group.policy_version)
             if len(trajectory.token_ids) <= self._max_response_tokens:
                 drawn.append(trajectory)
             else:

@@ -105,7 +105,9 @@ class ReplayStore:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` earlier successes; none that was written for another prompt."""
+        """At most ``count`` earlier successes; none that was written for another prompt, nor beside single steps."""
+        if not group.question.is_whole:
+            return []
         prompt = np.array(prompt_ids, dtype=np.int32)
         known = [t for t in self._by_question.get(group.question.id, ()) if np.array_equal(t.prompt_ids, prompt)]
         if not self._by_value:

@@ -214,9 +214,11 @@ def _check_guided(settings: Settings) -> None:
     most = max(point[1] for point in steps) if isinstance(steps, list | tuple) else steps
     if size < 2 and (off_policy.expert_start_share or most):
         raise ValueError(
-            f"expert_start_share or expert_step_share with group_size = {size}: nothing of others joins such groups, so their "
-            "members are compared with each other alone; set group_size to 2 or more"
+            f"expert_start_share or expert_step_share with group_size = {size}: members of such groups are compared with each "
+            "other; set group_size to 2 or more"
         )
+    if settings.rollout.retrieval_by_success and not settings.uses_retrieval:
+        raise ValueError("retrieval_by_success: nothing retrieves; leave it out, or set num_hybrid and retrieval_prob above 0")
     if off_policy.expert_start_share + most > 1:
         raise ValueError(
             f"expert_start_share = {off_policy.expert_start_share} with expert_step_share = {steps}: together they are more "

@@ -61,7 +61,7 @@ class ExpertRows:
             if any(trajectory.start_refused for trajectory in group.trajectories):
                 self._refused.add(_row(group.question))
         right = [t.correct for group in rows for t in group.counted]
-        equal = sum(len({t.correct for t in group.counted}) < 2 for group in rows)
+        equal = sum(len({t.correct for t in group.members}) < 2 for group in rows)
         values = {"groups": len(rows), "accuracy": sum(right) / max(len(right), 1), "groups_without_signal": equal}
         values["refused"] = len(self._refused)
         return {f"single_steps/{name}": float(value) for name, value in values.items()}

@@ -7,6 +7,7 @@ Help is for what the policy cannot do alone: a question that it gets right by it
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
@@ -55,12 +56,15 @@ class UnaidedSuccess:
         """Take note of what was rolled out; returns the metrics of it: ``unaided/...``."""
         whole = [group for group in groups if group.question.is_whole]
         for group in whole:
-            outcomes = [t.correct for t in group.counted if not t.retrievals]
+            alone = [t for t in group.counted if not t.retrievals]
+            # hybrid ones that retrieved nothing were short: they are too many of those that stop early
+            outcomes = [t.correct for t in ([t for t in alone if not t.hybrid] or alone)]
             if outcomes:
                 self._newest.extend(outcomes)
                 self._seen[_key(group.question)].extend(outcomes)
         shares = [group.question.retrieval_share for group in whole]
-        return {"unaided/accuracy": self.overall, "unaided/retrieval_share": sum(shares) / max(len(shares), 1)}
+        found = {"unaided/accuracy": self.overall}
+        return found | ({"unaided/retrieval_share": sum(shares) / len(shares)} if shares else {})
 
     def get_state(self) -> dict[str, Any]:
         """For checkpoints."""
@@ -77,4 +81,5 @@ class UnaidedSuccess:
 
 
 def _key(question: Question) -> str:
-    return question.text.strip() or question.id
+    text = question.text.strip() or question.id
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rapo_rllib.estimate.layout import Process, peak
+from rapo_rllib.estimate.memory import Parts
 
 ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
 GIB = 2**30
@@ -72,7 +73,12 @@ def fits(found: list[Process], machine: Machine) -> list[Fit]:
         verdicts.append(Fit("GPUs", wanted, machine.gpus, "GPUs"))
     verdicts += [Fit(f"memory of a GPU of: {one.name}", peak(one.gpu), machine.gpu_bytes) for one in found if one.gpus >= 1]
     if sharing := [one for one in found if 0 < one.gpus < 1]:
-        together = [part for one in sharing for part in one.gpu * min(one.count, int(1 / one.gpus))]
+        together: Parts = ()
+        room = 1.0
+        for turn in range(max(one.count for one in sharing)):
+            for one in sharing:
+                if turn < one.count and one.gpus <= room + 1e-9:
+                    together, room = together + one.gpu, room - one.gpus
         names = " and ".join(one.name for one in sharing)
-        verdicts.append(Fit(f"memory of a GPU of: {names}", peak(tuple(together)), machine.gpu_bytes))
+        verdicts.append(Fit(f"memory of a GPU of: {names}", peak(together), machine.gpu_bytes))
     return verdicts

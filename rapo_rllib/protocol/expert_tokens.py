@@ -77,8 +77,9 @@ def expert_step(group: TrajectoryGroup, chat: ChatProtocol) -> Trajectory:
     done = ExpertTrajectory(question, (question.expected,), 1.0, EXPERT)
     result = opened(done, member.prompt_ids, group.policy_version)
     result.append_given(member.token_ids[: member.steps[0].start])
-    written, observation = split_observation(question.expected, chat.settings)
-    append_expert_step(result, written, chat, is_last=not observation)
+    written, _ = split_observation(question.expected, chat.settings)
+    append_expert_step(result, written, chat, is_last=f"</{chat.settings.answer_tag}>" in written)
+    result.steps[-1].state = member.steps[0].state
     return result
 
 

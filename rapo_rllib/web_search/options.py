@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ class SearchOptions(Knobs):
             raise ValueError(f"{_WHERE} api_key_env: {provider.name} has no keys; leave it out")
         if self.api_key_env is not None:
             check_variable(self.api_key_env, f"{_WHERE} api_key_env", provider.key_env or "")
+        try:
+            json.dumps(self.params, sort_keys=True)
+        except TypeError as error:
+            raise ValueError(f"{_WHERE} params = {self.params!r}: must be a mapping that JSON can say: {error}") from error
         if taken := sorted(provider.parameters("", 1).keys() & self.params.keys()):
             raise ValueError(f"{_WHERE} params.{taken[0]}: web_search sets it itself; leave it out")
         self.key()

@@ -40,6 +40,7 @@ class Provider:
     key_header: str = ""
     key_prefix: str = ""
     most_hits: int = 20  # of one request
+    windows: bool = False  # after an error its headers tell of several windows of its rate limit, in seconds
     query_chars: int = 2000
     query_words: int = 400
     # Status, a part of the answer, and why no search at all can succeed until somebody mends it.
@@ -84,8 +85,8 @@ class Provider:
         return None
 
 
-def wait_asked(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait after an error, where the provider says so: until all of Brave's windows that are used up begin anew.
+def wait_for_windows(headers: Mapping[str, str]) -> float | None:
+    """Seconds until all windows of a rate limit that are used up begin anew; else what ``Retry-After`` says.
 
     Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
     """
@@ -140,6 +141,7 @@ _EVERY = (
         fixed={"result_filter": "web", "text_decorations": "false"},
         key_env="BRAVE_API_KEY",
         key_header="X-Subscription-Token",
+        windows=True,
         query_chars=400,
         query_words=50,
         refusals=((422, b"SUBSCRIPTION_TOKEN", _NO_KEY),),

@@ -71,20 +71,25 @@ class SearchStore:
 
     def take_turn(self, queue: str, rate_per_s: float, patience_s: float) -> float:
         """Seconds until the caller's turn, which is then taken; infinite: it would come after ``patience_s``."""
-        turn = self._with_cache(lambda cache: _take_turn(cache, queue, rate_per_s, patience_s))
+
+        def take(cache: diskcache.Cache) -> float:
+            with cache.transact():  # no other process comes between
+                return _take_turn(cache, queue, rate_per_s, patience_s)
+
+        turn = self._with_cache(take)
         if turn is not None:
             return turn
         with _process_lock:
             return _take_turn(_process_queues, queue, rate_per_s, patience_s)
 
     def _with_cache(self, work: Callable[[diskcache.Cache], Result]) -> Result | None:
-        """Do what no other process comes between; None: there is no cache, or it is damaged."""
+        """Do it; None: there is no cache, or it is damaged."""
         if self._folder is None:
             return None
         try:
             if self._cache is None:
                 self._cache = diskcache.Cache(str(self._folder), timeout=10, disk=JSONTextDisk)
-            with self._cache as cache, cache.transact():  # its connection is closed: every call of a tool has its own thread
+            with self._cache as cache:  # its connection is closed: every call of a tool has its own thread
                 return work(cache)
         except _DISK_ERRORS as error:
             if not self._warned:

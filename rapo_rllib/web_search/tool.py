@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError, ToolError
-from rapo_rllib.services.http_json import JsonService
+from rapo_rllib.services.http_json import JsonService, retry_after
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.web_search.observation import RESULT_CHARS, observation, one_line
 from rapo_rllib.web_search.options import SearchOptions
-from rapo_rllib.web_search.providers import PROVIDERS, Hit, wait_asked
+from rapo_rllib.web_search.providers import PROVIDERS, Hit, wait_for_windows
 from rapo_rllib.web_search.store import SearchStore
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class WebSearch(SearchOptions):
         self.limits = ToolLimits(self.patience_s + _PHASES * self.timeout_s, self.top_k * (RESULT_CHARS + 2))
         self._provider = PROVIDERS[self.provider]
         self._store = SearchStore(None if self.cache is None else Path(self.cache).expanduser())
-        self._service = JsonService(self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, wait_asked)
+        wait = wait_for_windows if self._provider.windows else retry_after
+        self._service = JsonService(self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, wait)
         digest = hashlib.sha256((self.key() or "").encode()).hexdigest()[:16]  # equal keys share a limit; nobody reads it back
         self._queue = f"queue {self.provider} {self.address} {digest}"
         self._in_flight: dict[str, Future[list[Hit]]] = {}

@@ -34,6 +34,7 @@ NATIVE = {"format": "native"}
             "expert_start_share or expert_step_share with group_size = 1",
         ),
         ({"expert_step_share": [[0, 2.0]]}, "expert_step_share = 2.0: must be between 0 and 1"),
+        ({"retrieval_by_success": True, "num_hybrid": 0}, "retrieval_by_success: nothing retrieves"),
         ({"expert_start_share": 1.5}, "expert_start_share = 1.5: must be between 0 and 1"),
         ({"group_size": 0}, "group_size = 0: must be a whole number at least 1"),
         ({"retrieval_prob": 1.5}, "retrieval_prob = 1.5: must be between 0 and 1"),

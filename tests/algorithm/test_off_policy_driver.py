@@ -160,6 +160,23 @@ def test_questions_of_a_file_are_asked_as_the_job_asks_them(folder: Path, tmp_pa
     config.env, config.env_config = AskedBySeed, {}
     with pytest.raises(ValueError, match="expert_traces names a file, and the environment's questions are seeds"):
         make_starts(config.settings, config.question_source, Progress("test"))
+    mixed = make_config(folder, preset="luffy", expert_traces=str(file))
+    mixed.env, mixed.env_config = AskedBySeed, {}
+    with pytest.raises(ValueError, match="expert_traces names a file, and the environment's questions are seeds"):
+        make_mixing(mixed.settings, mixed.question_source, Progress("test"))
+
+
+def test_luffy_reads_a_file_of_others(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    config = make_config(folder, preset="luffy", expert_traces=str(file))
+    known = config.question_source.questions("train")[3]
+    about = {"source": "x", "steps": ["<answer>3</answer>"], "reward": 1.0}
+    file.write_text(json.dumps({"id": "1", "question": known.text, **about}) + "\n")
+    mixing = make_mixing(config.settings, config.question_source, Progress("test"))
+    assert mixing is not None and mixing.source.metrics()["stored"] == 1
+    rolled = Trajectory(known.id, [1], end="answer")
+    (group,) = mixing.mixed([TrajectoryGroup(known, [rolled])])
+    assert [one.text for one in group.off_policy] == ["<answer>3</answer>"]
 
 
 def test_an_environment_without_expert_cannot_begin_inside(folder: Path) -> None:

@@ -23,15 +23,15 @@ def ended(folder: Path, arm: str, calls: int, rate: float, seed: int, accuracy: 
 def test_all_arms_have_as_many_runs_wherever_they_stop() -> None:
     chosen = {f"{calls}-{arm}": 1e-3 for calls in equal.CALLS for arm in equal.ARMS}
     runs = equal.runs(POLICIES, chosen, Path("runs"))
-    assert len({run.name for run in runs}) == len(runs) == 24 * 2 * 12
-    begun = Counter(run.arm for run in runs[: 24 * 5])
+    assert len({run.name for run in runs}) == len(runs) == 24 * 2 * 13
+    begun = Counter(run.arm for run in runs[: 26 * 5])
     assert set(begun.values()) == {10}
     assert all(run.policy == f"policy-{run.seed % 6}" for run in runs)
 
 
 def test_the_grid_goes_on_where_the_best_rate_is_its_end(tmp_path: Path) -> None:
     first = equal.rate_runs(POLICIES, tmp_path)
-    assert len(first) == 12 * 2 * 3 * 3
+    assert len(first) == 13 * 2 * 3 * 3
     for rate, accuracy in zip(equal.RATES, (0.1, 0.5, 0.2), strict=True):
         for seed in equal.RATE_SEEDS:
             ended(tmp_path, "luffy", 3, rate, seed, accuracy)
@@ -45,10 +45,13 @@ def test_the_grid_goes_on_where_the_best_rate_is_its_end(tmp_path: Path) -> None
 
 def test_differences_are_paired_by_seed() -> None:
     def runs(*accuracies: float) -> dict[int, list[dict[str, float]]]:
-        return {seed: [{"tokens": t, "accuracy": a} for t in (0, 100)] for seed, a in enumerate(accuracies)}
+        return {seed: [{"tokens": t, "accuracy": a, "train_s": t} for t in (0, 100)] for seed, a in enumerate(accuracies)}
 
     study = {(3, "steps"): runs(0.9, 0.8, 0.7), (3, "luffy"): runs(0.8, 0.6, 0.4), (3, "grpo"): runs(0.1, 0.1, 0.1)}
     found = equal.figures(study)["3"]
-    assert found["best_minus_luffy"]["mean"] == pytest.approx(0.2) and found["best_minus_luffy"]["n"] == 3
+    assert found["steps_minus_luffy"]["mean"] == pytest.approx(0.2) and found["steps_minus_luffy"]["n"] == 3
     assert found["minus"]["luffy"]["mean"] == pytest.approx(0.5) and "best_minus_sft_grpo" not in found
+    assert found["steps_minus_luffy"]["by_policy"] == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3})
+    assert found["steps_minus_luffy"]["verdict"] == "too few pairs" and 0 < found["steps_minus_luffy"]["logrank_p"] <= 1
+    assert found["arms"]["luffy"]["reached_half"] == 2 and found["arms"]["steps"]["tokens_to_half"] == 0
     assert found["minus"]["luffy"]["p_holm"] >= found["minus"]["luffy"]["p"]

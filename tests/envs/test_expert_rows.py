@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 from scripted import ByteTokenizer
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
+from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.envs.expert_rows import ExpertRows
 from rapo_rllib.protocol.chat import ChatProtocol
@@ -96,3 +98,11 @@ def test_beside_single_steps_stands_the_step_of_the_expert() -> None:
         assert expert.off_policy and expert.reward == 1.0
         (made,), _ = sample_groups([group], ObjectiveSettings())
         assert [sample.advantages[-1] > 0 for sample in made.samples] == [False, False, True]
+        ends = chat.end_ids[:1] if row.expected.startswith("<answer>") else []  # whoever calls a tool waits for it
+        assert expert.token_ids[given:] == [*chat.encode(trained), *ends]
+        short = OffPolicyMixing(ExpertSource([SOLVED], chat, len(expert.token_ids) - 1), 1)
+        assert short.mixed([TrajectoryGroup(row, tried)])[0].off_policy == []
+        assert short.source.metrics()["too_long"] == 1
+        store = ReplayStore()
+        store.remember([TrajectoryGroup(SOLVED.question, [replace(tried[0], correct=True, end="answer")])])
+        assert OffPolicyMixing(store, 1).mixed([TrajectoryGroup(row, tried)])[0].off_policy == []

@@ -74,6 +74,8 @@ def test_processes_with_a_fraction_of_a_gpu_share_it() -> None:
     assert shared.needed == peak((*learner.gpu, *engine.gpu)) > peak(learner.gpu)
     engines = sized(num_learners=1, num_env_runners=3, num_gpus_per_env_runner=0.5)
     assert on_gpu(engines, 80 * GIB).needed == 2 * peak(engine.gpu)
+    more = sized(**{**HALVES, "num_env_runners": 3})  # one learner and one engine, then no room is left
+    assert on_gpu(more, 80 * GIB).needed == shared.needed
 
 
 def test_an_engine_that_sleeps_is_not_beside_the_update() -> None:

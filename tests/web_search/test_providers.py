@@ -9,7 +9,7 @@ from local_service import Reply, Request, local_service
 from provider_answers import ANSWERS, BRAVE, KEY, OBSERVATION, SEARXNG
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.web_search.providers import PROVIDERS, wait_asked
+from rapo_rllib.web_search.providers import PROVIDERS, wait_for_windows
 from rapo_rllib.web_search.tool import WebSearch
 
 Make = Callable[..., WebSearch]
@@ -178,7 +178,16 @@ def test_a_refused_query_is_an_observation(provider: str, reply: Reply, web_sear
     ],
 )
 def test_brave_says_for_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert wait_asked(headers) == seconds
+    assert wait_for_windows(headers) == seconds
+
+
+def test_only_brave_is_read_so(web_search: Make) -> None:
+    """Others say by the clock when their limit ends, which is no number of seconds to wait."""
+    headers = {"x-ratelimit-limit": "1", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "1764200000", "retry-after": "0"}
+    with local_service(lambda _: Reply(b"", 429, headers)) as server:
+        assert web_search(server.url, "tavily").run("x").error == "rate_limit"
+        with pytest.raises(ToolError, match="no searches left"):
+            web_search(server.url, "brave").run("x")
 
 
 def query_of(request: Request) -> str:
