@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-from scripted import ByteTokenizer
+from scripted import END, ByteTokenizer
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
@@ -81,7 +81,7 @@ def test_where_no_row_can_be_given_one_is_asked_again() -> None:
 
 
 def test_beside_single_steps_stands_the_step_of_the_expert() -> None:
-    chat = ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt=""))
+    chat = ChatProtocol(ByteTokenizer(END), ProtocolSettings(system_prompt=""))
     rows = ExpertRows([ExpertTrajectory(SOLVED.question, (f"{STEPS[0]}\n<result>\n1\n</result>\n", STEPS[2]), 1.0, "x")], 1.0)
     for row in {rows.row(place) for place in range(20)}:
         tried = [Trajectory(row.id, chat.encode("How much?"), end="step") for _ in range(2)]
