@@ -115,6 +115,8 @@ def figures(study: Study) -> dict[str, Any]:
             for arm in ARMS
             if len(study.get((calls, arm), {})) > 1
         }
+        if not areas:
+            continue
         pairs = {arm: ("sft_grpo_other" if arm in OTHER else "grpo") for arm in areas if arm not in ("grpo", "sft_grpo_other")}
         minus = {arm: paired_difference(areas[arm], areas[base]) for arm, base in pairs.items() if base in areas}
         adjusted = holm({arm: one["p"] for arm, one in minus.items()})
