@@ -23,7 +23,7 @@ class ChainRun:
     tokens: int = TOKENS  # generated in training before it ends
     evaluation_interval: int = 4  # iterations
     threads: int = 1
-    attempted: int = 100  # held-out questions of pass@8
+    attempted: int = 100  # held-out questions of pass@8; 0: it is not measured
 
     @property
     def name(self) -> str:

@@ -21,25 +21,18 @@ from learning_parts.policies import passes
 from learning_parts.results import RESULTS, Runs, Study, rows_of
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
-SAME = (
-    "grpo",
-    "grpo_explores",
-    "sft_grpo",
-    "luffy",
-    "luffy_grpo",
-    "rapo",
-    "rapo_hidden",
-    "steps",
-    "sft_steps",
-)  # traces of the questions
-OTHER = ("sft_grpo_other", "rapo_other", "steps_other", "sft_steps_other")  # of other questions alone
-ARMS = (*SAME, *OTHER)
+MAIN = ("grpo", "sft_grpo", "luffy", "rapo", "steps", "sft_steps", "sft_grpo_other", "sft_steps_other")  # with SEEDS seeds
+BESIDE = ("grpo_explores", "luffy_grpo", "rapo_hidden", "rapo_other", "steps_other")  # with FEWER
+ARMS = (*MAIN, *BESIDE)
+OTHER = tuple(arm for arm in ARMS if arm.endswith("_other"))  # with traces of other questions alone
 CALLS = (3, 4)
+TOKENS = 24_000  # generated in training before a run ends
 DILIGENCES = (0.01, 0.01, 0.05, 0.05, 0.15, 0.4)  # of the base policies: how often they go on by themselves
-SEEDS = 24  # seed s begins with policy s modulo 6
+SEEDS, FEWER = 24, 12  # seed s begins with policy s modulo 6
 RATES = (3e-4, 6e-4, 1.2e-3)
 WIDER = (1.5e-4, 2.4e-3)  # tried for an arm whose best rate is the first or the last of RATES
-RATE_SEEDS = (2000, 2002, 2004)  # of policies 2, 4 and 0; reported nowhere else
+RATE_CALLS = 4  # the rates are chosen there, and serve at both
+RATE_SEEDS = (2000, 2002)  # of policies 2 and 4; reported nowhere else
 KIND = "equal"
 POLICIES, CHOSEN = RESULTS / "graded_policies", RESULTS / "equal_rates.json"
 TRIED = 4  # seeds of one diligence
@@ -83,25 +76,22 @@ def graded_policies(folder: Path = POLICIES) -> list[Path]:
 
 def rate_runs(found: Sequence[Path], folder: Path) -> list[ChainRun]:
     """List the runs that rates are chosen by: all of RATES, and the next one where the best is the first or the last."""
-    runs = [
-        _run(arm, seed, calls, rate, found, folder) for arm in ARMS for calls in CALLS for rate in RATES for seed in RATE_SEEDS
-    ]
+    runs = [_run(arm, seed, RATE_CALLS, rate, found, folder) for arm in ARMS for rate in RATES for seed in RATE_SEEDS]
     means = _means(folder)
     for arm in ARMS:
-        for calls in CALLS:
-            of_arm = means.get((arm, calls), {})
-            if set(RATES) <= of_arm.keys():
-                best = max(RATES, key=of_arm.__getitem__)
-                wider = {RATES[0]: WIDER[0], RATES[-1]: WIDER[1]}.get(best)
-                runs += [_run(arm, seed, calls, wider, found, folder) for seed in RATE_SEEDS if wider is not None]
+        of_arm = means.get(arm, {})
+        if set(RATES) <= of_arm.keys():
+            best = max(RATES, key=of_arm.__getitem__)
+            wider = {RATES[0]: WIDER[0], RATES[-1]: WIDER[1]}.get(best)
+            runs += [_run(arm, seed, RATE_CALLS, wider, found, folder) for seed in RATE_SEEDS if wider is not None]
     return runs
 
 
 def choose(folder: Path, file: Path = CHOSEN) -> dict[str, float]:
-    """Write the best rate of each arm at each number of calculations, beside all means; returns the choice."""
+    """Write the best rate of each arm, beside all means; returns the choice."""
     means = _means(folder)
-    chosen = {f"{calls}-{arm}": max(of_arm, key=of_arm.__getitem__) for (arm, calls), of_arm in sorted(means.items())}
-    every = {f"{calls}-{arm}": {f"{rate:g}": mean for rate, mean in of.items()} for (arm, calls), of in sorted(means.items())}
+    chosen = {arm: max(of_arm, key=of_arm.__getitem__) for arm, of_arm in sorted(means.items())}
+    every = {arm: {f"{rate:g}": mean for rate, mean in of_arm.items()} for arm, of_arm in sorted(means.items())}
     file.write_text(json.dumps({"chosen": chosen, "mean_accuracy": every}, indent=1) + "\n")
     return chosen
 
@@ -109,10 +99,10 @@ def choose(folder: Path, file: Path = CHOSEN) -> dict[str, float]:
 def runs(found: Sequence[Path], chosen: Mapping[str, float], folder: Path) -> list[ChainRun]:
     """List the runs that count, seed by seed, so that all arms have as many wherever they stop."""
     return [
-        _run(arm, seed, calls, chosen[f"{calls}-{arm}"], found, folder)
+        _run(arm, seed, calls, chosen[arm], found, folder)
         for seed in range(SEEDS)
         for calls in CALLS
-        for arm in ARMS
+        for arm in (ARMS if seed < FEWER else MAIN)
     ]
 
 
@@ -125,6 +115,8 @@ def figures(study: Study) -> dict[str, Any]:
             for arm in ARMS
             if len(study.get((calls, arm), {})) > 1
         }
+        if not areas:
+            continue
         pairs = {arm: ("sft_grpo_other" if arm in OTHER else "grpo") for arm in areas if arm not in ("grpo", "sft_grpo_other")}
         minus = {arm: paired_difference(areas[arm], areas[base]) for arm, base in pairs.items() if base in areas}
         adjusted = holm({arm: one["p"] for arm, one in minus.items()})
@@ -177,18 +169,18 @@ def _censored(of_seeds: Runs) -> stats.CensoredData:
     )
 
 
-def _means(folder: Path) -> dict[tuple[str, int], dict[float, float]]:
-    """Mean accuracy over the budget by arm, calculations and rate, of rates whose runs have all ended."""
-    seen: dict[tuple[str, int], dict[float, list[float]]] = {}
+def _means(folder: Path) -> dict[str, dict[float, float]]:
+    """Mean accuracy over the budget by arm and rate, of rates whose runs have all ended."""
+    seen: dict[str, dict[float, list[float]]] = {}
     for file in sorted(folder.glob("*.jsonl")):
         if rows := rows_of(file):
             run = rows[0]["run"]
-            seen.setdefault((run["arm"], run["calls"]), {}).setdefault(run["lr"], []).append(area(rows[1:]))
+            seen.setdefault(run["arm"], {}).setdefault(run["lr"], []).append(area(rows[1:]))
     return {
-        name: {rate: round(float(np.mean(values)), 4) for rate, values in of_rates.items() if len(values) == len(RATE_SEEDS)}
-        for name, of_rates in seen.items()
+        arm: {rate: round(float(np.mean(values)), 4) for rate, values in of_rates.items() if len(values) == len(RATE_SEEDS)}
+        for arm, of_rates in seen.items()
     }
 
 
 def _run(arm: str, seed: int, calls: int, lr: float, found: Sequence[Path], folder: Path) -> ChainRun:
-    return ChainRun(arm, seed, calls, lr, str(found[seed % len(found)]), str(folder))
+    return ChainRun(arm, seed, calls, lr, str(found[seed % len(found)]), str(folder), TOKENS, attempted=0)

@@ -26,8 +26,6 @@ from learning_parts.methods import (
     SAME_RATE,
     STALE,
 )
-from learning_parts.packaged_pairs import packaged
-from learning_parts.pilot import pilot_figures
 from learning_parts.plan import CALLS, EQUIVALENT, POLICIES, PRIMARY, TARGET, WORD_MENDS
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
@@ -80,16 +78,6 @@ def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
         runs = {int(seed): run["rows"] for seed, run in json.loads(file.read_text()).items()}
         found[int(calls) if task == kind else calls, arm] = runs
     return found
-
-
-def all_figures(results: Path) -> dict[str, Any]:
-    """Of everything in the folder of raw results: the study, the packaged jobs, the habits of the base policies."""
-    habits = json.loads((results / "policies" / "habits.json").read_text(encoding="utf-8"))
-    return summary(read(results), read(results, TIMED)) | {
-        "packaged": packaged(results),
-        "habits": habits,
-        "pilot": pilot_figures(read(results, PILOT)),
-    }
 
 
 def summary(study: Study, timed: Study) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def train(run: Any) -> None:
             file.flush()
         last = {
             "accuracy": algo.evaluate()["env_runners"]["accuracy"],
-            "pass_at_8": _pass_at_8(algo, run.attempted),
+            **({"pass_at_8": _pass_at_8(algo, run.attempted)} if run.attempted else {}),
             "done": True,
         }
         file.write(json.dumps({**totals, **last}) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from rapo_rllib.protocol.chat import ChatProtocol
 MODEL = "smollm2-135m-instruct"
 LR, BATCH = 1e-4, 16
 MOST = 6  # seeds that are tried
+_FLAWED = Flawed()
 
 
 def base_config(model: str = MODEL) -> Any:
@@ -129,8 +131,10 @@ def _goes_on(model: Any, chat: ChatProtocol, asked: list[WordProblem]) -> float:
     return sum(shares) / len(shares)
 
 
-def word_policies(folder: Path, note: Path, model: str = MODEL) -> list[Path]:
+def word_policies(folder: Path, note: Path, model: str = MODEL, how: Flawed = _FLAWED) -> list[Path]:
     """Folders of the base policies that pass the gates, in order; the habits of all that were tried are in ``note``.
+
+    Their traces are as ``how`` says, but for its seed.
 
     Raises:
         ValueError: too few of the seeds pass.
@@ -141,7 +145,7 @@ def word_policies(folder: Path, note: Path, model: str = MODEL) -> list[Path]:
         name = f"words-{seed}"
         if name in tried and not passes(tried[name], WORD_GATES):
             continue
-        policy = make_word_policy(folder, Flawed(seed=seed), model)
+        policy = make_word_policy(folder, replace(how, seed=seed), model)
         if name not in tried:
             tried[name] = word_habits(policy)
             note.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One run of SmolLM2 on the word problems of three operations."""
+"""One run of SmolLM2 on the word problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class WordRun:
     evaluation_interval: int = 2  # iterations
     threads: int = 1
     attempted: int = 50  # held-out questions of pass@8
-    calls: str = "words"  # where a run on the chains says how many calculations they have
+    calls: str | int = "words"  # where a run on the chains says how many calculations they have; a number: the most operations
+    steps: tuple[int, int] = (3, 3)  # fewest and most operations
+    evaluated: int = 100  # held-out questions
 
     @property
     def name(self) -> str:
@@ -44,8 +46,8 @@ class WordRun:
         buffer = {"uri": str(Path(self.folder) / f"buffer-{self.name}.db"), **arm.pop("step_trace_buffer", {})}
         return (
             base_config(self.policy)
-            .environment("rapo/word_problems", env_config={**TASK, "seed": self.seed})
-            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=100)
+            .environment("rapo/word_problems", env_config={**TASK, "steps": list(self.steps), "seed": self.seed})
+            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=self.evaluated)
             .debugging(seed=self.seed)
             .training(
                 questions_per_step=12,

@@ -42,12 +42,13 @@ class Flawed:
     shown: float = 0.5  # share of results behind which a step of another solver stands
     fitting: float = 0.5  # share of those that belong to this problem, where it goes on
     count: int = 1600
+    steps: tuple[int, int] = (3, 3)  # fewest and most operations
     seed: int = 0
 
 
 def write_traces(file: Path, how: Flawed) -> None:
     """Write the traces as rows that a warm start reads, in place of what is there."""
-    options = WordProblemsOptions(steps=(3, 3), seed=IMITATED_SEED + how.seed, num_train=how.count, tools=("calculator",))
+    options = WordProblemsOptions(steps=how.steps, seed=IMITATED_SEED + how.seed, num_train=how.count, tools=("calculator",))
     source = WordProblemQuestions(options, "train")
     rng = random.Random(how.seed)
     with file.open("w", encoding="utf-8") as lines:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from learning_parts import plan
 from learning_parts.chain_run import ChainRun
+from learning_parts.every_figure import all_figures
 from learning_parts.measures import area, cost_until, first_success, solved_once, waited
 from learning_parts.methods import ABLATIONS, ARMS, CONTROLS, CREDIT, MAIN, NOISE, SAME_RATE, STALE, rated
 from learning_parts.plots import curves, on_a_grid
 from learning_parts.policies import passes
 from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, TIMED, all_figures, collect, read, rows_of, summary
+from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
 from learning_parts.tables import PAGES, figures, tables, written_into
 from learning_parts.training import EFFECT

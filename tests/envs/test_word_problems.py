@@ -104,7 +104,7 @@ def test_the_first_question_stays_what_it_is() -> None:
     assert (question.id, question.text, question.answer) == ("word-test-0-0", text, "37")
 
 
-@pytest.mark.parametrize("steps", [(1, 1), (2, 2), (3, 3), (1, 2)])
+@pytest.mark.parametrize("steps", [(1, 1), (2, 2), (3, 3), (1, 2), (4, 4)])
 def test_steps(steps: tuple[int, int]) -> None:
     found = {len(p.operations) for p in problems(WordProblemsOptions(steps=steps), "train", 100)}
     assert found == set(range(steps[0], steps[1] + 1))
@@ -156,9 +156,9 @@ def test_the_expert_earns_the_full_reward() -> None:
     ("config", "message"),
     [
         ({"step": [1, 2]}, r"did you mean 'env_config.steps'\?"),
-        ({"steps": [0, 2]}, r"env_config.steps = \[0, 2\]: must be \[fewest, most\] in 1..3"),
+        ({"steps": [0, 2]}, r"env_config.steps = \[0, 2\]: must be \[fewest, most\] in 1..4"),
         ({"steps": [3, 2]}, "env_config.steps"),
-        ({"steps": [1, 4]}, "env_config.steps"),
+        ({"steps": [1, 5]}, "env_config.steps"),
         ({"steps": 2}, "env_config.steps = 2"),
         ({"max_number": 4}, "env_config.max_number = 4: must be a whole number at least 5"),
         ({"num_train": 0}, "env_config.num_train = 0"),

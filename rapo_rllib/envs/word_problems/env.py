@@ -22,7 +22,7 @@ from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import ExpertTrajectory, Question
 from rapo_rllib.validation import require
 
-MAX_STEPS = 3
+MAX_STEPS = 4
 _STEPS = f"[fewest, most] in 1..{MAX_STEPS}"
 _TEST_SHARE = 5  # every fifth instance belongs to the test split
 _ATTEMPTS = 1000
@@ -112,7 +112,7 @@ def expert_steps(problem: WordProblem, settings: ProtocolSettings, tag: str = "p
 
 
 class WordProblems(ToolEnv):
-    """Grade-school word problems of one to three arithmetic operations, with whole numbers as answers."""
+    """Grade-school word problems of one to four arithmetic operations, with whole numbers as answers."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
     _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
