@@ -96,7 +96,7 @@ class OffPolicySettings(Knobs):
     expert_start_share: float = knob(
         0.0,
         "share of the groups that may begin, all members alike, behind the first steps that an expert wrote for their "
-        "question; how many is drawn by where the outcomes of groups differ now",
+        "question, as far as single steps leave room; how many is drawn by where the outcomes of groups differ now",
         at_least=0,
         at_most=1,
     )
