@@ -108,7 +108,9 @@ class OffPolicySettings(Knobs):
         check=_check_share,
     )
     expert_traces: str = knob(
-        "expert", "an expert's trajectories, for these three: the environment's `expert`, or a .jsonl[.gz] file"
+        "expert",
+        "whose trajectories join groups, are begun behind, and give single steps: the environment's `expert`, or those of a "
+        ".jsonl[.gz] file",
     )
 
     @property
