@@ -72,7 +72,7 @@ def results_of(trial: Path) -> list[dict[str, Any]]:
 
 
 def plot(trial: Path, file: Path) -> None:
-    """Held-out accuracy, and accuracy of the sampled trajectories, over minutes."""
+    """Held-out accuracy, and accuracy of what is sampled in training (single steps, too), over minutes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,7 +88,7 @@ def plot(trial: Path, file: Path) -> None:
     ]
     figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
     sampled = [100 * result["env_runners"]["accuracy"] for result in results]
-    axes.plot(minutes, sampled, color="#9db7d5", label="training questions, sampled, half of them hybrid")
+    axes.plot(minutes, sampled, color="#9db7d5", label="sampled in training, help included")
     label = f"{results[-1]['rapo']['evaluated_questions']} held-out questions, greedy, no retrieval"
     axes.plot([m for m, _ in evaluated], [100 * a for _, a in evaluated], "o-", color="#b5432a", label=label)
     axes.set(xlabel="minutes of training", ylabel="solved, %", ylim=(0, None), xlim=(0, None))

@@ -208,22 +208,15 @@ def _check_off_policy(settings: Settings) -> None:
 
 
 def _check_guided(settings: Settings) -> None:
-    """Two shares of one whole, of groups with a signal of their own."""
+    """Groups that begin behind the steps of another, or are of single steps."""
     off_policy, size = settings.off_policy, settings.rollout.group_size
-    steps: Any = off_policy.expert_step_share
-    most = max(point[1] for point in steps) if isinstance(steps, list | tuple) else steps
-    if size < 2 and (off_policy.expert_start_share or most):
+    if size < 2 and (off_policy.expert_start_share or off_policy.expert_step_share):
         raise ValueError(
             f"expert_start_share or expert_step_share with group_size = {size}: members of such groups are compared with each "
             "other; set group_size to 2 or more"
         )
     if settings.rollout.retrieval_by_success and not settings.uses_retrieval:
         raise ValueError("retrieval_by_success: nothing retrieves; leave it out, or set num_hybrid and retrieval_prob above 0")
-    if off_policy.expert_start_share + most > 1:
-        raise ValueError(
-            f"expert_start_share = {off_policy.expert_start_share} with expert_step_share = {steps}: together they are more "
-            "than all groups; lower one of them"
-        )
 
 
 def _check_shown_steps(settings: Settings) -> None:

@@ -82,6 +82,8 @@ def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
     counts, chances = _last(rows, _RETRIEVAL + "count"), _last(rows, _SAMPLED + "retrieval_prob")
     if not counts or not chances or any(counts) or not all(chances) or not rows[-1]["num_hybrid"]:
         return None
+    if any(row.get(_SAMPLED + "single_steps/groups") == row.get(_SAMPLED + "groups", 0.0) for row in rows[-RECENT:]):
+        return None  # nothing is retrieved for a single step
     queries, empty, skipped, failures = (
         sum(row.get(_RETRIEVAL + name, 0.0) for row in rows[-RECENT:]) for name in ("queries", "empty", "skipped", "failures")
     )

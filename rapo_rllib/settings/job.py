@@ -96,7 +96,7 @@ class OffPolicySettings(Knobs):
     expert_start_share: float = knob(
         0.0,
         "share of the groups that may begin, all members alike, behind the first steps that an expert wrote for their "
-        "question; how many is drawn by where the outcomes of groups differ now",
+        "question, as far as single steps leave room; how many is drawn by where the outcomes of groups differ now",
         at_least=0,
         at_most=1,
     )
@@ -108,7 +108,9 @@ class OffPolicySettings(Knobs):
         check=_check_share,
     )
     expert_traces: str = knob(
-        "expert", "an expert's trajectories, for these three: the environment's `expert`, or a .jsonl[.gz] file"
+        "expert",
+        "whose trajectories join groups, are begun behind, and give single steps: the environment's `expert`, or those of a "
+        ".jsonl[.gz] file",
     )
 
     @property

@@ -26,10 +26,6 @@ NATIVE = {"format": "native"}
         ({"hybrid_groups": "failed", "num_hybrid": 0}, "hybrid_groups = 'failed' with num_hybrid = 0, group_size = 16"),
         ({"hybrid_groups": "failed", "branching": {}}, "hybrid_groups = 'failed' with branching: each kind forks"),
         (
-            {"expert_start_share": 0.5, "expert_step_share": 0.6},
-            "expert_start_share = 0.5 with expert_step_share = 0.6",
-        ),
-        (
             {"expert_start_share": 0.5, "group_size": 1, "num_hybrid": 0, "off_policy_trajectories": 1},
             "expert_start_share or expert_step_share with group_size = 1",
         ),

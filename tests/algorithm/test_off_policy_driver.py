@@ -206,6 +206,11 @@ def test_single_steps_are_of_any_question_but_those_of_the_evaluation(folder: Pa
     assert result.values["single_steps/groups_without_signal"] == 4
     sampling.reached(100)
     assert all(group.question.is_whole for group in sampling.take().groups)
+    sampling, _ = scripted(make_config(folder, **changes, expert_start_share=1.0), monkeypatch, correct=True)
+    assert all(group.question.expected for group in sampling.take().groups)  # what begins inside has the room that is left
+    sampling.reached(100)
+    found = [group.question for _ in range(4) for group in sampling.take().groups]
+    assert any(question.start for question in found) and not any(question.expected for question in found)
     config = make_config(folder, **changes)
     source, settings = config.question_source, config.settings
     _, every = make_starts(settings, source, Progress("test"))

@@ -49,6 +49,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     warm = {"num_trajectories": 16, "batch_size": 8, "folder": str(folder / "warm_start")}
     shutil.copy(spread_rewards.__file__, folder)
     changes = {"max_response_tokens": 160, "env_config": {"scorer": "spread_rewards:right_and_spread"}}
+    changes["expert_step_share"] = [[0, 1.0], [8, 1.0], [9, 0.0]]  # the first iteration alone
     path = str(short_job(folder, task={}, warm_start=warm, **changes))
     # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
     done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=LIMIT_S)

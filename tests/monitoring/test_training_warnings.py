@@ -102,6 +102,13 @@ def test_half_failing_is_said_at_once() -> None:
     assert "failed_trajectories" not in after({SAMPLED + "ends/error": 31.0}, count=1)
 
 
+def test_where_all_groups_are_of_single_steps_no_retrieval_is_missed() -> None:
+    missed = NOTHING | {SAMPLED + "retrieval/queries": 0.0}
+    groups = HEALTHY["env_runners"]["groups"]
+    assert "nothing_retrieved" not in after(missed | {SAMPLED + "single_steps/groups": groups})
+    assert "nothing_retrieved" in after(missed | {SAMPLED + "single_steps/groups": groups - 1})
+
+
 @pytest.mark.parametrize(("config", "prob"), [({"num_hybrid": 0}, 0.5), ({}, 0.5), ({"num_hybrid": 4}, 0.0)])
 def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: float) -> None:
     assert after(NOTHING | {SAMPLED + "retrieval/queries": 0.0, SAMPLED + "retrieval_prob": prob}, config=config) == {}

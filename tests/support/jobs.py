@@ -53,6 +53,9 @@ SHORT: dict[str, Any] = {
 PROMPTED: dict[str, Any] = {
     "warm_start": None,
     "expert_start_share": 0.0,  # most solutions are a call and an answer, and nothing can be begun behind the call alone
+    "expert_step_share": 0.0,  # all iterations are of whole trajectories, the policy's own
+    "off_policy_trajectories": 0,
+    "retrieval_by_success": False,
     "env_config": {"steps": [1, 2], "tools": ["python"], "max_tool_calls": 2},
     "max_prompt_tokens": 384,
     "max_tool_calls": 2,
