@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -16,9 +15,9 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
-from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
+from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, check_known, installed, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
@@ -61,10 +60,7 @@ class ReasoningGymOptions(SeedOptions, ToolEnvOptions):
             Knobs.__post_init__(self)
         else:
             super().__post_init__()
-        known = sorted(_package().factory.DATASETS)
-        near = difflib.get_close_matches(self.task, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {known[0]} to {known[-1]}"
-        require(self.task in known, "task", self.task, f"reasoning-gym has no task of this name; {hint}")
+        check_known(f"env_config.task = {self.task!r}", self.task, list(_package().factory.DATASETS), "reasoning-gym")
         clash = sorted({"seed", "size"} & set(self.task_config))
         require(
             not clash, "task_config", self.task_config, f"leave {' and '.join(clash)} out: see seed, num_train and num_test"
@@ -77,8 +73,7 @@ class ReasoningGymQuestions(LazyQuestions):
     """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
 
     def __init__(self, options: ReasoningGymOptions, split: str) -> None:
-        check_split(split)
-        super().__init__(options.num_train if split == "train" else options.num_test)
+        super().__init__(options.count(split))
         self._options, self._split = options, split
 
     def make(self, index: int) -> Question:
@@ -115,6 +110,7 @@ class ReasoningGym(ToolEnv):
     """A task of reasoning-gym, in one turn or with tools."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = ReasoningGymOptions
+    options: ReasoningGymOptions
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> ReasoningGymQuestions:
@@ -139,9 +135,7 @@ class ReasoningGym(ToolEnv):
 
     def make_scorer(self) -> Scorer:
         """The task's verifier, unless another scorer is named."""
-        options = self.options
-        assert isinstance(options, ReasoningGymOptions)
-        return Verifier(options) if options.scorer == VERIFIER else shared_scorer(options.scorer)
+        return Verifier(self.options) if self.options.scorer == VERIFIER else shared_scorer(self.options.scorer)
 
 
 class Verifier:
@@ -233,11 +227,4 @@ def _seed_of(seed: int, split: str, index: int, attempt: int) -> int:
 
 
 def _package() -> ModuleType:
-    try:
-        import reasoning_gym
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"env = 'rapo/reasoning_gym': it needs {error.name}: run `pip install 'rapo_rllib[reasoning-gym]'`"
-        ) from error
-    found: ModuleType = reasoning_gym
-    return found
+    return installed("reasoning_gym", "rapo/reasoning_gym", "reasoning-gym", "reasoning-gym")

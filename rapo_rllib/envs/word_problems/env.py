@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.problem import WordProblem, make_problem
@@ -71,10 +71,8 @@ class WordProblemQuestions(LazyQuestions):
     """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
 
     def __init__(self, options: WordProblemsOptions, split: str) -> None:
-        check_split(split)
-        super().__init__(options.num_train if split == "train" else options.num_test)
-        self._options = options
-        self._split = split
+        super().__init__(options.count(split))
+        self._options, self._split = options, split
 
     def problem(self, index: int) -> WordProblem:
         """Problem ``index`` with its solution."""
@@ -115,6 +113,7 @@ class WordProblems(ToolEnv):
     """Grade-school word problems of one to three arithmetic operations, with whole numbers as answers."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
+    options: WordProblemsOptions
     _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
 
     @classmethod
@@ -141,8 +140,8 @@ class WordProblems(ToolEnv):
 
     def _values(self, question: Question) -> frozenset[str] | None:
         """The values of the operations that solve it; None if these options do not make it."""
-        named, options = _NAME.fullmatch(question.id), self.options
-        if named is None or not isinstance(options, WordProblemsOptions):
+        named = _NAME.fullmatch(question.id)
+        if named is None:
             return None
-        problem = WordProblemQuestions(options, named["split"]).problem(int(named["index"]))
+        problem = WordProblemQuestions(self.options, named["split"]).problem(int(named["index"]))
         return frozenset(str(operation.value) for operation in problem.operations) if problem.text == question.text else None
