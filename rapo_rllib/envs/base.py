@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, overload
 
 import gymnasium
 
 from rapo_rllib.envs.options import read_options
 from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question, ToolUse
 
 
@@ -88,6 +90,15 @@ class TextEnv(gymnasium.Env[str, str]):
             raise ValueError(f"{type(self).__name__} has no questions of its own: reset(options={{'question': Question(...)}})")
         source: Sequence[Question] = self.questions(self.env_config, "train")
         return source[int(self.np_random.integers(len(source)))]
+
+
+def solved(calls: Iterable[tuple[str, str]], answer: str, tag: str, settings: ProtocolSettings) -> tuple[str, ...]:
+    r"""Write a solution in the text protocol, one step per call, and what came of it.
+
+    Example: ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
+    """
+    steps = [f"<{tag}>{call}</{tag}>{render_observation(output, settings)}" for call, output in calls]
+    return (*steps, f"<{settings.answer_tag}>\\boxed{{{answer}}}</{settings.answer_tag}>")
 
 
 def info_of(uses: Sequence[ToolUse]) -> dict[str, Any]:

@@ -115,8 +115,8 @@ class DatasetOptions(Knobs):
         super().__post_init__()
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
 
-    def of_split(self, split: str) -> tuple[str, int | None]:
-        """The name of ``split`` in the data set, and how many of its questions are asked at most.
+    def of_split(self, split: str) -> tuple[str, str, int | None]:
+        """The key that names the data of ``split``, its name there, and how many of its questions are asked at most.
 
         Raises:
             ValueError: there is no such split, or no test questions are named.
@@ -125,4 +125,7 @@ class DatasetOptions(Knobs):
         if split == "test" and self.test_dataset is None and is_file_name(self.dataset):
             rule = f"{self.dataset} is one file, so it has no test split: name a file of test questions"
             require(False, "test_dataset", None, rule)
-        return ("train", self.limit_train) if split == "train" else (self.test_split, self.limit_test)
+        if split == "train":
+            return "env_config.dataset", split, self.limit_train
+        key = "dataset" if self.test_dataset is None else "test_dataset"
+        return f"env_config.{key}", self.test_split, self.limit_test

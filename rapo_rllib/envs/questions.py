@@ -61,13 +61,10 @@ class Questions(ToolEnv):
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
         """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
         options = read_options(QuestionsOptions, env_config)
-        named = options.test_dataset
-        options.of_split(split)
-        if split == "train" or named is None:
-            return _questions_of(options, "dataset", options.dataset, split)
-        if isinstance(named, str):
-            return _questions_of(options, "test_dataset", named, split)
-        return _in_turn({_short_name(name): _questions_of(options, "test_dataset", name, split) for name in named})
+        named = options.test_dataset if split == "test" else None
+        if isinstance(named, tuple):
+            return _in_turn({_short_name(name): _questions_of(options, name, split) for name in named})
+        return _questions_of(options, named or options.dataset, split)
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
@@ -80,13 +77,13 @@ class Questions(ToolEnv):
         return read_trace_file(str(options.traces))
 
 
-def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) -> tuple[Question, ...]:
-    """Those of ``split`` of the data set ``name``, which is named by ``env_config.<key>``."""
-    upstream, limit = options.of_split(split)
+def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
+    """Those of ``split`` of the data set ``name``."""
+    key, upstream, limit = options.of_split(split)
     if split_name(name) is not None:
         return _load_benchmark(name, split, limit)
     wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-    found = _load(name, f"env_config.{key}", upstream, *wanted)
+    found = _load(name, key, upstream, *wanted)
     _check_tools(options, name, found)
     return found
 

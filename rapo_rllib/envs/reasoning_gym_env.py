@@ -10,17 +10,17 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions
+from rapo_rllib.envs.base import LazyQuestions, solved
 from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
 from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, check_known, installed, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
+from rapo_rllib.rewards.score import WRONG
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.calculator import Calculator
@@ -135,28 +135,26 @@ class ReasoningGym(ToolEnv):
 
     def make_scorer(self) -> Scorer:
         """The task's verifier, unless another scorer is named."""
-        return Verifier(self.options) if self.options.scorer == VERIFIER else shared_scorer(self.options.scorer)
+        return verifier(self.options) if self.options.scorer == VERIFIER else shared_scorer(self.options.scorer)
 
 
-class Verifier:
-    """Scores by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct."""
+def verifier(options: ReasoningGymOptions) -> Scorer:
+    """A scorer by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct.
 
-    def __init__(self, options: ReasoningGymOptions) -> None:
-        self._options = options
+    What the verifier may not be handed is wrong, and so is what it cannot take, which is counted.
+    """
 
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """Score ``answer``. What the verifier may not be handed is wrong, and so is what it cannot take, which is counted."""
-        options = self._options
-        if answer is None or question.seed is None:
-            return Score(0.0, False)
-        if not may_be_verified(options.task, answer):
-            return Score(0.0, False)
+    def score(answer: str | None, question: Question, episode: Episode) -> Score:
+        if answer is None or question.seed is None or not may_be_verified(options.task, answer):
+            return WRONG
         entry = entry_of(options, question.seed)
         try:
             value = float(_data_set(options.task, _as_json(options.task_config), question.seed).score_answer(answer, entry))
         except Exception as error:  # of the answer: any text may come, and verifiers are not written for all
-            return Score(0.0, False, failure=f"verifier/{type(error).__name__}")
+            return replace(WRONG, failure=f"verifier/{type(error).__name__}")
         return Score(value, value >= 1.0)
+
+    return score
 
 
 def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory | None:
@@ -167,15 +165,14 @@ def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory
     chain = _CHAIN.search(question.text)
     if chain is None:
         return None
-    calculator, value, steps = Calculator(), chain[1], []
+    calculator, value, calls = Calculator(), chain[1], []
     for sign, number in _TERM.findall(chain[2]):
         expression = f"{value} {sign} {number}"
         value = calculator.run(expression).text
-        steps.append(f"<{calculator.tag}>{expression}</{calculator.tag}>{render_observation(value, settings)}")
+        calls.append((expression, value))
     if float(value) != float(question.answer):
         return None
-    answer = f"<{settings.answer_tag}>\\boxed{{{value}}}</{settings.answer_tag}>"
-    return ExpertTrajectory(question, (*steps, answer), 1.0, _SOURCE)
+    return ExpertTrajectory(question, solved(calls, value, calculator.tag, settings), 1.0, _SOURCE)
 
 
 def may_be_verified(task: str, answer: str) -> bool:

@@ -200,11 +200,12 @@ class ToolEnv(TextEnv):
 
 
 def _by_tag(tools: Sequence[BoundedTool]) -> dict[str, BoundedTool]:
-    for index, tool in enumerate(tools):
-        for other in tools[:index]:
-            if other.tag == tool.tag:
-                names = f"{other.name!r} and {tool.name!r}"
-                raise ValueError(
-                    f"env_config.tools: {names} are both called by <{tool.tag}>: leave one out (a server's with mcp.only)"
-                )
-    return {tool.tag: tool for tool in tools}
+    found: dict[str, BoundedTool] = {}
+    for tool in tools:
+        if tool.tag in found:
+            names = f"{found[tool.tag].name!r} and {tool.name!r}"
+            raise ValueError(
+                f"env_config.tools: {names} are both called by <{tool.tag}>: leave one out (a server's with mcp.only)"
+            )
+        found[tool.tag] = tool
+    return found

@@ -18,10 +18,10 @@ from rapo_rllib.envs.reasoning_gym_env import (
     EVALUATED,
     ReasoningGym,
     ReasoningGymOptions,
-    Verifier,
     may_be_verified,
     solution,
     split_of,
+    verifier,
 )
 from rapo_rllib.rewards import Episode, Score
 from rapo_rllib.settings import ProtocolSettings
@@ -35,7 +35,7 @@ TRUSTED = {"number_sorting", "bitwise_arithmetic", "basic_arithmetic", "gsm_symb
 
 
 def verified(task: str, answer: str, question: Question) -> Score:
-    return Verifier(read_options(ReasoningGymOptions, {"task": task}))(answer, question, Episode(()))
+    return verifier(read_options(ReasoningGymOptions, {"task": task}))(answer, question, Episode(()))
 
 
 def test_an_episode_ends_with_the_verifiers_score() -> None:

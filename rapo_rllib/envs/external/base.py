@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -78,7 +79,8 @@ class ExternalEnv(TextEnv):
         super().__init__(env_config, **kwargs)
         self._tag = self.options.action_tag
         self._native = self.options.protocol.format == "native"
-        self._schema: Schema | None = tool_schema(_Act(self._tag)) if self._tag else None
+        tool = SimpleNamespace(tag=self._tag, description="Makes one move.", argument="action")
+        self._schema: Schema | None = tool_schema(tool) if self._tag else None
         self.tool_schemas = [self._schema] if self._schema is not None and self._native else None
         self._total = 0.0
         self._running = False
@@ -162,12 +164,3 @@ class ExternalEnv(TextEnv):
 def _refused(problem: str, kind: str) -> Played:
     """Say why a call is not played; ``kind`` as tools name errors."""
     return Played(f"Error: {problem}", info={"tool_error": kind})
-
-
-@dataclass(frozen=True)
-class _Act:
-    """The action as a tool, for its schema."""
-
-    tag: str
-    description: str = "Makes one move."
-    argument: str = "action"

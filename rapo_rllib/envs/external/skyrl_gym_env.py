@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.chat_columns import read_turns
 from rapo_rllib.envs.dataset_files import Row, is_file_name, read_once, read_rows
-from rapo_rllib.envs.dataset_rows import field_value
+from rapo_rllib.envs.dataset_rows import field_value, read_turns
 from rapo_rllib.envs.external.base import ExternalEnv, ExternalOptions, Played
 from rapo_rllib.envs.options import DatasetOptions, check_known, installed, read_options
 from rapo_rllib.settings.knobs import knob
@@ -139,10 +138,9 @@ def _asked(options: SkyRLGymOptions, question: Question) -> AskedRow:
 
 def _rows_of(options: SkyRLGymOptions, split: str) -> Mapping[str, AskedRow]:
     """Those of ``split``, by id of the question."""
-    upstream, limit = options.of_split(split)
-    named = options.dataset if split == "train" or options.test_dataset is None else str(options.test_dataset)
-    key = "dataset" if named == options.dataset else "test_dataset"
-    return _load(named, f"env_config.{key}", upstream, options.dataset_config, limit)
+    key, upstream, limit = options.of_split(split)
+    named = options.test_dataset if split == "test" else None
+    return _load(str(named or options.dataset), key, upstream, options.dataset_config, limit)
 
 
 @read_once
