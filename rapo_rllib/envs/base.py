@@ -73,11 +73,10 @@ class TextEnv(gymnasium.Env[str, str]):
     """
 
     options_class: ClassVar[type]
-    options: Any
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         self.env_config = {**(env_config or {}), **kwargs}
-        self.options = read_options(self.options_class, self.env_config)
+        self.options: Any = read_options(self.options_class, self.env_config)
         self.observation_space = AnyText()
         self.action_space = AnyText()
 

@@ -110,7 +110,6 @@ class ReasoningGym(ToolEnv):
     """A task of reasoning-gym, in one turn or with tools."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = ReasoningGymOptions
-    options: ReasoningGymOptions
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> ReasoningGymQuestions:

@@ -16,7 +16,7 @@ import gymnasium
 
 from rapo_rllib.envs.base import TextEnv, info_of
 from rapo_rllib.envs.options import ToolEnvOptions
-from rapo_rllib.protocol.answers import read_answer
+from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
@@ -34,7 +34,6 @@ class ToolEnv(TextEnv):
     """Runs the tool calls of a policy and scores its answer."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
-    options: ToolEnvOptions
     env_steps: int | None = None  # that the training has sampled; the rollout says so. None: schedules of the reward have ended
     extra_s = 0.0  # that the present step may take beyond one call: calls that have ended, and what a branch does again
     turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
@@ -121,7 +120,7 @@ class ToolEnv(TextEnv):
     def _predicted(self, turn: Turn) -> str | None:
         """The answer in a step; a text that was cut off has none but in its tags."""
         assert self._question is not None
-        answers = self.options.read_answer if self.turn_ended else "tagged"
+        answers: Answers = self.options.read_answer if self.turn_ended else "tagged"
         return read_answer(turn.answer, turn, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:

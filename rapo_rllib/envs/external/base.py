@@ -72,7 +72,6 @@ class ExternalEnv(TextEnv):
     """Plays the actions that a policy writes. Subclasses write ``begin``, ``play``, and the class method ``questions``."""
 
     options_class: ClassVar[type[ExternalOptions]] = ExternalOptions
-    options: ExternalOptions
     template: ClassVar[str] = "{action}"  # what the environment gets of an action that stood in the tag
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

@@ -42,7 +42,6 @@ class Gem(ExternalEnv):
     """An environment of gem."""
 
     options_class: ClassVar[type[ExternalOptions]] = GemOptions
-    options: GemOptions
     template = "\\boxed{{action}}"
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

@@ -54,7 +54,6 @@ class OpenEnv(ExternalEnv):
     """
 
     options_class: ClassVar[type[ExternalOptions]] = OpenEnvOptions
-    options: OpenEnvOptions
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(env_config, **kwargs)

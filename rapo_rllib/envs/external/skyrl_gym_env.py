@@ -49,7 +49,6 @@ class SkyRLGym(ExternalEnv):
     """Environments of skyrl-gym, one made for each episode from the row of its question."""
 
     options_class: ClassVar[type[ExternalOptions]] = SkyRLGymOptions
-    options: SkyRLGymOptions
     _env: Any = None  # of the present episode
 
     @classmethod

@@ -101,7 +101,6 @@ class WordProblems(ToolEnv):
     """Grade-school word problems of one to three arithmetic operations, with whole numbers as answers."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
-    options: WordProblemsOptions
     _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
 
     @classmethod
