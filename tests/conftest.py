@@ -56,6 +56,16 @@ SERVING: list[MilvusServer] = []  # servers that fixtures have started
 
 
 @pytest.fixture(scope="session")
+def house_url() -> Iterator[str]:
+    """The address of an OpenEnv server."""
+    pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
+    from openenv_server import house_server
+
+    with house_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets: ``RAPO_SHARED_DATA``, or ``shared/data`` beside the repository."""
     named = os.environ.get("RAPO_SHARED_DATA")

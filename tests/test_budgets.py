@@ -24,7 +24,7 @@ BUDGETS = {
     "corpus": 640,
     "embedding": 460,
     "env_runner": 1800,
-    "envs": 3745,
+    "envs": 3260,
     "estimate": 510,
     "evaluation": 770,
     "learner": 1880,

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import tau2_retail_shop as shop
 from tau2_retail_server import CHANGES, END, Changes
 
-from rapo_rllib.envs.base import check_split
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.options import ToolEnvOptions, check_split, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.steps import render_observation

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions, check_split
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
+from rapo_rllib.envs.base import LazyQuestions
+from rapo_rllib.envs.options import ToolEnvOptions, check_split, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, shared_scorer

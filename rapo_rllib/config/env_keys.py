@@ -9,10 +9,9 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import fields
 
-from rapo_rllib.envs.external.base import ExternalEnv
+from rapo_rllib.envs.base import TextEnv
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions
-from rapo_rllib.envs.tool_env import ToolEnv
 
 _DERIVE = "derive your environment from rapo_rllib.envs.tool_env.ToolEnv, which runs tools and scores answers"
 _ADVICE = {
@@ -36,7 +35,7 @@ def check_env_keys(cls: type, keys: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first such key, and what to do.
     """
-    if issubclass(cls, ToolEnv | ExternalEnv):  # they refuse what they do not know
+    if issubclass(cls, TextEnv):  # they refuse what they do not know
         return
     takes = {*getattr(cls, "env_config_keys", ()), *inspect.signature(cls).parameters}
     for key in keys:

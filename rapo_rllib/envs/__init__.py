@@ -8,7 +8,7 @@ _ENVIRONMENTS = {
     "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
     "rapo/gem": "rapo_rllib.envs.external.gem_env:Gem",
     "rapo/skyrl_gym": "rapo_rllib.envs.external.skyrl_gym_env:SkyRLGym",
-    "rapo/openenv": "rapo_rllib.envs.external.openenv.env:OpenEnv",
+    "rapo/openenv": "rapo_rllib.envs.external.openenv_env:OpenEnv",
 }
 
 for _id, _entry_point in _ENVIRONMENTS.items():

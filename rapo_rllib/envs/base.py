@@ -1,44 +1,18 @@
-"""Protocols of what an environment may bring along: its questions, and an expert's trajectories for the Step-Trace Buffer.
-
-Both are optional class methods of a gymnasium environment with text observations and actions. An environment without
-``questions`` is asked by seed (``SeedQuestions``).
-"""
+"""What environments of this package share: sources of questions, options, spaces, the info of a step with tool calls."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, overload, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, overload
 
-from rapo_rllib.types import ExpertTrajectory, Question
+import gymnasium
 
-QuestionSource = Sequence[Question]
-
-SPLITS = ("train", "test")
-
-
-def check_split(split: str) -> None:
-    """Raise ``ValueError`` unless ``split`` is one of ``SPLITS``."""
-    if split not in SPLITS:
-        raise ValueError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
-
-
-@runtime_checkable
-class AsksQuestions(Protocol):
-    """An environment class that provides questions."""
-
-    @classmethod
-    def questions(cls, env_config: dict[str, Any], split: str) -> QuestionSource:
-        """All questions of ``split``, "train" or "test", with random access; always the same for the same arguments."""
-
-
-@runtime_checkable
-class HasExpert(Protocol):
-    """An environment class that can build a Step-Trace Buffer by itself."""
-
-    @classmethod
-    def expert_trajectories(cls, env_config: dict[str, Any]) -> Iterable[ExpertTrajectory]:
-        """Trajectories for training questions, in the text protocol."""
+from rapo_rllib.envs.options import read_options
+from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.protocol.steps import render_observation
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import Question, ToolUse
 
 
 class LazyQuestions(Sequence[Question]):
@@ -85,3 +59,52 @@ class SeedQuestions(LazyQuestions):
         """The question of seed ``offset + index``."""
         seed = self._offset + index
         return Question(id=f"seed-{seed}", text="", seed=seed)
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """An environment of this package: checked options, texts in and out.
+
+    Args:
+        env_config: the keys of ``options_class``.
+        **kwargs: further keys, as ``gymnasium.make`` passes them.
+
+    Raises:
+        ValueError: an unknown key, or a value that is refused.
+    """
+
+    options_class: ClassVar[type]
+
+    def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        self.env_config = {**(env_config or {}), **kwargs}
+        self.options: Any = read_options(self.options_class, self.env_config)
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
+
+    def asked(self, options: Mapping[str, Any] | None) -> Question:
+        """The question of an episode: ``options["question"]`` of ``reset``; without one, a random training question."""
+        question: Question | None = (options or {}).get("question")
+        if question is not None:
+            return question
+        if not hasattr(self, "questions"):
+            raise ValueError(f"{type(self).__name__} has no questions of its own: reset(options={{'question': Question(...)}})")
+        source: Sequence[Question] = self.questions(self.env_config, "train")
+        return source[int(self.np_random.integers(len(source)))]
+
+
+def solved(calls: Iterable[tuple[str, str]], answer: str, tag: str, settings: ProtocolSettings) -> tuple[str, ...]:
+    r"""Write a solution in the text protocol, one step per call, and what came of it.
+
+    Example: ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
+    """
+    steps = [f"<{tag}>{call}</{tag}>{render_observation(output, settings)}" for call, output in calls]
+    return (*steps, f"<{settings.answer_tag}>\\boxed{{{answer}}}</{settings.answer_tag}>")
+
+
+def info_of(uses: Sequence[ToolUse]) -> dict[str, Any]:
+    """The info of a step with calls: of several, their names, the first error and the time of all."""
+    info: dict[str, Any] = {
+        "tool": ", ".join(dict.fromkeys(use.tool for use in uses)),
+        "tool_error": next((use.error for use in uses if use.error), None),
+        "tool_seconds": sum(use.seconds for use in uses),
+    }
+    return info | ({"tool_calls": [(use.tool, use.error, use.seconds) for use in uses]} if len(uses) > 1 else {})

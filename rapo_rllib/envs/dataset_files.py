@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rapo_rllib.traces.rows import BYTE_ORDER_MARK, opened_text
 
-logger = logging.getLogger(__name__)
-
 Row = dict[str, Any]
+Reader = TypeVar("Reader", bound=Callable[..., Any])
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _MAX_CSV_FIELD = min(sys.maxsize, 2**31 - 1)
 
@@ -32,7 +31,6 @@ def read_rows(
     config: str | None = None,
     limit: int | None = None,
     other_config: bool = False,
-    other_split: bool = False,
 ) -> list[Row]:
     """The first ``limit`` rows (None: all).
 
@@ -43,7 +41,6 @@ def read_rows(
         config: configuration of a folder or Hugging Face data set.
         limit: rows to read.
         other_config: of a folder without ``config``, take the only configuration that it has.
-        other_split: of a folder without ``split``, take the only split that it has, with a warning.
 
     Raises:
         ValueError: nothing is there, or it cannot be read; names the key, the value and the fix.
@@ -55,10 +52,24 @@ def read_rows(
             raise ValueError(f"{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
         return _rows_of_file(path, suffix, key, limit)
     if path.is_dir() or (_HUB_ID.fullmatch(dataset) and not path.exists()):
-        name = str(path) if path.is_dir() else dataset
-        return _rows_of_hub(name, key, split, config, limit, other_config, other_split)
+        return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit, other_config)
     kinds = ", ".join(_READERS)
     raise ValueError(f"{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
+
+
+def read_once(read: Reader) -> Reader:
+    """Read once what several parts of a process ask for; anew where the file, which the first argument names, has changed."""
+
+    @lru_cache(maxsize=8)
+    def kept(changed_at: int, *args: Any) -> Any:
+        return read(*args)
+
+    @wraps(read)
+    def asked(name: str, *args: Any) -> Any:
+        paths = [Path(part).expanduser() for part in (name, name.partition("=")[2]) if part]
+        return kept(next((path.stat().st_mtime_ns for path in paths if path.exists()), 0), name, *args)
+
+    return cast(Reader, asked)
 
 
 def _rows_of_file(path: Path, suffix: str, key: str, limit: int | None) -> list[Row]:
@@ -124,17 +135,13 @@ def _suffix(path: Path) -> str | None:
     return next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
 
 
-def _rows_of_hub(
-    name: str, key: str, split: str, config: str | None, limit: int | None, other_config: bool, other_split: bool
-) -> list[Row]:
+def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int | None, other_config: bool) -> list[Row]:
     import datasets
 
     local = Path(name).is_dir()
     try:
         if local and other_config and config not in datasets.get_dataset_config_names(name):
             config = None
-        if local and other_split:
-            split = _split_that_is_there(key, name, split, datasets.get_dataset_split_names(name, config))
         # from the folder itself: the cache takes folders of one name, with the same README, for the same, whatever they hold
         found = datasets.load_dataset(name, config, split=split, streaming=local)
         return [dict(row) for row in islice(found, limit)]
@@ -143,10 +150,3 @@ def _rows_of_hub(
         what = f"{name!r}, configuration {config!r}, split {split!r}"
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""  # says which file is broken, and where
         raise ValueError(f"{key} = {name!r}: cannot load {what}: {error}{cause}") from error
-
-
-def _split_that_is_there(key: str, name: str, split: str, splits: Sequence[str]) -> str:
-    if split in splits or len(splits) != 1:
-        return split
-    logger.warning("%s = %r has no split %r: its only one, %r, is taken", key, name, split, splits[0])
-    return splits[0]

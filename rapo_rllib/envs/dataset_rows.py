@@ -1,13 +1,23 @@
-"""One row of a data set -> ``Question``. Known as they are: GSM8K, MATH, the RAPO paper's training set, and question/answer."""
+"""One row of a data set -> ``Question``. Known as they are: GSM8K, MATH, the RAPO paper's training set, and question/answer.
+
+A column may hold a conversation, and one the tools of a row, as TRL and verl have them:
+
+messages: [{role: system, content: ...}, {role: user, ...}, {role: assistant, ...}, ..., {role: user, content: the question}]
+tools: [weather, {type: function, function: {name: search, ...}}], or such a list as JSON
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rapo_rllib.envs.chat_columns import CHAT_FIELDS, TOOLS_FIELD, Turns, read_tools, read_turns
 from rapo_rllib.types import Question
 
+Turns = tuple[tuple[str, str], ...]
+
+CHAT_FIELDS = ("messages", "prompt")
+TOOLS_FIELD = "tools"
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
 _ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers", "reward_model.ground_truth.target")
 _GSM8K_MARK = "####"
@@ -49,19 +59,17 @@ def question_text(row: Mapping[str, Any], where: str, question_field: str | None
 def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
     """The question of a row, and the turns that stand before it."""
     names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
-    there = [(name, value) for name in names if (value := field_value(row, name)) is not None]
-    may_be_turns = names if question_field else CHAT_FIELDS
-    holding = (each for each in there if _holds_question(each[1], each[0] in may_be_turns))
-    name, value = next(holding, there[0] if there else ("", None))
-    if isinstance(value, list) and name in may_be_turns:
-        return read_turns(value, where, name)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
-    return value.strip(), ()
-
-
-def _holds_question(value: Any, may_be_turns: bool) -> bool:
-    return bool(value.strip()) if isinstance(value, str) else may_be_turns and isinstance(value, list) and bool(value)
+    chats = names if question_field else CHAT_FIELDS
+    values = {name: field_value(row, name) for name in names}
+    for name, value in values.items():
+        if isinstance(value, str) and value.strip():
+            return value.strip(), ()
+        if isinstance(value, list) and value and name in chats:
+            return read_turns(value, where, name)
+    empty = next((name for name in chats if values[name] == []), None)
+    if empty is not None:
+        return read_turns([], where, empty)
+    raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
 
 
 def field_value(row: Any, dotted: str) -> Any:
@@ -94,3 +102,71 @@ def _missing(what: str, where: str, row: Mapping[str, Any], named: str | None, t
     if named:
         return f"{where}: field {named!r} (env_config.{what}_field) holds no {what}; fields of this row: {fields}"
     return f"{where}: no {what} in {', '.join(tried)}; fields of this row: {fields}. Name one in env_config.{what}_field"
+
+
+def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
+    """The question, which is the last turn of a user, and the turns before it.
+
+    An assistant's turn behind the question is a solution: it is not shown.
+
+    Args:
+        value: of the column.
+        where: file and row number, for messages.
+        key: of the column.
+
+    Raises:
+        ValueError: a turn without role or text, a role that is none, or turns that do not alternate.
+    """
+    turns = [_turn(item, f"{where}: {key}: turn {number}") for number, item in enumerate(value, start=1)]
+    system = 1 if turns and turns[0][0] == "system" else 0
+    for number, (role, _) in enumerate(turns[system:], start=system):
+        wanted = "user" if (number - system) % 2 == 0 else "assistant"
+        if role != wanted:
+            raise ValueError(
+                f"{where}: {key}: turn {number + 1} is of {role!r}, where one of {wanted!r} must stand: behind a system prompt "
+                "turns of user and assistant alternate"
+            )
+    if len(turns) > system and turns[-1][0] == "assistant":
+        turns.pop()
+    if len(turns) == system or not turns[-1][1].strip():
+        raise ValueError(f"{where}: {key}: holds no question, a turn of 'user' with a text")
+    return turns[-1][1].strip(), tuple(turns[:-1])
+
+
+def _turn(item: Any, where: str) -> tuple[str, str]:
+    role, content = (item.get("role"), item.get("content")) if isinstance(item, Mapping) else (None, None)
+    if isinstance(content, list) and all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise ValueError(f"{where}: must be a mapping of role and content, a text; got {str(item)[:200]}")
+    if role not in ("system", "user", "assistant"):
+        raise ValueError(f"{where}: role = {role!r}: must be system, user or assistant")
+    return role, content
+
+
+def read_tools(value: Any, where: str) -> tuple[str, ...] | None:
+    """Names of the tools of a row; None: it says nothing, so all of the job's.
+
+    Raises:
+        ValueError: not a list of names or schemas.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise ValueError(f"{where}: {TOOLS_FIELD}: is no JSON: {error}") from error
+    if value is None:
+        return None
+    names = [_name(item) for item in value] if isinstance(value, list) else [None]
+    if None in names:
+        raise ValueError(
+            f"{where}: {TOOLS_FIELD}: must be a list of names, or of JSON schemas of functions; got {str(value)[:200]}"
+        )
+    return tuple(filter(None, names))
+
+
+def _name(item: Any) -> str | None:
+    if isinstance(item, Mapping):
+        function = item.get("function", item)
+        item = function.get("name") if isinstance(function, Mapping) else None
+    return item if isinstance(item, str) and item else None

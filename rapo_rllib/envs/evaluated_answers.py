@@ -40,8 +40,8 @@ def is_formula(text: str) -> bool:
     >>> is_formula("3*x**2 + sin(x)/2 + C"), is_formula("().__class__"), is_formula("9**9**9"), is_formula("5!")
     (True, False, False, False)
     """
-    tree = _parsed(text.strip()) if len(text) <= MAX_CHARS else None
-    return tree is not None and _is_safe(tree.body, inside_power=False)
+    tree = _parsed(text) if len(text) <= MAX_CHARS else None
+    return tree is not None and all(map(_is_harmless, ast.walk(tree.body)))
 
 
 def _parsed(text: str) -> ast.Expression | None:
@@ -51,21 +51,18 @@ def _parsed(text: str) -> ast.Expression | None:
         return None
 
 
-def _is_safe(node: ast.expr, inside_power: bool) -> bool:
+def _is_harmless(node: ast.AST) -> bool:
+    """Whether a node of a formula may be there; those below it are asked about by themselves."""
     match node:
-        case ast.Constant(value=int() | float() as value):
-            return not isinstance(value, bool) and len(repr(value)) <= _MAX_DIGITS
+        case ast.Constant(value=value):
+            return type(value) in (int, float) and len(repr(value)) <= _MAX_DIGITS
         case ast.Name(id=name):
             return "_" not in name
-        case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
-            return _is_safe(operand, inside_power)
+        case ast.Call(func=ast.Name(id=name), args=[_], keywords=[]):
+            return name in _FUNCTIONS
         case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
-            return not inside_power and _is_safe(base, inside_power=True) and _is_small(exponent)
-        case ast.BinOp(left=left, op=operator, right=right):
-            return isinstance(operator, _OPERATORS) and _is_safe(left, inside_power) and _is_safe(right, inside_power)
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
-            return name in _FUNCTIONS and _is_safe(argument, inside_power)
-    return False
+            return not any(isinstance(below, ast.Pow) for below in ast.walk(base)) and _is_small(exponent)
+    return isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Load, *_OPERATORS))
 
 
 def _is_small(exponent: ast.expr) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import importlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from rapo_rllib.envs.dataset_files import is_file_name
@@ -13,7 +16,22 @@ from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, build, knob
 from rapo_rllib.validation import require
 
+SPLITS = ("train", "test")
 Options = TypeVar("Options")
+
+
+def check_split(split: str) -> None:
+    """Raise ``ValueError`` unless ``split`` is one of ``SPLITS``."""
+    if split not in SPLITS:
+        raise ValueError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
+
+
+def check_known(given: str, name: str, known: Collection[str], package: str) -> None:
+    """Raise ``ValueError`` if a name is none of those that a package knows; ``given`` says where it stands, and what it is."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {min(known)} to {max(known)}"
+        raise ValueError(f"{given}: {package} has none of this name; {hint}")
 
 
 def read_options(cls: type[Options], values: Mapping[str, Any], where: str = "env_config.") -> Options:
@@ -23,6 +41,14 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str = "en
         ValueError: an unknown key, named with the nearest valid one; or what ``cls`` itself refuses.
     """
     return build(cls, with_reward_preset(values), where)
+
+
+def installed(module: str, env: str, package: str, extra: str) -> ModuleType:
+    """The module of a package that one environment needs. Raises ``ValueError``, saying what to install, if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"env = {env!r} needs the package {package}: pip install 'rapo_rllib[{extra}]' ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,11 @@ class CountOptions(Knobs):
     num_train: int = knob(10_000, "training questions", at_least=1)
     num_test: int = knob(500, "test questions, none of which is a training question", at_least=1)
 
+    def count(self, split: str) -> int:
+        """The number of questions of a split. Raises ``ValueError`` if there is no such split."""
+        check_split(split)
+        return self.num_train if split == "train" else self.num_test
+
 
 @dataclass(frozen=True)
 class SeedOptions(CountOptions):
@@ -76,8 +107,7 @@ class DatasetOptions(Knobs):
     test_dataset: str | tuple[str, ...] | None = knob(
         None, "where the test questions are, or a list; None: `dataset` (if no file)"
     )
-    train_split: str = knob("train", "of a Hugging Face data set or a folder")
-    test_split: str = knob("test", "of the same")
+    test_split: str = knob("test", "of a Hugging Face data set or a folder, whose training questions are its split `train`")
     limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
     limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
 
@@ -85,12 +115,17 @@ class DatasetOptions(Knobs):
         super().__post_init__()
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
 
-    def of_split(self, split: str) -> tuple[str, int | None]:
-        """The name of ``split`` in the data set, and how many of its questions are asked at most."""
-        return {"train": (self.train_split, self.limit_train), "test": (self.test_split, self.limit_test)}[split]
+    def of_split(self, split: str) -> tuple[str, str, int | None]:
+        """The key that names the data of ``split``, its name there, and how many of its questions are asked at most.
 
-    def check_has(self, split: str) -> None:
-        """Raise ``ValueError`` if no test questions are named."""
+        Raises:
+            ValueError: there is no such split, or no test questions are named.
+        """
+        check_split(split)
         if split == "test" and self.test_dataset is None and is_file_name(self.dataset):
             rule = f"{self.dataset} is one file, so it has no test split: name a file of test questions"
             require(False, "test_dataset", None, rule)
+        if split == "train":
+            return "env_config.dataset", split, self.limit_train
+        key = "dataset" if self.test_dataset is None else "test_dataset"
+        return f"env_config.{key}", self.test_split, self.limit_test

@@ -8,15 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import check_split
 from rapo_rllib.envs.benchmarks import benchmark_questions, split_name
 from rapo_rllib.envs.calculator_traces import annotated_trajectories
-from rapo_rllib.envs.dataset_files import is_file_name, read_rows
+from rapo_rllib.envs.dataset_files import is_file_name, read_once, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
 from rapo_rllib.envs.options import DatasetOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
@@ -62,15 +60,11 @@ class Questions(ToolEnv):
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
         """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
-        check_split(split)
         options = read_options(QuestionsOptions, env_config)
-        named = options.test_dataset
-        options.check_has(split)
-        if split == "train" or named is None:
-            return _questions_of(options, "dataset", options.dataset, split)
-        if isinstance(named, str):
-            return _questions_of(options, "test_dataset", named, split)
-        return _in_turn({_short_name(name): _questions_of(options, "test_dataset", name, split) for name in named})
+        named = options.test_dataset if split == "test" else None
+        if isinstance(named, tuple):
+            return _in_turn({_short_name(name): _questions_of(options, name, split) for name in named})
+        return _questions_of(options, named or options.dataset, split)
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
@@ -83,13 +77,13 @@ class Questions(ToolEnv):
         return read_trace_file(str(options.traces))
 
 
-def _questions_of(options: QuestionsOptions, key: str, name: str, split: str) -> tuple[Question, ...]:
-    """Those of ``split`` of the data set ``name``, which is named by ``env_config.<key>``."""
-    upstream_split, limit = options.of_split(split)
+def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
+    """Those of ``split`` of the data set ``name``."""
+    key, upstream, limit = options.of_split(split)
     if split_name(name) is not None:
-        return _load_benchmark(name, split, _changed_at(name.partition("=")[2]), limit, key == "test_dataset")
+        return _load_benchmark(name, split, limit)
     wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-    found = _load(name, f"env_config.{key}", upstream_split, _changed_at(name), *wanted)
+    found = _load(name, key, upstream, *wanted)
     _check_tools(options, name, found)
     return found
 
@@ -126,10 +120,8 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
     if (named := split_name(name)) is not None:
         benchmark, path = named
-        name, config = path or benchmark.hub_id or name, benchmark.config
-    rows = read_rows(
-        name, "env_config.dataset", options.train_split, config, options.limit_train, other_config=named is not None
-    )
+        name, config = path or benchmark.hub_id, benchmark.config
+    rows = read_rows(name, "env_config.dataset", "train", config, options.limit_train, other_config=named is not None)
     pairs = (
         (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
         for number, row in enumerate(rows, start=1)
@@ -137,32 +129,26 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     return annotated_trajectories(pairs, options.answer_field or "answer")
 
 
-def _changed_at(name: str) -> int:
-    path = Path(name).expanduser()
-    return path.stat().st_mtime_ns if path.exists() else 0
-
-
-@lru_cache(maxsize=8)
-def _load_benchmark(name: str, split: str, changed_at: int, limit: int | None, other_split: bool) -> tuple[Question, ...]:
+@read_once
+def _load_benchmark(name: str, split: str, limit: int | None) -> tuple[Question, ...]:
     """As :func:`_load`, of a benchmark."""
     named = split_name(name)
     assert named is not None
-    return benchmark_questions(*named, split=split, limit=limit, other_split=other_split)
+    return benchmark_questions(*named, split=split, limit=limit)
 
 
-@lru_cache(maxsize=8)
+@read_once
 def _load(
     name: str,
     key: str,
     split: str,
-    changed_at: int,
     config: str | None,
     limit: int | None,
     question_field: str | None,
     answer_field: str | None,
     skip_bad_rows: bool,
 ) -> tuple[Question, ...]:
-    """Read once what several parts of a process ask for; ``changed_at`` tells another version of a file from this one."""
+    """The questions of a file, a folder or a Hugging Face id."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem

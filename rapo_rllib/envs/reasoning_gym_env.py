@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.base import LazyQuestions, solved
 from rapo_rllib.envs.evaluated_answers import is_formula, is_literal
-from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
+from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, check_known, installed, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rewards import Episode, Score, Scorer, shared_scorer
+from rapo_rllib.rewards.score import WRONG
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.calculator import Calculator
@@ -61,10 +60,7 @@ class ReasoningGymOptions(SeedOptions, ToolEnvOptions):
             Knobs.__post_init__(self)
         else:
             super().__post_init__()
-        known = sorted(_package().factory.DATASETS)
-        near = difflib.get_close_matches(self.task, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {known[0]} to {known[-1]}"
-        require(self.task in known, "task", self.task, f"reasoning-gym has no task of this name; {hint}")
+        check_known(f"env_config.task = {self.task!r}", self.task, list(_package().factory.DATASETS), "reasoning-gym")
         clash = sorted({"seed", "size"} & set(self.task_config))
         require(
             not clash, "task_config", self.task_config, f"leave {' and '.join(clash)} out: see seed, num_train and num_test"
@@ -77,8 +73,7 @@ class ReasoningGymQuestions(LazyQuestions):
     """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
 
     def __init__(self, options: ReasoningGymOptions, split: str) -> None:
-        check_split(split)
-        super().__init__(options.num_train if split == "train" else options.num_test)
+        super().__init__(options.count(split))
         self._options, self._split = options, split
 
     def make(self, index: int) -> Question:
@@ -139,30 +134,26 @@ class ReasoningGym(ToolEnv):
 
     def make_scorer(self) -> Scorer:
         """The task's verifier, unless another scorer is named."""
-        options = self.options
-        assert isinstance(options, ReasoningGymOptions)
-        return Verifier(options) if options.scorer == VERIFIER else shared_scorer(options.scorer)
+        return verifier(self.options) if self.options.scorer == VERIFIER else shared_scorer(self.options.scorer)
 
 
-class Verifier:
-    """Scores by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct."""
+def verifier(options: ReasoningGymOptions) -> Scorer:
+    """A scorer by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct.
 
-    def __init__(self, options: ReasoningGymOptions) -> None:
-        self._options = options
+    What the verifier may not be handed is wrong, and so is what it cannot take, which is counted.
+    """
 
-    def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        """Score ``answer``. What the verifier may not be handed is wrong, and so is what it cannot take, which is counted."""
-        options = self._options
-        if answer is None or question.seed is None:
-            return Score(0.0, False)
-        if not may_be_verified(options.task, answer):
-            return Score(0.0, False)
+    def score(answer: str | None, question: Question, episode: Episode) -> Score:
+        if answer is None or question.seed is None or not may_be_verified(options.task, answer):
+            return WRONG
         entry = entry_of(options, question.seed)
         try:
             value = float(_data_set(options.task, _as_json(options.task_config), question.seed).score_answer(answer, entry))
         except Exception as error:  # of the answer: any text may come, and verifiers are not written for all
-            return Score(0.0, False, failure=f"verifier/{type(error).__name__}")
+            return replace(WRONG, failure=f"verifier/{type(error).__name__}")
         return Score(value, value >= 1.0)
+
+    return score
 
 
 def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory | None:
@@ -173,15 +164,14 @@ def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory
     chain = _CHAIN.search(question.text)
     if chain is None:
         return None
-    calculator, value, steps = Calculator(), chain[1], []
+    calculator, value, calls = Calculator(), chain[1], []
     for sign, number in _TERM.findall(chain[2]):
         expression = f"{value} {sign} {number}"
         value = calculator.run(expression).text
-        steps.append(f"<{calculator.tag}>{expression}</{calculator.tag}>{render_observation(value, settings)}")
+        calls.append((expression, value))
     if float(value) != float(question.answer):
         return None
-    answer = f"<{settings.answer_tag}>\\boxed{{{value}}}</{settings.answer_tag}>"
-    return ExpertTrajectory(question, (*steps, answer), 1.0, _SOURCE)
+    return ExpertTrajectory(question, solved(calls, value, calculator.tag, settings), 1.0, _SOURCE)
 
 
 def may_be_verified(task: str, answer: str) -> bool:
@@ -233,11 +223,4 @@ def _seed_of(seed: int, split: str, index: int, attempt: int) -> int:
 
 
 def _package() -> ModuleType:
-    try:
-        import reasoning_gym
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"env = 'rapo/reasoning_gym': it needs {error.name}: run `pip install 'rapo_rllib[reasoning-gym]'`"
-        ) from error
-    found: ModuleType = reasoning_gym
-    return found
+    return installed("reasoning_gym", "rapo/reasoning_gym", "reasoning-gym", "reasoning-gym")

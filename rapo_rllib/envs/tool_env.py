@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from rapo_rllib.envs.options import ToolEnvOptions, read_options
-from rapo_rllib.envs.text_space import AnyText
-from rapo_rllib.protocol.answers import read_answer
+from rapo_rllib.envs.base import TextEnv, info_of
+from rapo_rllib.envs.options import ToolEnvOptions
+from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
@@ -30,16 +30,8 @@ from rapo_rllib.types import Question, ToolUse
 UNKNOWN = "unknown"  # what calls of tools that are not there are counted by
 
 
-class ToolEnv(gymnasium.Env[str, str]):
-    """Runs the tool calls of a policy and scores its answer.
-
-    Args:
-        env_config: the keys of ``options_class``.
-        **kwargs: further keys, as ``gymnasium.make`` passes them.
-
-    Raises:
-        ValueError: an unknown key or a value that cannot be.
-    """
+class ToolEnv(TextEnv):
+    """Runs the tool calls of a policy and scores its answer."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
     env_steps: int | None = None  # that the training has sampled; the rollout says so. None: schedules of the reward have ended
@@ -47,10 +39,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        self.options = read_options(self.options_class, {**(env_config or {}), **kwargs})
-        self.env_config = {**(env_config or {}), **kwargs}
-        self.observation_space = AnyText()
-        self.action_space = AnyText()
+        super().__init__(env_config, **kwargs)
         self._tools = _by_tag([tool for entry in self.tool_entries() for tool in shared_tools(entry)])
         leave_out = "leave the tool out (a server's with mcp.only)"
         self.options.protocol.check_tool_tags(self.tool_tags, "env_config.tools", leave_out)
@@ -89,16 +78,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         """
         super().reset(seed=seed)
         self.end_sessions()
-        question = (options or {}).get("question") or self._random_question()
+        question = self.asked(options)
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
         return question.text, {}
-
-    def _random_question(self) -> Question:
-        if not hasattr(self, "questions"):
-            raise ValueError(f"{type(self).__name__} has no questions of its own: reset(options={{'question': Question(...)}})")
-        source = self.questions(self.env_config, "train")
-        question: Question = source[int(self.np_random.integers(len(source)))]
-        return question
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one generated step: a text in the text protocol, or a :class:`Turn` whose calls were read.
@@ -138,7 +120,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _predicted(self, turn: Turn) -> str | None:
         """The answer in a step; a text that was cut off has none but in its tags."""
         assert self._question is not None
-        answers = self.options.read_answer if self.turn_ended else "tagged"
+        answers: Answers = self.options.read_answer if self.turn_ended else "tagged"
         return read_answer(turn.answer, turn, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:
@@ -163,23 +145,11 @@ class ToolEnv(gymnasium.Env[str, str]):
         return tool.tag, result
 
     def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
-        """The info of a step with calls: of several, their names, the first error and the time of all."""
         assert self._question is not None
-        uses = [ToolUse(self._name_of(tag), result.error, result.seconds) for tag, result in results]
-        info: dict[str, Any] = {
-            "tool": ", ".join(dict.fromkeys(use.tool for use in uses)),
-            "tool_error": next((use.error for use in uses if use.error), None),
-            "tool_seconds": sum(use.seconds for use in uses),
-        }
-        if len(uses) > 1:
-            info["tool_calls"] = [(use.tool, use.error, use.seconds) for use in uses]
+        names = {tag: tool.name for tag, tool in self._tools.items()}
+        info = info_of([ToolUse(names.get(tag, tag), result.error, result.seconds) for tag, result in results])
         judged = [self.step_right(self._question, result.text) for _, result in results]
-        if None not in judged:
-            info["step_right"] = all(judged)
-        return info
-
-    def _name_of(self, tag: str) -> str:
-        return self._tools[tag].name if tag in self._tools else tag
+        return info if None in judged else {**info, "step_right": all(judged)}
 
     def step_right(self, question: Question, output: str) -> bool | None:
         """Whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
@@ -229,11 +199,12 @@ class ToolEnv(gymnasium.Env[str, str]):
 
 
 def _by_tag(tools: Sequence[BoundedTool]) -> dict[str, BoundedTool]:
-    for index, tool in enumerate(tools):
-        for other in tools[:index]:
-            if other.tag == tool.tag:
-                names = f"{other.name!r} and {tool.name!r}"
-                raise ValueError(
-                    f"env_config.tools: {names} are both called by <{tool.tag}>: leave one out (a server's with mcp.only)"
-                )
-    return {tool.tag: tool for tool in tools}
+    found: dict[str, BoundedTool] = {}
+    for tool in tools:
+        if tool.tag in found:
+            names = f"{found[tool.tag].name!r} and {tool.name!r}"
+            raise ValueError(
+                f"env_config.tools: {names} are both called by <{tool.tag}>: leave one out (a server's with mcp.only)"
+            )
+        found[tool.tag] = tool
+    return found

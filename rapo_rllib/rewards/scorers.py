@@ -87,8 +87,7 @@ def check_scorer(entry: Any) -> tuple[str, dict[str, Any]]:
     name, options = entry["name"], entry.get("options") or {}
     require(isinstance(options, Mapping), "scorer.options", options, "must be a mapping")
     if name not in SCORERS and ":" not in name:
-        near = difflib.get_close_matches(name, SCORERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, SCORERS, n=1))
         require(False, "scorer", name, f"must be one of {', '.join(SCORERS)}, or package.module:function{hint}")
     return name, dict(options)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,6 @@ from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 pytestmark = pytest.mark.process
 
 
@@ -127,13 +125,11 @@ def sums(tmp_path: Path) -> World:
     return World(SkyRLGym, config, play, SkyRLGym.questions(config, "train"), SkyRLGym.questions(config, "test"))
 
 
-def house(tmp_path: Path) -> World:
+def house(url: str) -> World:
     """A house of rooms behind an OpenEnv server."""
-    pytest.importorskip("openenv.core")
-    from rapo_rllib.envs.external.openenv.env import OpenEnv
+    from rapo_rllib.envs.external.openenv_env import OpenEnv
 
-    command = [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"]
-    config = {"command": command, "observation_field": "text", "action_tag": "act"}
+    config = {"url": url, "observation_field": "text", "action_tag": "act"}
 
     def play(so_far: str) -> str:
         return ROOMS[so_far.rpartition("You are in the ")[2].partition(".")[0]][1]
@@ -153,9 +149,15 @@ def situation(trajectory: Trajectory, after_step: int, world: str) -> str:
 @pytest.mark.parametrize("format", ["tags", "native"])
 @pytest.mark.parametrize("name", ["hanoi", "sums", "house"])
 def test_what_is_recorded_is_retrieved(
-    name: str, format: str, make_buffer: Callable[..., StepTraceBuffer], tmp_path: Path, smollm2: Path
+    name: str,
+    format: str,
+    make_buffer: Callable[..., StepTraceBuffer],
+    tmp_path: Path,
+    smollm2: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    made = {"hanoi": lambda: hanoi(), "sums": lambda: sums(tmp_path), "house": lambda: house(tmp_path)}[name]()
+    worlds = {"hanoi": hanoi, "sums": lambda: sums(tmp_path), "house": lambda: house(request.getfixturevalue("house_url"))}
+    made = worlds[name]()
     recorded = made.roll_out(format, smollm2, made.train)
     assert all(trajectory.correct for trajectory in recorded)
     write_transcripts(str(tmp_path), "iteration_00001.jsonl", made.groups)

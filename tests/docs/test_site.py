@@ -24,7 +24,7 @@ OBJECTIVE = [f"rapo_rllib.objective.{name}" for name in sorted(FILES - {"__init_
 API = {
     "config": ["rapo_rllib.algorithm.config.RAPOConfig", "rapo_rllib.algorithm.config.RAPOConfig.training"],
     "algorithm": ["rapo_rllib.algorithm.algorithm.RAPO", "rapo_rllib.env_runner.env_runner.RAPOEnvRunner"],
-    "environments": ["rapo_rllib.envs.tool_env.ToolEnv", "rapo_rllib.envs.base.AsksQuestions.questions"],
+    "environments": ["rapo_rllib.envs.tool_env.ToolEnv", "rapo_rllib.envs.base.LazyQuestions.make"],
     "tools": ["rapo_rllib.tools.base.Tool.run", "rapo_rllib.tools.base.ToolLimits", "rapo_rllib.tools.base.KeepsState.session"],
     "rewards": ["rapo_rllib.rewards.score.Score"],
     "buffer": ["rapo_rllib.buffer.store.StepTraceBuffer"],

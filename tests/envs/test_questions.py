@@ -167,7 +167,7 @@ def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
     assert [q.answer for q in Questions.questions({"dataset": str(folder)}, "train")] == ["2", "4"]
     assert [(q.id, q.answer) for q in Questions.questions({"dataset": str(folder)}, "test")] == [("sums-test-1", "4")]
     with pytest.raises(ValueError, match=r"env_config.dataset = .*cannot load .*split 'dev'"):
-        Questions.questions({"dataset": str(folder), "train_split": "dev"}, "train")
+        Questions.questions({"dataset": str(folder), "test_split": "dev"}, "test")
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import copy
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from rapo_rllib.envs.reasoning_gym_env import (
     EVALUATED,
     ReasoningGym,
     ReasoningGymOptions,
-    Verifier,
     may_be_verified,
     solution,
     split_of,
+    verifier,
 )
 from rapo_rllib.rewards import Episode, Score
 from rapo_rllib.settings import ProtocolSettings
@@ -35,7 +35,7 @@ TRUSTED = {"number_sorting", "bitwise_arithmetic", "basic_arithmetic", "gsm_symb
 
 
 def verified(task: str, answer: str, question: Question) -> Score:
-    return Verifier(read_options(ReasoningGymOptions, {"task": task}))(answer, question, Episode(()))
+    return verifier(read_options(ReasoningGymOptions, {"task": task}))(answer, question, Episode(()))
 
 
 def test_an_episode_ends_with_the_verifiers_score() -> None:
@@ -114,7 +114,7 @@ def test_what_the_verifier_cannot_take_is_wrong_and_counted() -> None:
     [
         (
             {"task": "chain_sums"},
-            "no task of this name; did you mean 'chain_sum'",
+            "reasoning-gym has none of this name; did you mean 'chain_sum'",
         ),
         ({"task_config": {"min_term": 2}}, r"env_config\.task_config = .*: chain_sum refuses it: .*min_term"),
         ({"task_config": {"min_terms": 9, "max_terms": 2}}, r"env_config\.task_config = .*: chain_sum refuses it"),
@@ -141,15 +141,8 @@ def test_another_scorer() -> None:
 
 
 def test_without_the_package_a_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "reasoning_gym":
-            raise ModuleNotFoundError("No module named 'reasoning_gym'", name="reasoning_gym")
-        return original(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"it needs reasoning_gym: run `pip install 'rapo_rllib\[reasoning-gym\]'`"):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ValueError, match=r"needs the package reasoning-gym: pip install 'rapo_rllib\[reasoning-gym\]'"):
         read_options(ReasoningGymOptions, SUMS)
 
 

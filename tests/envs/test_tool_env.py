@@ -4,10 +4,9 @@ import gymnasium
 import pytest
 
 import rapo_rllib.envs  # noqa: F401 - registers the environments
-from rapo_rllib.envs.base import AsksQuestions, HasExpert, SeedQuestions
+from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.envs.word_problems.env import WordProblems
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question
 
@@ -240,11 +239,6 @@ def test_seed_questions() -> None:
     assert [q.seed for q in source[1:]] == [11, 12]
     with pytest.raises(IndexError, match="question 3 of 3"):
         source[3]
-
-
-def test_protocols() -> None:
-    assert issubclass(WordProblems, AsksQuestions) and issubclass(WordProblems, HasExpert)
-    assert not issubclass(ToolEnv, AsksQuestions)
 
 
 def test_a_copy_goes_on_from_the_same_state_and_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,6 @@ from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import TrajectoryGroup
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 EXAMPLES = Path(__file__).resolve().parents[2] / "tuned_examples"
 GSM8K_ROWS = '{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "What is 2 + 2?", "answer": "4"}\n'
 
@@ -46,7 +44,7 @@ def checked(env: gymnasium.Env) -> None:
     env.close()
 
 
-def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
+def test_gymnasiums_checker_passes_ours(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(GSM8K_ROWS)
     chats = tmp_path / "chats.jsonl"
@@ -57,13 +55,15 @@ def test_gymnasiums_checker_passes_ours(tmp_path: Path) -> None:
         "rapo/reasoning_gym": {"task": "chain_sum"},
         "rapo/gem": {"id": "game:Game2048-v0-easy"},
         "rapo/skyrl_gym": {"id": "gsm8k", "dataset": str(chats)},
-        "rapo/openenv": {"command": [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"], "observation_field": "text"},
+        "rapo/openenv": {"observation_field": "text"},
     }
     assert {name for name in gymnasium.registry if name.startswith("rapo/")} == set(configs)
     packages = {"reasoning_gym": "reasoning_gym", "gem": "gem", "skyrl_gym": "skyrl_gym"}
     for name, package in (packages | {"openenv": "openenv"}).items():
         if importlib.util.find_spec(package) is None:
             del configs[f"rapo/{name}"]
+    if "rapo/openenv" in configs:
+        configs["rapo/openenv"]["url"] = request.getfixturevalue("house_url")
     for name, env_config in configs.items():
         env = gymnasium.make(name, disable_env_checker=True, env_config=env_config)
         for space in (env.observation_space, env.action_space):

@@ -13,7 +13,7 @@ from typing import Any
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.envs.external.base import ExternalOptions
 from rapo_rllib.envs.external.gem_env import GemOptions
-from rapo_rllib.envs.external.openenv.options import OpenEnvOptions
+from rapo_rllib.envs.external.openenv_env import OpenEnvOptions
 from rapo_rllib.envs.external.skyrl_gym_env import SkyRLGymOptions
 from rapo_rllib.envs.options import CountOptions, DatasetOptions, SeedOptions, ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions

@@ -1,6 +1,6 @@
 """Named benchmarks, for ``rllib evaluate`` and ``env_config.test_dataset``: ``table`` says what they are, ``loading`` reads.
 
-name, or NAME=PATH -> table -> dataset_files -> (encrypted) -> dataset_rows -> Question
+name, or NAME=PATH -> table -> dataset_files -> dataset_rows -> Question
 """
 
 from rapo_rllib.envs.benchmarks.loading import benchmark_questions, split_name

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark
@@ -34,7 +31,7 @@ def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
 
 
 def benchmark_questions(
-    benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None, other_split: bool = True
+    benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None
 ) -> tuple[Question, ...]:
     """Questions whose ``source`` tells the scorer ``auto`` how to score them.
 
@@ -43,8 +40,6 @@ def benchmark_questions(
         path: of a local copy: a .jsonl[.gz], .json, .parquet or .csv file, or a folder; None: Hugging Face.
         split: ``test``: what is asked in an evaluation; or ``train``.
         limit: rows to read.
-        other_split: ask the questions of a folder's only split where it is called otherwise, as the one of a single file is;
-            False where that might be what is trained on.
 
     Raises:
         ValueError: the data is not there (says how to obtain it), or a row lacks question or answer.
@@ -52,7 +47,7 @@ def benchmark_questions(
     upstream = benchmark.split if split == "test" else benchmark.train_split
     if upstream is None:
         raise ValueError(f"benchmark {benchmark.name!r} has no questions to train on: name it in env_config.test_dataset only")
-    rows = _rows(benchmark, path, upstream, limit, other_split and split == "test")
+    rows = _rows(benchmark, path, upstream, limit)
     found = []
     for number, row in enumerate(rows, start=1):
         if benchmark.attachment_field and row.get(benchmark.attachment_field):
@@ -66,29 +61,23 @@ def benchmark_questions(
     return tuple(found)
 
 
-def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None, other_split: bool) -> list[dict[str, Any]]:
-    place = path or benchmark.hub_id
-    if place is None:
-        raise ValueError(f"benchmark {benchmark.name!r} is not on Hugging Face. {_how_to_obtain(benchmark)}")
+def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None) -> list[dict[str, Any]]:
     try:
-        return read_rows(place, benchmark.name, split, benchmark.config, limit, other_config=True, other_split=other_split)
+        return read_rows(path or benchmark.hub_id, benchmark.name, split, benchmark.config, limit, other_config=True)
     except ValueError as error:
         raise ValueError(f"--data {error}" if benchmark.own else f"benchmark {error}. {_how_to_obtain(benchmark)}") from error
 
 
 def _how_to_obtain(benchmark: Benchmark) -> str:
     terms = "accept the terms on its page, log in (hf auth login), then run " if benchmark.gated else "run "
-    hub = f"where there is a network, {terms}hf download --repo-type dataset {benchmark.hub_id}"
     return (
-        f"To obtain it: {benchmark.obtain or hub}. Name a local copy (.jsonl, .jsonl.gz, .json, .parquet, .csv or a folder) as "
-        f"{benchmark.name}=PATH. Licence: {benchmark.licence}"
+        f"To obtain it: where there is a network, {terms}hf download --repo-type dataset {benchmark.hub_id}. Name a local copy "
+        f"(.jsonl, .jsonl.gz, .json, .parquet, .csv or a folder) as {benchmark.name}=PATH. Licence: {benchmark.licence}"
     )
 
 
 def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str) -> Question:
     fields = (benchmark.question_field, benchmark.answer_field)
-    if benchmark.encrypted:
-        row = decrypted_row(row, fields, where)
     # a local copy may have other field names, which are then found as in any file of questions
     text_field, answer_field = (name if accepted(field_value(row, name)) else None for name in fields)
     if accepted(further := row.get(benchmark.aliases_field)):
@@ -112,27 +101,3 @@ def _final_answer(solution: str) -> str:
     if found is None and (bare := _BARE_BOX.findall(solution)):
         found = bare[-1]
     return found or ""
-
-
-def decrypted_row(row: Mapping[str, Any], fields: tuple[str, ...], where: str) -> dict[str, Any]:
-    """``row`` with ``fields`` in plain text; a row without a canary is in plain text already.
-
-    BrowseComp's rows are published so, that no crawler reads the answers: Base64 of the text XOR the repeated SHA-256 digest of
-    the row's ``canary``.
-
-    Raises:
-        ValueError: a field is no cipher of this row's canary.
-    """
-    canary = row.get("canary")
-    if not canary:
-        return dict(row)
-    try:
-        return {**row, **{field: _decrypted(row[field], canary) for field in fields if field in row}}
-    except (ValueError, AttributeError, TypeError) as error:  # Base64, UTF-8; a cell that is no text
-        raise ValueError(f"{where}: cannot be decrypted with its canary ({error}): the file is damaged") from error
-
-
-def _decrypted(cipher: str, canary: str) -> str:
-    content = base64.b64decode(cipher, validate=True)
-    key = hashlib.sha256(canary.encode()).digest()
-    return bytes(a ^ b for a, b in zip(content, cycle(key), strict=False)).decode()

@@ -12,7 +12,7 @@ class Benchmark:
     """One benchmark. A local copy may have its fields, or any that ``rapo/questions`` knows without being told."""
 
     name: str
-    hub_id: str | None  # Hugging Face id; None: it is not published there
+    hub_id: str  # Hugging Face id
     split: str  # whose questions are asked
     scorer: str  # MATHS, or WORDS (token F1; correct: exact match)
     licence: str  # as its authors give it; the user's to observe
@@ -21,11 +21,9 @@ class Benchmark:
     question_field: str = "question"
     answer_field: str = "answer"
     aliases_field: str = "aliases"  # further accepted answers
-    boxed: bool = False  # the answer field is a worked solution, whose last \boxed{} is the answer
+    boxed: bool = False  # the answer field is a worked solution, whose last \\boxed{} is the answer
     attachment_field: str | None = None  # rows that have something there need a file, which no tool here opens: left out
-    encrypted: bool = False  # question and answer are ciphers of the row's canary
     gated: bool = False  # its terms are accepted on its page, and a token is needed
-    obtain: str = ""  # how it is obtained where that is not plainly from Hugging Face
     own: bool = False  # a user's own file
     caution: str = ""  # how its own scoring differs
 
@@ -35,56 +33,24 @@ class Benchmark:
         return ("python",) if self.scorer == MATHS else ()
 
 
+_MAA = "problems of the Mathematical Association of America"
 _JUDGED = "its authors let a language model judge; exact match is stricter: give --scorer judge to do as they do"
+_STRICT = "its own match also compares numbers and lists by value; questions that come with a file are left out"
+_FLASHRAG, _GOLDEN = "RUC-NLPIR/FlashRAG_datasets", "golden_answers"
 
 _ALL = (
-    Benchmark("gsm8k", "openai/gsm8k", "test", MATHS, "MIT", config="main", train_split="train"),
+    Benchmark("gsm8k", "openai/gsm8k", "test", MATHS, "MIT", "main", "train"),
     Benchmark(
-        "math",
-        "DigitalLearningGmbH/MATH-lighteval",
-        "test",
-        MATHS,
-        "MIT",
-        train_split="train",
-        question_field="problem",
-        answer_field="solution",
-        boxed=True,
+        "math", "DigitalLearningGmbH/MATH-lighteval", "test", MATHS, "MIT", None, "train", "problem", "solution", boxed=True
     ),
     Benchmark("math500", "HuggingFaceH4/MATH-500", "test", MATHS, "MIT", question_field="problem"),
-    Benchmark(
-        "aime24",
-        "HuggingFaceH4/aime_2024",
-        "train",
-        MATHS,
-        "problems of the Mathematical Association of America",
-        question_field="problem",
-    ),
-    Benchmark(
-        "aime25",
-        "math-ai/aime25",
-        "test",
-        MATHS,
-        "problems of the Mathematical Association of America",
-        question_field="problem",
-    ),
+    Benchmark("aime24", "HuggingFaceH4/aime_2024", "train", MATHS, _MAA, question_field="problem"),
+    Benchmark("aime25", "math-ai/aime25", "test", MATHS, _MAA, question_field="problem"),
     Benchmark("webwalkerqa", "callanwu/WebWalkerQA", "main", WORDS, "Apache-2.0", caution=_JUDGED),
-    Benchmark("hotpotqa", "hotpotqa/hotpot_qa", "validation", WORDS, "CC BY-SA 4.0", config="distractor", train_split="train"),
-    Benchmark(
-        "2wikimultihopqa",
-        "RUC-NLPIR/FlashRAG_datasets",
-        "dev",
-        WORDS,
-        "Apache-2.0",
-        config="2wikimultihopqa",
-        train_split="train",
-        answer_field="golden_answers",
-    ),
-    Benchmark(
-        "musique", "dgslibisey/MuSiQue", "validation", WORDS, "CC BY 4.0", train_split="train", aliases_field="answer_aliases"
-    ),
-    Benchmark(
-        "bamboogle", "RUC-NLPIR/FlashRAG_datasets", "test", WORDS, "MIT", config="bamboogle", answer_field="golden_answers"
-    ),
+    Benchmark("hotpotqa", "hotpotqa/hotpot_qa", "validation", WORDS, "CC BY-SA 4.0", "distractor", "train"),
+    Benchmark("2wikimultihopqa", _FLASHRAG, "dev", WORDS, "Apache-2.0", "2wikimultihopqa", "train", answer_field=_GOLDEN),
+    Benchmark("musique", "dgslibisey/MuSiQue", "validation", WORDS, "CC BY 4.0", None, "train", aliases_field="answer_aliases"),
+    Benchmark("bamboogle", _FLASHRAG, "test", WORDS, "MIT", "bamboogle", answer_field=_GOLDEN),
     Benchmark("simpleqa", "basicv8vc/SimpleQA", "test", WORDS, "MIT", question_field="problem", caution=_JUDGED),
     Benchmark(
         "gaia",
@@ -92,23 +58,12 @@ _ALL = (
         "validation",
         WORDS,
         "terms on its page; it must not be published again",
-        config="2023_all",
+        "2023_all",
         question_field="Question",
         answer_field="Final answer",
         attachment_field="file_name",
         gated=True,
-        caution="its own match also compares numbers and lists by value; questions that come with a file are left out",
-    ),
-    Benchmark(
-        "browsecomp",
-        None,
-        "test",
-        WORDS,
-        "MIT; it asks not to be published in plain text",
-        question_field="problem",
-        encrypted=True,
-        obtain="download browse_comp_test_set.csv, which the browsecomp evaluation of github.com/openai/simple-evals links to",
-        caution=_JUDGED,
+        caution=_STRICT,
     ),
 )
 
@@ -117,4 +72,4 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
 
 def own_benchmark(name: str, in_words: bool) -> Benchmark:
     """Questions of a user's own; those that say in ``ability`` how they are scored are scored so."""
-    return Benchmark(name, None, "test", WORDS if in_words else MATHS, "", own=True)
+    return Benchmark(name, "", "test", WORDS if in_words else MATHS, "", own=True)

@@ -5,11 +5,10 @@ seed -> gem's reset -> rules and board;   action -> gem's step -> observation, r
 
 from __future__ import annotations
 
-import difflib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +19,9 @@ import numpy as np
 
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.external.base import ExternalEnv, ExternalOptions, Played, SeededOptions
-from rapo_rllib.envs.options import read_options
+from rapo_rllib.envs.options import check_known, installed, read_options
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
-from rapo_rllib.validation import require
 
 _draws = threading.RLock()  # gem's environments draw from the generators of the whole process
 
@@ -34,34 +32,27 @@ class GemOptions(SeededOptions):
 
     id: str = knob("", "of an environment of gem, for example `game:GuessTheNumber-v0-easy`")
     kwargs: dict = knob(dict, "handed to `gem.make`, for example {max_turns: 10}")
-    action_template: str = knob("\\boxed{{action}}", "what the environment gets of an action that stood in the tag")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = sorted(_registry())
-        near = difflib.get_close_matches(self.id, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {known[0]} to {known[-1]}"
-        require(self.id in known, "id", self.id, f"gem has no environment of this name; {hint}")
+        check_known(f"env_config.id = {self.id!r}", self.id, _registry(), "gem")
 
 
 class Gem(ExternalEnv):
     """An environment of gem."""
 
     options_class: ClassVar[type[ExternalOptions]] = GemOptions
+    template = "\\boxed{{action}}"
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(env_config, **kwargs)
-        assert isinstance(self.options, GemOptions)
-        with _draws:
-            self._env = self._made(self.options)
-        self._state: Any = None  # of the generators, as this episode has left them
-
-    @staticmethod
-    def _made(options: GemOptions) -> Any:
+        name, given = self.options.id, self.options.kwargs
         try:
-            return _gem().make(options.id, **options.kwargs)
+            with _draws:
+                self._env = _gem().make(name, **given)
         except (ImportError, TypeError, ValueError, OSError) as error:
-            raise ValueError(f"env_config.id = {options.id!r}: gem cannot make it with {options.kwargs!r}: {error}") from error
+            raise ValueError(f"env_config.id = {name!r}: gem cannot make it with {given!r}: {error}") from error
+        self._state: Any = None  # of the generators, as this episode has left them
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
@@ -70,27 +61,28 @@ class Gem(ExternalEnv):
 
     def begin(self, question: Question) -> str:
         """The rules, and what the environment shows first."""
-        with self._drawing(None):
+        self._state = None
+        with self._drawing():
             observation, info = self._env.reset(seed=question.seed)
             return _shown(observation, info)
 
     def play(self, action: str) -> Played:
         """One step; it draws from the question's seed, so a process takes one at a time."""
-        with self._drawing(self._state):
+        with self._drawing():
             observation, reward, terminated, truncated, info = self._env.step(action)
         ended = bool(terminated or truncated)
         text = str(observation) if ended else _shown(observation, info)
         return Played(text, float(reward), bool(terminated), bool(truncated))
 
     @contextmanager
-    def _drawing(self, state: Any) -> Iterator[None]:
-        """The process's generators as this episode left them (None: as they are), and afterwards as others left them."""
+    def _drawing(self) -> Iterator[None]:
+        """The process's generators as this episode left them, and afterwards as others left them."""
         with _draws:
             before = (random.getstate(), np.random.get_state())
             try:
-                if state is not None:
-                    random.setstate(state[0])
-                    np.random.set_state(state[1])
+                if self._state is not None:
+                    random.setstate(self._state[0])
+                    np.random.set_state(self._state[1])
                 yield
                 self._state = (random.getstate(), np.random.get_state())
             finally:
@@ -113,14 +105,11 @@ def _gem() -> ModuleType:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
-        import gem
-    except ImportError as error:
-        raise ValueError(f"env = 'rapo/gem' needs the package gem-llm: pip install 'rapo_rllib[gem]' ({error})") from error
+        gem = installed("gem", "rapo/gem", "gem-llm", "gem")
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-    made: Callable[..., Any] | None = getattr(gem, "make", None)
-    if made is None:
+    if not hasattr(gem, "make"):
         raise ValueError(f"env = 'rapo/gem': {gem.__name__!r} in {gem.__path__} is another package than gem-llm; take it out")
     return gem
 
@@ -129,5 +118,4 @@ def _registry() -> Mapping[str, Any]:
     _gem()
     from gem.envs.registration import ENV_REGISTRY
 
-    registry: Mapping[str, Any] = ENV_REGISTRY
-    return registry
+    return dict(ENV_REGISTRY)

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rapo_rllib.envs.base import LazyQuestions, check_split
+from rapo_rllib.envs.base import LazyQuestions, solved
 from rapo_rllib.envs.options import SeedOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.envs.word_problems.problem import WordProblem, make_problem
-from rapo_rllib.protocol.steps import render_observation
-from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import ExpertTrajectory, Question
 from rapo_rllib.validation import require
@@ -71,10 +69,8 @@ class WordProblemQuestions(LazyQuestions):
     """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
 
     def __init__(self, options: WordProblemsOptions, split: str) -> None:
-        check_split(split)
-        super().__init__(options.num_train if split == "train" else options.num_test)
-        self._options = options
-        self._split = split
+        super().__init__(options.count(split))
+        self._options, self._split = options, split
 
     def problem(self, index: int) -> WordProblem:
         """Problem ``index`` with its solution."""
@@ -101,16 +97,6 @@ class WordProblemQuestions(LazyQuestions):
         return Question(id=name, text=problem.text, answer=str(problem.answer), source="word_problems")
 
 
-def expert_steps(problem: WordProblem, settings: ProtocolSettings, tag: str = "python") -> tuple[str, ...]:
-    r"""Write the solution in the text protocol, one call per operation.
-
-    Example: ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
-    """
-    calls = [(operation.code, operation.value) for operation in problem.operations]
-    steps = [f"<{tag}>{code}</{tag}>{render_observation(str(value), settings)}" for code, value in calls]
-    return (*steps, f"<{settings.answer_tag}>\\boxed{{{problem.answer}}}</{settings.answer_tag}>")
-
-
 class WordProblems(ToolEnv):
     """Grade-school word problems of one to four arithmetic operations, with whole numbers as answers."""
 
@@ -129,7 +115,8 @@ class WordProblems(ToolEnv):
         source = WordProblemQuestions(options, "train")
         for index in range(len(source)):
             problem = source.problem(index)
-            steps = expert_steps(problem, options.protocol, options.expert_tool)
+            calls = [(operation.code, str(operation.value)) for operation in problem.operations]
+            steps = solved(calls, str(problem.answer), options.expert_tool, options.protocol)
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
 
     def step_right(self, question: Question, output: str) -> bool | None:
@@ -141,8 +128,8 @@ class WordProblems(ToolEnv):
 
     def _values(self, question: Question) -> frozenset[str] | None:
         """The values of the operations that solve it; None if these options do not make it."""
-        named, options = _NAME.fullmatch(question.id), self.options
-        if named is None or not isinstance(options, WordProblemsOptions):
+        named = _NAME.fullmatch(question.id)
+        if named is None:
             return None
-        problem = WordProblemQuestions(options, named["split"]).problem(int(named["index"]))
+        problem = WordProblemQuestions(self.options, named["split"]).problem(int(named["index"]))
         return frozenset(str(operation.value) for operation in problem.operations) if problem.text == question.text else None

@@ -8,7 +8,7 @@ one operation each. Slots of numbers say how they are drawn (``word_problem.draw
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # How a number is drawn: many 2..max_number, few 2..6, part 2..x-2 (some of x), divisor (of x), above (more than x)
 MANY, FEW, PART, DIVISOR, ABOVE = "many", "few", "part", "divisor", "above"
@@ -16,12 +16,17 @@ MANY, FEW, PART, DIVISOR, ABOVE = "many", "few", "part", "divisor", "above"
 
 @dataclass(frozen=True)
 class Piece:
-    """One sentence. Example: ``Piece("buys", "{She} buys {a} more.", ("x + a",), {"a": MANY})``."""
+    """One sentence."""
 
     name: str  # unique within its kind and theme
     text: str
-    steps: tuple[str, ...] = ()  # "left operator right" over x, the slots, and s (the step before)
-    numbers: Mapping[str, str] = field(default_factory=dict)  # slot -> how it is drawn
+    steps: tuple[str, ...]  # "left operator right" over x, the slots, and s (the step before)
+    numbers: Mapping[str, str]  # slot -> how it is drawn
+
+
+def _piece(name: str, text: str, *steps: str, **numbers: str) -> Piece:
+    """Example: ``_piece("buys", "{She} buys {a} more.", "x + a", a=MANY)``."""
+    return Piece(name, text, steps, numbers)
 
 
 @dataclass(frozen=True)
@@ -35,55 +40,38 @@ class Theme:
     endings: tuple[Piece, ...]
 
 
-_HAS = Piece("has", "{name} has {x} {item}.", (), {"x": MANY})
-_GROUPS = Piece("groups", "{name} has {a} boxes with {b} {item} in each box.", ("a * b",), {"a": FEW, "b": FEW})
-_TWO = Piece("two", "{name} has {a} red {item} and {b} blue {item}.", ("a + b",), {"a": MANY, "b": MANY})
+_HAS = _piece("has", "{name} has {x} {item}.", x=MANY)
+_GROUPS = _piece("groups", "{name} has {a} boxes with {b} {item} in each box.", "a * b", a=FEW, b=FEW)
+_TWO = _piece("two", "{name} has {a} red {item} and {b} blue {item}.", "a + b", a=MANY, b=MANY)
 
 COLLECTION = Theme(
     "collection",
     (
-        "marbles",
-        "stickers",
-        "stamps",
-        "buttons",
-        "beads",
-        "shells",
-        "coins",
-        "cards",
-        "pencils",
-        "balloons",
-        "ribbons",
-        "blocks",
+        *("marbles", "stickers", "stamps", "buttons", "beads", "shells"),
+        *("coins", "cards", "pencils", "balloons", "ribbons", "blocks"),
     ),
     (
         _HAS,
-        Piece("found", "{name} finds {x} {item} at the {place} on {day}.", (), {"x": MANY}),
+        _piece("found", "{name} finds {x} {item} at the {place} on {day}.", x=MANY),
         _GROUPS,
         _TWO,
-        Piece("times", "{friend} has {a} {item}. {name} has {b} times as many.", ("a * b",), {"a": MANY, "b": FEW}),
-        Piece("more", "{friend} has {a} {item}. {name} has {b} more than {friend}.", ("a + b",), {"a": MANY, "b": MANY}),
-        Piece(
-            "rows",
-            "{name} lays out {a} rows of {b} {item}, and holds {c} more.",
-            ("a * b", "s + c"),
-            {"a": FEW, "b": FEW, "c": MANY},
-        ),
+        _piece("times", "{friend} has {a} {item}. {name} has {b} times as many.", "a * b", a=MANY, b=FEW),
+        _piece("more", "{friend} has {a} {item}. {name} has {b} more than {friend}.", "a + b", a=MANY, b=MANY),
+        _piece("rows", "{name} lays out {a} rows of {b} {item}, and holds {c} more.", "a * b", "s + c", a=FEW, b=FEW, c=MANY),
     ),
     (
-        Piece("buys", "{She} buys {a} more {item} at the {place}.", ("x + a",), {"a": MANY}),
-        Piece("gift", "{friend} gives {name} {a} more {item}.", ("x + a",), {"a": MANY}),
-        Piece("gives", "{She} gives {a} {item} to {friend}.", ("x - a",), {"a": PART}),
-        Piece("loses", "{She} loses {a} {item} at the {place}.", ("x - a",), {"a": PART}),
-        Piece("packs", "{She} buys {a} packs of {b} {item} each.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
-        Piece("kids", "{She} gives {b} {item} to each of {a} children.", ("a * b", "x - s"), {"a": FEW, "b": FEW}),
+        _piece("buys", "{She} buys {a} more {item} at the {place}.", "x + a", a=MANY),
+        _piece("gift", "{friend} gives {name} {a} more {item}.", "x + a", a=MANY),
+        _piece("gives", "{She} gives {a} {item} to {friend}.", "x - a", a=PART),
+        _piece("loses", "{She} loses {a} {item} at the {place}.", "x - a", a=PART),
+        _piece("packs", "{She} buys {a} packs of {b} {item} each.", "a * b", "x + s", a=FEW, b=FEW),
+        _piece("kids", "{She} gives {b} {item} to each of {a} children.", "a * b", "x - s", a=FEW, b=FEW),
     ),
     (
-        Piece("now", "How many {item} does {name} have now?"),
-        Piece(
-            "share", "{She} shares them equally among {a} bags. How many {item} are in each bag?", ("x / a",), {"a": DIVISOR}
-        ),
-        Piece("sell", "{She} sells them all for {a} dollars each. How many dollars does {she} get?", ("x * a",), {"a": FEW}),
-        Piece("goal", "{She} wants {a} {item}. How many more does {she} need?", ("a - x",), {"a": ABOVE}),
+        _piece("now", "How many {item} does {name} have now?"),
+        _piece("share", "{She} shares them equally among {a} bags. How many {item} are in each bag?", "x / a", a=DIVISOR),
+        _piece("sell", "{She} sells them all for {a} dollars each. How many dollars does {she} get?", "x * a", a=FEW),
+        _piece("goal", "{She} wants {a} {item}. How many more does {she} need?", "a - x", a=ABOVE),
     ),
 )
 
@@ -91,25 +79,23 @@ FOOD = Theme(
     "food",
     ("cookies", "muffins", "cakes", "pies", "rolls", "tarts", "waffles", "pancakes"),
     (
-        Piece("bakes", "{name} bakes {x} {item} for the {place}.", (), {"x": MANY}),
-        Piece(
-            "trays", "{name} bakes {a} trays of {item}. There are {b} {item} on each tray.", ("a * b",), {"a": FEW, "b": FEW}
-        ),
-        Piece("days", "{name} bakes {a} {item} on {day} and {b} {item} on the next day.", ("a + b",), {"a": MANY, "b": MANY}),
-        Piece("hours", "{name} bakes {b} {item} every hour for {a} hours.", ("a * b",), {"a": FEW, "b": MANY}),
+        _piece("bakes", "{name} bakes {x} {item} for the {place}.", x=MANY),
+        _piece("trays", "{name} bakes {a} trays of {item}. There are {b} {item} on each tray.", "a * b", a=FEW, b=FEW),
+        _piece("days", "{name} bakes {a} {item} on {day} and {b} {item} on the next day.", "a + b", a=MANY, b=MANY),
+        _piece("hours", "{name} bakes {b} {item} every hour for {a} hours.", "a * b", a=FEW, b=MANY),
     ),
     (
-        Piece("eats", "{Her} family eats {a} {item}.", ("x - a",), {"a": PART}),
-        Piece("burnt", "{She} throws away {a} burnt {item}.", ("x - a",), {"a": PART}),
-        Piece("bakes", "Then {she} bakes {a} more {item}.", ("x + a",), {"a": MANY}),
-        Piece("brings", "{friend} brings {a} more {item}.", ("x + a",), {"a": MANY}),
-        Piece("double", "{friend} brings {a} plates with {b} {item} each.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
+        _piece("eats", "{Her} family eats {a} {item}.", "x - a", a=PART),
+        _piece("burnt", "{She} throws away {a} burnt {item}.", "x - a", a=PART),
+        _piece("bakes", "Then {she} bakes {a} more {item}.", "x + a", a=MANY),
+        _piece("brings", "{friend} brings {a} more {item}.", "x + a", a=MANY),
+        _piece("double", "{friend} brings {a} plates with {b} {item} each.", "a * b", "x + s", a=FEW, b=FEW),
     ),
     (
-        Piece("left", "How many {item} are there now?"),
-        Piece("boxes", "{She} puts {a} {item} in each box. How many boxes does {she} fill?", ("x / a",), {"a": DIVISOR}),
-        Piece("sell", "{She} sells every one for {a} dollars. How many dollars does {she} earn?", ("x * a",), {"a": FEW}),
-        Piece("sold", "{She} sells {a} of them. How many {item} are left?", ("x - a",), {"a": PART}),
+        _piece("left", "How many {item} are there now?"),
+        _piece("boxes", "{She} puts {a} {item} in each box. How many boxes does {she} fill?", "x / a", a=DIVISOR),
+        _piece("sell", "{She} sells every one for {a} dollars. How many dollars does {she} earn?", "x * a", a=FEW),
+        _piece("sold", "{She} sells {a} of them. How many {item} are left?", "x - a", a=PART),
     ),
 )
 
@@ -117,33 +103,25 @@ MONEY = Theme(
     "money",
     ("dollars",),
     (
-        Piece("saved", "{name} has saved {x} dollars.", (), {"x": MANY}),
-        Piece("hourly", "{name} earns {b} dollars an hour and works for {a} hours.", ("a * b",), {"a": FEW, "b": MANY}),
-        Piece("weekly", "{name} saves {b} dollars every week for {a} weeks.", ("a * b",), {"a": FEW, "b": MANY}),
-        Piece(
-            "jobs",
-            "{name} earns {a} dollars for washing cars and {b} dollars for raking leaves.",
-            ("a + b",),
-            {"a": MANY, "b": MANY},
-        ),
+        _piece("saved", "{name} has saved {x} dollars.", x=MANY),
+        _piece("hourly", "{name} earns {b} dollars an hour and works for {a} hours.", "a * b", a=FEW, b=MANY),
+        _piece("weekly", "{name} saves {b} dollars every week for {a} weeks.", "a * b", a=FEW, b=MANY),
+        _piece("jobs", "{name} earns {a} dollars for washing cars and {b} dollars for raking leaves.", "a + b", a=MANY, b=MANY),
     ),
     (
-        Piece("spends", "{She} spends {a} dollars at the {place}.", ("x - a",), {"a": PART}),
-        Piece("gift", "{Her} aunt gives {her} {a} dollars on {day}.", ("x + a",), {"a": MANY}),
-        Piece("lends", "{She} lends {a} dollars to {friend}.", ("x - a",), {"a": PART}),
-        Piece("tickets", "{She} buys {a} tickets for {b} dollars each.", ("a * b", "x - s"), {"a": FEW, "b": FEW}),
-        Piece("lawns", "{She} mows {a} lawns for {b} dollars each.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
+        _piece("spends", "{She} spends {a} dollars at the {place}.", "x - a", a=PART),
+        _piece("gift", "{Her} aunt gives {her} {a} dollars on {day}.", "x + a", a=MANY),
+        _piece("lends", "{She} lends {a} dollars to {friend}.", "x - a", a=PART),
+        _piece("tickets", "{She} buys {a} tickets for {b} dollars each.", "a * b", "x - s", a=FEW, b=FEW),
+        _piece("lawns", "{She} mows {a} lawns for {b} dollars each.", "a * b", "x + s", a=FEW, b=FEW),
     ),
     (
-        Piece("now", "How many dollars does {name} have now?"),
-        Piece("bike", "A bike costs {a} dollars. How many more dollars does {she} need?", ("a - x",), {"a": ABOVE}),
-        Piece(
-            "toys",
-            "{She} buys toys for {a} dollars each with all of it. How many toys does {she} get?",
-            ("x / a",),
-            {"a": DIVISOR},
+        _piece("now", "How many dollars does {name} have now?"),
+        _piece("bike", "A bike costs {a} dollars. How many more dollars does {she} need?", "a - x", a=ABOVE),
+        _piece(
+            "toys", "{She} buys toys for {a} dollars each with all of it. How many toys does {she} get?", "x / a", a=DIVISOR
         ),
-        Piece("friends", "{friend} has {a} times as much. How many dollars does {friend} have?", ("x * a",), {"a": FEW}),
+        _piece("friends", "{friend} has {a} times as much. How many dollars does {friend} have?", "x * a", a=FEW),
     ),
 )
 
@@ -151,23 +129,21 @@ READING = Theme(
     "reading",
     ("pages",),
     (
-        Piece("book", "{name} reads {x} pages on {day}.", (), {"x": MANY}),
-        Piece("daily", "{name} reads {b} pages a day for {a} days.", ("a * b",), {"a": FEW, "b": MANY}),
-        Piece(
-            "twice", "{name} reads {a} pages in the morning and {b} pages in the evening.", ("a + b",), {"a": MANY, "b": MANY}
-        ),
-        Piece("longer", "{friend} reads {a} pages. {name} reads {b} times as many.", ("a * b",), {"a": MANY, "b": FEW}),
+        _piece("book", "{name} reads {x} pages on {day}.", x=MANY),
+        _piece("daily", "{name} reads {b} pages a day for {a} days.", "a * b", a=FEW, b=MANY),
+        _piece("twice", "{name} reads {a} pages in the morning and {b} pages in the evening.", "a + b", a=MANY, b=MANY),
+        _piece("longer", "{friend} reads {a} pages. {name} reads {b} times as many.", "a * b", a=MANY, b=FEW),
     ),
     (
-        Piece("train", "On the train {she} reads {a} more pages.", ("x + a",), {"a": MANY}),
-        Piece("nights", "Then {she} reads {b} pages on each of {a} nights.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
-        Piece("school", "At school {she} reads {a} more pages.", ("x + a",), {"a": MANY}),
+        _piece("train", "On the train {she} reads {a} more pages.", "x + a", a=MANY),
+        _piece("nights", "Then {she} reads {b} pages on each of {a} nights.", "a * b", "x + s", a=FEW, b=FEW),
+        _piece("school", "At school {she} reads {a} more pages.", "x + a", a=MANY),
     ),
     (
-        Piece("all", "How many pages does {name} read in all?"),
-        Piece("rest", "The book has {a} pages. How many pages are left to read?", ("a - x",), {"a": ABOVE}),
-        Piece("chapters", "Each chapter has {a} pages. How many chapters does {she} read?", ("x / a",), {"a": DIVISOR}),
-        Piece("minutes", "A page takes {a} minutes. How many minutes does {she} read?", ("x * a",), {"a": FEW}),
+        _piece("all", "How many pages does {name} read in all?"),
+        _piece("rest", "The book has {a} pages. How many pages are left to read?", "a - x", a=ABOVE),
+        _piece("chapters", "Each chapter has {a} pages. How many chapters does {she} read?", "x / a", a=DIVISOR),
+        _piece("minutes", "A page takes {a} minutes. How many minutes does {she} read?", "x * a", a=FEW),
     ),
 )
 
@@ -175,28 +151,21 @@ TRAVEL = Theme(
     "travel",
     ("miles",),
     (
-        Piece("drives", "{name} drives {x} miles to the {place}.", (), {"x": MANY}),
-        Piece("speed", "{name} rides a bike at {b} miles an hour for {a} hours.", ("a * b",), {"a": FEW, "b": MANY}),
-        Piece(
-            "legs", "{name} drives {a} miles to the {place} and {b} miles to see {friend}.", ("a + b",), {"a": MANY, "b": MANY}
-        ),
-        Piece("daily", "{name} walks {b} miles a day for {a} days.", ("a * b",), {"a": FEW, "b": FEW}),
+        _piece("drives", "{name} drives {x} miles to the {place}.", x=MANY),
+        _piece("speed", "{name} rides a bike at {b} miles an hour for {a} hours.", "a * b", a=FEW, b=MANY),
+        _piece("legs", "{name} drives {a} miles to the {place} and {b} miles to see {friend}.", "a + b", a=MANY, b=MANY),
+        _piece("daily", "{name} walks {b} miles a day for {a} days.", "a * b", a=FEW, b=FEW),
     ),
     (
-        Piece("further", "After lunch {she} goes {a} miles further.", ("x + a",), {"a": MANY}),
-        Piece("detour", "A detour adds {a} miles.", ("x + a",), {"a": MANY}),
-        Piece("laps", "Then {she} does {a} laps of {b} miles each.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
+        _piece("further", "After lunch {she} goes {a} miles further.", "x + a", a=MANY),
+        _piece("detour", "A detour adds {a} miles.", "x + a", a=MANY),
+        _piece("laps", "Then {she} does {a} laps of {b} miles each.", "a * b", "x + s", a=FEW, b=FEW),
     ),
     (
-        Piece("all", "How many miles does {name} go in all?"),
-        Piece("rest", "The whole trip is {a} miles. How many miles are left?", ("a - x",), {"a": ABOVE}),
-        Piece(
-            "days",
-            "{She} takes {a} days and goes equally far each day. How many miles is that a day?",
-            ("x / a",),
-            {"a": DIVISOR},
-        ),
-        Piece("times", "{She} makes this trip {a} times. How many miles is that?", ("x * a",), {"a": FEW}),
+        _piece("all", "How many miles does {name} go in all?"),
+        _piece("rest", "The whole trip is {a} miles. How many miles are left?", "a - x", a=ABOVE),
+        _piece("days", "{She} takes {a} days and goes equally far each day. How many miles is that a day?", "x / a", a=DIVISOR),
+        _piece("times", "{She} makes this trip {a} times. How many miles is that?", "x * a", a=FEW),
     ),
 )
 
@@ -204,27 +173,24 @@ STORE = Theme(
     "store",
     ("apples", "eggs", "oranges", "lemons", "pears", "plums", "melons", "onions", "potatoes", "carrots"),
     (
-        Piece("stock", "A shop near the {place} has {x} {item}.", (), {"x": MANY}),
-        Piece("crates", "A farmer brings {a} crates with {b} {item} in each crate.", ("a * b",), {"a": FEW, "b": MANY}),
-        Piece("shelves", "A shop has {a} {item} on the shelf and {b} {item} in the back.", ("a + b",), {"a": MANY, "b": MANY}),
-        Piece(
-            "full",
-            "A farmer picks {a} baskets of {b} {item}, and {c} {item} are bad.",
-            ("a * b", "s - c"),
-            {"a": FEW, "b": MANY, "c": FEW},
+        _piece("stock", "A shop near the {place} has {x} {item}.", x=MANY),
+        _piece("crates", "A farmer brings {a} crates with {b} {item} in each crate.", "a * b", a=FEW, b=MANY),
+        _piece("shelves", "A shop has {a} {item} on the shelf and {b} {item} in the back.", "a + b", a=MANY, b=MANY),
+        _piece(
+            "full", "A farmer picks {a} baskets of {b} {item}, and {c} {item} are bad.", "a * b", "s - c", a=FEW, b=MANY, c=FEW
         ),
     ),
     (
-        Piece("sold", "On {day}, {a} {item} are sold.", ("x - a",), {"a": PART}),
-        Piece("delivery", "A truck brings {a} more {item}.", ("x + a",), {"a": MANY}),
-        Piece("buys", "{name} buys {a} of the {item}.", ("x - a",), {"a": PART}),
-        Piece("each", "Then {a} people buy {b} {item} each.", ("a * b", "x - s"), {"a": FEW, "b": FEW}),
+        _piece("sold", "On {day}, {a} {item} are sold.", "x - a", a=PART),
+        _piece("delivery", "A truck brings {a} more {item}.", "x + a", a=MANY),
+        _piece("buys", "{name} buys {a} of the {item}.", "x - a", a=PART),
+        _piece("each", "Then {a} people buy {b} {item} each.", "a * b", "x - s", a=FEW, b=FEW),
     ),
     (
-        Piece("left", "How many {item} are there now?"),
-        Piece("bags", "The rest go into bags of {a}. How many bags are there?", ("x / a",), {"a": DIVISOR}),
-        Piece("price", "Each costs {a} dollars. How many dollars do all of them cost?", ("x * a",), {"a": FEW}),
-        Piece("spoil", "Then {a} of them go bad. How many good {item} are left?", ("x - a",), {"a": PART}),
+        _piece("left", "How many {item} are there now?"),
+        _piece("bags", "The rest go into bags of {a}. How many bags are there?", "x / a", a=DIVISOR),
+        _piece("price", "Each costs {a} dollars. How many dollars do all of them cost?", "x * a", a=FEW),
+        _piece("spoil", "Then {a} of them go bad. How many good {item} are left?", "x - a", a=PART),
     ),
 )
 
@@ -232,22 +198,22 @@ SCHOOL = Theme(
     "school",
     ("students",),
     (
-        Piece("class", "There are {x} students in the hall.", (), {"x": MANY}),
-        Piece("tables", "There are {a} tables with {b} students at each table.", ("a * b",), {"a": FEW, "b": FEW}),
-        Piece("girls", "There are {a} girls and {b} boys in the class of {name}.", ("a + b",), {"a": MANY, "b": MANY}),
-        Piece("buses", "On {day}, {a} buses bring {b} students each to the {place}.", ("a * b",), {"a": FEW, "b": MANY}),
+        _piece("class", "There are {x} students in the hall.", x=MANY),
+        _piece("tables", "There are {a} tables with {b} students at each table.", "a * b", a=FEW, b=FEW),
+        _piece("girls", "There are {a} girls and {b} boys in the class of {name}.", "a + b", a=MANY, b=MANY),
+        _piece("buses", "On {day}, {a} buses bring {b} students each to the {place}.", "a * b", a=FEW, b=MANY),
     ),
     (
-        Piece("leave", "Then {a} students go home.", ("x - a",), {"a": PART}),
-        Piece("join", "Then {a} more students come in.", ("x + a",), {"a": MANY}),
-        Piece("vans", "Then {a} vans bring {b} more students each.", ("a * b", "x + s"), {"a": FEW, "b": FEW}),
-        Piece("sick", "Of them, {a} feel sick and leave.", ("x - a",), {"a": PART}),
+        _piece("leave", "Then {a} students go home.", "x - a", a=PART),
+        _piece("join", "Then {a} more students come in.", "x + a", a=MANY),
+        _piece("vans", "Then {a} vans bring {b} more students each.", "a * b", "x + s", a=FEW, b=FEW),
+        _piece("sick", "Of them, {a} feel sick and leave.", "x - a", a=PART),
     ),
     (
-        Piece("now", "How many students are there now?"),
-        Piece("teams", "They form {a} equal teams. How many students are in each team?", ("x / a",), {"a": DIVISOR}),
-        Piece("sheets", "Each student needs {a} sheets of paper. How many sheets is that?", ("x * a",), {"a": FEW}),
-        Piece("seats", "The room has {a} seats. How many seats stay empty?", ("a - x",), {"a": ABOVE}),
+        _piece("now", "How many students are there now?"),
+        _piece("teams", "They form {a} equal teams. How many students are in each team?", "x / a", a=DIVISOR),
+        _piece("sheets", "Each student needs {a} sheets of paper. How many sheets is that?", "x * a", a=FEW),
+        _piece("seats", "The room has {a} seats. How many seats stay empty?", "a - x", a=ABOVE),
     ),
 )
 

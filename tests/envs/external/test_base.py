@@ -40,13 +40,24 @@ def test_a_turn_earns_what_all_its_calls_earn() -> None:
     observation, reward, terminated, _, info = env.step(turn("up", "up"))
     assert (reward, terminated, info["correct"]) == (0.25, True, True), "all together earned success_reward"
     assert env.height == 3 and str(observation) == "height 3\nThe episode is over: this was not done."
+    assert [error for _, error, _ in info["tool_calls"]] == [None, "over"]
 
 
-def test_what_is_no_call_is_not_played() -> None:
+@pytest.mark.parametrize(
+    ("call", "tool", "error", "told"),
+    [
+        (Call("move", {"action": "up"}), "unknown", "unknown", "Error: there is no tool 'move'; the tools are: act"),
+        (Call("act", {"action": 1}), "act", "arguments", "1 is not of type 'string'"),
+        (Call("act", {}, problem="no JSON"), "act", "malformed", "Error: no JSON"),
+    ],
+)
+def test_what_is_no_call_is_not_played(call: Call, tool: str, error: str, told: str) -> None:
     env = begun()
-    for bad in (turn("up", name="move"), Turn.of("", calls=(Call("act", {}, problem="no JSON"),), native=True)):
-        observation, reward, *_ = env.step(bad)
-        assert "Error: " in observation and reward == 0.0 and env.height == 0
+    assert env.tool_tags == () and env.tool_schemas is not None
+    assert env.tool_schemas[0]["function"]["name"] == "act"
+    observation, reward, terminated, _, info = env.step(Turn.of("", calls=(call,), native=True))
+    assert told in observation and (reward, terminated, env.height) == (0.0, False, 0)
+    assert (info["tool"], info["tool_error"]) == (tool, error)
 
 
 @pytest.mark.parametrize("format", ["native", "tags"])

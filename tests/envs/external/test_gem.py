@@ -18,7 +18,6 @@ from scripted import ByteTokenizer, ScriptedEngine
 from rapo_rllib import RAPOConfig
 from rapo_rllib.protocol.calls import read_json
 from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
@@ -59,7 +58,12 @@ def test_a_game_is_played_to_its_end() -> None:
     wrong = 1 if number != 1 else 2
     text, reward, terminated, truncated, info = env.step(f"I try. <act>{wrong}</act>")
     assert f"you guessed {wrong}, and the target number is" in text and text.endswith("Enter your next guess.")
-    assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool": "act", "tool_error": None})
+    assert (reward, terminated, truncated, info) == (
+        0.0,
+        False,
+        False,
+        {"tool": "act", "tool_error": None, "tool_seconds": 0.0},
+    )
     text, reward, terminated, _, info = env.step(f"<act>{number}</act>")
     assert text.startswith("Congratulations!") and (reward, terminated, info["correct"]) == (1.0, True, True)
     with pytest.raises(ResetNeeded):
@@ -100,31 +104,6 @@ def test_episodes_of_a_seed_are_alike_whoever_plays_between() -> None:
         other.step("<act>left</act>")
     assert again == seen
     assert random.random() == drawn
-
-
-def test_calls_in_the_models_own_format() -> None:
-    env = begun({**GUESS, "protocol": {"format": "native"}}, 3)
-    assert env.tool_tags == () and env.tool_schemas is not None
-    assert env.tool_schemas[0]["function"]["name"] == "act"
-    number = number_of(3)
-
-    def turn(*calls: Call) -> Turn:
-        return Turn.of("", calls=calls, native=True)
-
-    text, reward, terminated, _, info = env.step(turn(Call("move", {"action": "1"})))
-    assert "there is no tool 'move'" in text and (reward, terminated) == (0.0, False)
-    assert (info["tool"], info["tool_error"]) == ("unknown", "unknown")
-    text, *_, info = env.step(turn(Call("act", {"action": 1})))
-    assert "1 is not of type 'string'" in text and info["tool_error"] == "arguments"
-    text, *_, info = env.step(turn(Call("act", {}, problem="no JSON")))
-    assert text == "Error: no JSON" and info["tool_error"] == "malformed"
-    wrong = 1 if number != 1 else 2
-    calls = [Call("act", {"action": str(guess)}) for guess in (wrong, number, wrong)]
-    observation, reward, terminated, _, info = env.step(turn(*calls))
-    assert (reward, terminated, info["correct"]) == (1.0, True, True)
-    assert "target number is" in observation.parts[0] and observation.parts[1].startswith("Congratulations!")  # type: ignore[attr-defined]
-    assert observation.parts[2].startswith("The episode is over")  # type: ignore[attr-defined]
-    assert [call[1] for call in info["tool_calls"]] == [None, None, "over"]
 
 
 def rolled_out(
@@ -189,10 +168,9 @@ def test_the_job_hands_its_format_on_and_splits_do_not_meet() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "env_config.id = '': gem has no environment of this name; it has"),
+        ({}, "env_config.id = '': gem has none of this name; it has"),
         ({"id": "game:Mastermind-v0-eazy"}, "did you mean 'game:Mastermind-v0-easy'"),
         ({**GUESS, "kwargs": {"min_number": "a"}}, "env_config.id = 'game:GuessTheNumber-v0-easy': gem cannot make it with"),
-        ({**GUESS, "action_template": "move"}, r"action_template = 'move': must hold \{action\}"),
         ({**GUESS, "action_tag": "answer"}, "action_tag = 'answer': stands for something else in the text protocol"),
         ({**GUESS, "num_trian": 3}, "unknown key 'env_config.num_trian': did you mean 'env_config.num_train'"),
     ],

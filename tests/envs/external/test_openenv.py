@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from long_game import ROOMS
+from openenv_server import house_server
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib.errors import EnvError
@@ -28,30 +24,16 @@ from rapo_rllib.types import Question, TrajectoryGroup
 pytest.importorskip("websockets")
 pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
 
-from rapo_rllib.envs.external.openenv import server as server_module
-from rapo_rllib.envs.external.openenv import session as session_module
-from rapo_rllib.envs.external.openenv.env import OpenEnv
+from rapo_rllib.envs.external import openenv_env, openenv_session
+from rapo_rllib.envs.external.openenv_env import OpenEnv
 
 pytestmark = pytest.mark.process
-SUPPORT = Path(__file__).resolve().parents[2] / "support"
-COMMAND = [sys.executable, str(SUPPORT / "openenv_house.py"), "{port}"]
-HOUSE: dict[str, Any] = {"command": COMMAND, "observation_field": "text"}
 ASKED = Question("seed-3", "", seed=3)
 
 
-@pytest.fixture(scope="module")
-def held() -> Iterator[OpenEnv]:
-    """Holds the server of ``HOUSE`` for all tests of this file."""
-    env = OpenEnv(HOUSE)
-    yield env
-    env.close()
-
-
 @pytest.fixture
-def house(held: OpenEnv) -> Iterator[OpenEnv]:
-    env = OpenEnv(HOUSE)
-    yield env
-    env.close()
+def house(house_url: str) -> dict[str, Any]:
+    return {"url": house_url, "observation_field": "text"}
 
 
 def begun(env: OpenEnv) -> str:
@@ -63,35 +45,38 @@ def right_move(seen: str) -> str:
     return ROOMS[seen.rpartition("You are in the ")[2].partition(".")[0]][1]
 
 
-def test_an_episode_with_a_reward_per_step(house: OpenEnv) -> None:
-    seen = begun(house)
+def test_an_episode_with_a_reward_per_step(house: dict[str, Any]) -> None:
+    env = OpenEnv(house)
+    seen = begun(env)
     assert seen.startswith("You are in an old house")
     rewards = []
     terminated = False
     while not terminated:
-        seen, reward, terminated, _, info = house.step(right_move(seen))
+        seen, reward, terminated, _, info = env.step(right_move(seen))
         rewards.append(reward)
     assert rewards == [0.25] * 4 and info["correct"]
-    assert begun(house).startswith("You are in an old house"), "the session serves the next episode"
-    assert house.step("stand still")[1:3] == (0.0, False)
+    assert begun(env).startswith("You are in an old house"), "the session serves the next episode"
+    assert env.step("stand still")[1:3] == (0.0, False)
+    env.close()
 
 
-def test_a_seed_makes_the_same_episode_in_every_session(house: OpenEnv) -> None:
-    other = OpenEnv(HOUSE)
-    assert begun(other) == begun(house)
+def test_a_seed_makes_the_same_episode_in_every_session(house: dict[str, Any]) -> None:
+    env, other = OpenEnv(house), OpenEnv(house)
+    assert begun(other) == begun(env)
     seen = other.step("wait")[0]
-    assert house.step(right_move(seen))[1] == 0.25, "the other's moves are not in this session"
+    assert env.step(right_move(seen))[1] == 0.25, "the other's moves are not in this session"
+    env.close()
     other.close()
 
 
-def test_fields_of_actions_and_observations(held: OpenEnv) -> None:
-    env = OpenEnv({**HOUSE, "observation_field": None})
+def test_fields_of_actions_and_observations(house: dict[str, Any]) -> None:
+    env = OpenEnv({**house, "observation_field": None})
     assert begun(env).startswith("You are in an old house"), "its one text"
     env.close()
-    env = OpenEnv({**HOUSE, "observation_field": "loudness", "action": {"loudness": 7}})
-    assert begun(env) == "0" and env.step("shout")[0] == "7"
+    env = OpenEnv({**house, "observation_field": "loudness"})
+    assert begun(env) == "0" and env.step("shout")[0] == "1"
     env.close()
-    env = OpenEnv({**HOUSE, "action_field": None})
+    env = OpenEnv({**house, "action_field": None})
     seen = begun(env)
     told, _, _, _, info = env.step("no json")
     assert told.startswith("Error: an action is a JSON object") and "tool_error" in info
@@ -111,112 +96,69 @@ def rolled_out(config: dict[str, Any], script: Callable[[str], str], size: int =
     return group, loop
 
 
-def test_in_a_rollout_each_step_keeps_its_reward(held: OpenEnv) -> None:
-    group, loop = rolled_out(HOUSE, right_move)
+def test_in_a_rollout_each_step_keeps_its_reward(house: dict[str, Any]) -> None:
+    group, loop = rolled_out(house, right_move)
     for trajectory in group.trajectories:
         assert trajectory.step_rewards == [0.25] * 4 and trajectory.correct
     assert loop.stats.ends == {"eos": 3}
 
 
-def test_a_server_that_dies_costs_its_trajectories_and_is_started_again() -> None:
-    killed: list[bool] = []
-
+def test_a_server_that_dies_costs_its_trajectories() -> None:
     def script(so_far: str) -> str:
-        if "<result>" in so_far and not killed:
-            killed.append(True)
-            return "die"
-        return right_move(so_far)
+        return "die" if "<result>" in so_far else right_move(so_far)
 
-    config = {**HOUSE, "cwd": "/"}  # a server of its own
-    group, loop = rolled_out(config, script)
-    assert 1 <= loop.stats.ends["error"] <= 3
-    assert all(t.failed or t.step_rewards == [0.25] * 4 for t in group.trajectories)
-    group, loop = rolled_out(config, script)
-    assert loop.stats.ends == {"eos": 3} and all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
+    with house_server() as url:
+        config = {"url": url, "observation_field": "text"}
+        env = OpenEnv(config)
+        begun(env)
+        group, loop = rolled_out(config, script)
+        assert loop.stats.ends == {"error": 3} and all(t.failed for t in group.trajectories)
+    with house_server(port=int(url.rpartition(":")[2])):  # it is back
+        group, loop = rolled_out(config, right_move)
+        assert loop.stats.ends == {"eos": 3} and all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
+        assert begun(env).startswith("You are in an old house"), "in a new session"
+        env.close()
 
 
-def test_a_move_at_which_the_server_raises_is_an_error_of_its_trajectory(held: OpenEnv) -> None:
-    group, loop = rolled_out(HOUSE, lambda so_far: "raise", size=2)
+def test_a_move_at_which_the_server_raises_is_an_error_of_its_trajectory(house: dict[str, Any]) -> None:
+    group, loop = rolled_out(house, lambda so_far: "raise", size=2)
     assert [t.end for t in group.trajectories] == ["error"] * 2 and loop.stats.ends == {"error": 2}
     assert "the floor gives way (EXECUTION_ERROR)" in group.trajectories[0].error
 
 
 def test_a_hung_server_is_given_up_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = OpenEnv({**HOUSE, "cwd": "/"})
-    begun(env)
-    monkeypatch.setattr(session_module, "ANSWER_S", 5.0)
-    start = time.monotonic()
-    with pytest.raises(EnvError, match="step: the server has not answered within 5 s"):
-        env.step("hang")
-    assert time.monotonic() - start < 120
-    with pytest.raises(EnvError, match="the session is lost"):
-        env.step("wait")
-    assert begun(env).startswith("You are in an old house"), "in a new session"
-    env.close()
+    with house_server() as url:
+        env = OpenEnv({"url": url, "observation_field": "text"})
+        begun(env)
+        monkeypatch.setattr(openenv_session, "ANSWER_S", 5.0)
+        start = time.monotonic()
+        with pytest.raises(EnvError, match="step: the server has not answered within 5 s"):
+            env.step("hang")
+        assert time.monotonic() - start < 120
+        with pytest.raises(EnvError, match="the session is lost"):
+            env.step("wait")
+        env.close()
 
 
 def test_a_full_server_says_what_to_do() -> None:
-    env = OpenEnv({**HOUSE, "command": [*COMMAND, "1"]})
-    begun(env)
-    other = OpenEnv({**HOUSE, "command": [*COMMAND, "1"]})
-    with pytest.raises(EnvError, match=r"CAPACITY_REACHED\); start it with more sessions \(max_concurrent_envs\)"):
-        begun(other)
-    env.close()
-    other.close()
+    with house_server("1") as url:
+        env, other = (OpenEnv({"url": url, "observation_field": "text"}) for _ in range(2))
+        begun(env)
+        with pytest.raises(EnvError, match=r"CAPACITY_REACHED\); start it with more sessions \(max_concurrent_envs\)"):
+            begun(other)
+        env.close()
+        other.close()
 
 
 def test_a_token_opens_a_guarded_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_TOKEN", "s3cret")
-    env = OpenEnv({**HOUSE, "token_env": "HOUSE_TOKEN"})
-    assert begun(env).startswith("You are in an old house")
-    with pytest.raises(ValueError, match=r"does not answer: .*(403|1008|rejected)") as caught:
-        OpenEnv({"url": env._server._program.url, "observation_field": "text"})  # type: ignore[union-attr]
-    assert "s3cret" not in str(caught.value)
-    env.close()
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and alive(pid):
-        time.sleep(0.1)
-    assert not alive(pid)
-
-
-def pid_of(env: OpenEnv) -> int:
-    session = env._server.session()
-    pid = int(session.ask("reset", {}).observation["pid"])
-    session.close()
-    return pid
-
-
-def test_the_program_ends_with_its_last_environment() -> None:
-    env = OpenEnv({**HOUSE, "cwd": "/"})
-    pid = pid_of(env)
-    env.close()
-    del env
-    gc.collect()
-    wait_until_gone(pid)
-
-
-def test_the_program_ends_with_a_process_that_is_killed() -> None:
-    program = (
-        "import sys, json; from rapo_rllib.envs.external.openenv.env import OpenEnv\n"
-        "env = OpenEnv(json.loads(sys.argv[1])); s = env._server.session()\n"
-        "print(s.ask('reset', {}).observation['pid'], flush=True); sys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(HOUSE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    assert alive(pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until_gone(pid)
+    with house_server() as url:
+        env = OpenEnv({"url": url, "token_env": "HOUSE_TOKEN", "observation_field": "text"})
+        assert begun(env).startswith("You are in an old house")
+        with pytest.raises(ValueError, match=r"does not answer: .*(403|1008|rejected)") as caught:
+            OpenEnv({"url": url, "observation_field": "text"})
+        assert "s3cret" not in str(caught.value)
+        env.close()
 
 
 @pytest.fixture
@@ -288,28 +230,15 @@ def test_it_does_not_branch(liar: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "env_config.url = None: give url or command, one of them"),
-        ({"url": "http://a", "command": COMMAND}, "give url or command, one of them"),
+        ({}, "env_config.url = '': must begin with http://"),
         ({"url": "host:8000"}, "env_config.url = 'host:8000': must begin with http://"),
         ({"url": "http://me:word@host"}, "env_config.url holds a user name or a password"),
-        ({"command": ["python", "server.py"]}, r"env_config.command = .*: must hold \{port\}"),
         ({"url": "http://a", "token_env": "RAPO_NOT_SET"}, "env_config.token_env = 'RAPO_NOT_SET': is not set"),
         ({"url": "http://a", "reset": {"seed": 1}}, "env_config.reset = .*: leave seed out"),
         ({"url": "http://127.0.0.1:9"}, "env_config.url = 'http://127.0.0.1:9' does not answer: the server cannot be reached"),
-        (
-            {"command": ["/no/such/program", "{port}"]},
-            "env_config.command = .* does not answer: the program has ended .*No such file",
-        ),
-        (
-            {"command": [sys.executable, "-c", "import sys; sys.exit('no licence {port}')"]},
-            "the program has ended .*no licence",
-        ),
-        ({"command": ["sleep", "600{port}"]}, "does not serve within 1 s"),
     ],
 )
-def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "sleep" in given.get("command", ()):
-        monkeypatch.setattr(server_module, "START_S", 1.0)
+def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         OpenEnv(given)
     assert "word" not in str(caught.value).replace("password", "")
@@ -317,5 +246,6 @@ def test_bad_keys_and_unreachable_servers(given: dict[str, Any], message: str, m
 
 def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets", None)
+    openenv_env._check_server.cache_clear()
     with pytest.raises(ValueError, match=r"needs the package websockets: pip install 'rapo_rllib\[openenv\]'"):
         OpenEnv({"url": "http://127.0.0.1:9"})

@@ -102,9 +102,9 @@ def test_an_environment_with_a_tool_of_its_own(tmp_path: Path) -> None:
         (
             [row("a", "1")],
             {"id": "gsm9k"},
-            "env_config.id = 'gsm9k': skyrl-gym has no environment of this name; did you mean 'gsm8k'",
+            "env_config.id = 'gsm9k': skyrl-gym has none of this name; did you mean 'gsm8k'",
         ),
-        ([row("a", "1", env_class="gms8k")], {}, "row 1: env_class = 'gms8k': skyrl-gym has no environment of this name"),
+        ([row("a", "1", env_class="gms8k")], {}, "row 1: env_class = 'gms8k': skyrl-gym has none of this name"),
         ([{"prompt": "a", "reward_spec": {}}], {}, "env_config.id = None: .*row 1 has no 'env_class'"),
         (
             [{"prompt": "a", "env_class": "gsm8k"}],
@@ -131,10 +131,6 @@ def test_a_question_of_another_data_set_is_refused(rows: Path) -> None:
 
 
 def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, rows: Path) -> None:
-    from rapo_rllib.envs.external import skyrl_gym_env
-
     monkeypatch.setitem(sys.modules, "skyrl_gym", None)
-    skyrl_gym_env._package.cache_clear()
     with pytest.raises(ValueError, match=r"needs the package skyrl-gym: pip install 'rapo_rllib\[skyrl-gym\]'"):
         SkyRLGym({"dataset": str(rows)})
-    skyrl_gym_env._package.cache_clear()

@@ -42,29 +42,20 @@ class OpenEnvSession:
     Args:
         address: ``ws://host:port/ws``.
         token: goes to the server as a bearer's, if there is one.
-        timeout_s: until the server must have taken the connection.
 
     Raises:
         ServerError: it did not, and why.
     """
 
-    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+    def __init__(self, address: str, token: str) -> None:
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        self._open = contextlib.ExitStack()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        how: dict[str, Any] = {"open_timeout": ANSWER_S, "close_timeout": _CLOSE_S, "max_size": _MAX_BYTES, "proxy": None}
+        self._open = contextlib.ExitStack()
         try:
-            self._socket = self._open.enter_context(
-                connect(
-                    address,
-                    additional_headers=headers,
-                    open_timeout=timeout_s,
-                    max_size=_MAX_BYTES,
-                    proxy=None,
-                    close_timeout=_CLOSE_S,
-                )
-            )
+            self._socket = self._open.enter_context(connect(address, additional_headers=headers, **how))
         except (OSError, WebSocketException) as error:
             raise ServerError(f"the server cannot be reached: {error}") from error
 
@@ -72,7 +63,7 @@ class OpenEnvSession:
         """Send ``reset`` or ``step`` and wait for what the environment says.
 
         Raises:
-            ServerError: no answer in time, or one that is none; the session has ended.
+            ServerError: no answer in time, or one that is none; the session is to be closed.
             RefusedActionError: the action has not the form that the environment wants.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -82,23 +73,17 @@ class OpenEnvSession:
                 self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
             raw = self._socket.recv(timeout=ANSWER_S)
         except TimeoutError as error:
-            self.close(patient=False)  # a late answer would be taken for that of the next message
             raise ServerError(f"the server has not answered within {ANSWER_S:g} s") from error
         except (OSError, WebSocketException) as error:
             raise ServerError(f"the server has died, or ended the session: {error}") from error
-        try:
-            return _read(raw)
-        except ServerError:
-            self.close(patient=False)
-            raise
+        return _read(raw)
 
-    def close(self, patient: bool = True) -> None:
+    def close(self) -> None:
         """End the session; may be called twice."""
         from websockets.exceptions import WebSocketException
 
-        if patient:
-            with contextlib.suppress(OSError, WebSocketException):
-                self._socket.send(json.dumps({"type": "close"}))
+        with contextlib.suppress(OSError, WebSocketException):
+            self._socket.send(json.dumps({"type": "close"}))
         with contextlib.suppress(OSError, WebSocketException):
             self._open.close()
 

@@ -1,0 +1,146 @@
+"""``rapo/openenv``: an environment behind an OpenEnv server, a question a seed, a WebSocket for each environment object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NoReturn
+
+from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.envs.external.base import ExternalEnv, ExternalOptions, Played, SeededOptions
+from rapo_rllib.envs.external.openenv_session import OpenEnvSession, RefusedActionError, ServerError
+from rapo_rllib.envs.options import installed, read_options
+from rapo_rllib.errors import EnvError
+from rapo_rllib.services.credentials import check_address, check_variable, secret_of
+from rapo_rllib.settings.knobs import knob
+from rapo_rllib.types import Question
+from rapo_rllib.validation import require
+
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+@dataclass(frozen=True)
+class OpenEnvOptions(SeededOptions):
+    """Keys of ``env_config`` of ``rapo/openenv``."""
+
+    url: str = knob("", "of a server, for example `http://127.0.0.1:8000`")
+    token_env: str | None = knob(None, "variable of the environment with the token that goes to the server as a bearer's")
+    action_field: str | None = knob(
+        "message", "of the server's action, which gets what the policy wrote; None: the policy writes the whole action, as JSON"
+    )
+    observation_field: str | None = knob(
+        None, "of the server's observation, which the policy reads; None: its one text, or all of it as JSON"
+    )
+    reset: dict = knob(dict, "what is sent with each reset beside the seed, for example {task: easy}")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_address(self.url, "env_config.url", "name a variable in token_env")
+        scheme = self.url.partition("://")[0]
+        require(scheme in _SCHEMES, "url", self.url, f"must begin with {', '.join(f'{name}://' for name in _SCHEMES)}")
+        require("seed" not in self.reset, "reset", self.reset, "leave seed out: see num_train")
+        if self.token_env is not None:
+            check_variable(self.token_env, "env_config.token_env")
+            require(bool(secret_of(self.token_env)), "token_env", self.token_env, "is not set: set it where you start the job")
+
+
+class OpenEnv(ExternalEnv):
+    """An environment of an OpenEnv server. Its session is kept from episode to episode, until the server fails.
+
+    Raises:
+        ValueError: the server does not answer.
+    """
+
+    options_class: ClassVar[type[ExternalOptions]] = OpenEnvOptions
+
+    def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(env_config, **kwargs)
+        _check_server(self.options.url, self.options.token_env)
+        self._session: OpenEnvSession | None = None
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        """Refuse a copy: a server keeps the episode, so no trajectory branches here."""
+        raise EnvError("its state is with a server, which keeps it for one trajectory")
+
+    @classmethod
+    def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
+        """The seeds of ``split``. Servers that know no seeds begin as they like."""
+        return read_options(OpenEnvOptions, env_config).questions(split)
+
+    def begin(self, question: Question) -> str:
+        """Reset the server's environment; in a new session where the last one was lost between two episodes."""
+        data = {**self.options.reset, **({} if question.seed is None else {"seed": question.seed})}
+        if self._session is not None:
+            try:
+                return self._shown(self._session.ask("reset", data).observation)
+            except ServerError:
+                self.close()
+        try:
+            self._session = _session(self.options.url, self.options.token_env)
+            return self._shown(self._session.ask("reset", data).observation)
+        except (ServerError, RefusedActionError) as error:
+            self.close()
+            raise EnvError(f"OpenEnv, {self.options.url!r}: reset: {error}") from error
+
+    def play(self, action: str) -> Played:
+        """One step. An action of a wrong form costs the policy the step, and a server that fails the trajectory its try."""
+        try:
+            written = self._written(action)
+        except ValueError as error:
+            return Played(f"Error: an action is a JSON object: {error}", info={"tool_error": "malformed"})
+        if self._session is None:
+            raise EnvError(f"OpenEnv, {self.options.url!r}: the session is lost")
+        try:
+            told = self._session.ask("step", written)
+        except RefusedActionError as error:
+            return Played(f"Error: {error}", info={"tool_error": "arguments"})
+        except ServerError as error:
+            self.close()
+            raise EnvError(f"OpenEnv, {self.options.url!r}: step: {error}") from error
+        return Played(self._shown(told.observation), told.reward, terminated=told.done)
+
+    def _written(self, action: str) -> dict[str, Any]:
+        """The server's action. Raises ``ValueError`` if it cannot be made of what the policy wrote."""
+        if self.options.action_field is not None:
+            return {self.options.action_field: action}
+        read = json.loads(action)
+        if not isinstance(read, dict):
+            raise ValueError(f"got {action[:80]}")
+        return read
+
+    def _shown(self, observation: Mapping[str, Any]) -> str:
+        """The part of an observation that the policy reads."""
+        name = self.options.observation_field
+        if name is None:
+            texts = [value for value in observation.values() if isinstance(value, str)]
+            return texts[0] if len(texts) == 1 else json.dumps(dict(observation), ensure_ascii=False)
+        if name not in observation:
+            raise EnvError(
+                f"env_config.observation_field = {name!r}: the observations of {self.options.url!r} have "
+                f"{', '.join(observation) or 'no fields'}"
+            )
+        value = observation[name]
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def close(self) -> None:
+        """End the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def _session(url: str, token_env: str | None) -> OpenEnvSession:
+    scheme, _, rest = url.rstrip("/").partition("://")
+    return OpenEnvSession(f"{_SCHEMES[scheme]}://{rest}/ws", secret_of(token_env))
+
+
+@lru_cache
+def _check_server(url: str, token_env: str | None) -> None:
+    """Raise ``ValueError`` if the package is missing, or the server does not answer; asked once in a process."""
+    installed("websockets", "rapo/openenv", "websockets", "openenv")
+    try:
+        _session(url, token_env).close()
+    except ServerError as error:
+        raise ValueError(f"env_config.url = {url!r} does not answer: {error}") from error
