@@ -62,6 +62,8 @@ def ask(
         progress.ended += 1
         tell(progress)
 
+    if not progress.ended:
+        progress.started = time.monotonic()
     failed_in_a_row, written, error = 0, 0, ""
     left = [question for question in questions if (*name, question.id) not in journal]
     for answered in agent.answers(left, count_end):

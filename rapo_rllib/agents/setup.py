@@ -22,7 +22,7 @@ from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.make import MakeReader, make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol, Schema
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
@@ -180,7 +180,8 @@ def _endpoint_agent(
         )
 
     def opened() -> OffPolicyAgent:
-        chat = ChatProtocol(load_tokenizer(settings.model), settings.protocol, *offered_tools(source))
+        chat = _protocol_of(settings, source, settings.model)
+        assert isinstance(chat, ChatProtocol)  # of tags
         envs, rollout = EnvPool(source.env_maker(), chat.settings.answer_tag), choice.rollout_in(settings)
         budgets = replace(rollout, tool_workers=max(rollout.num_tool_workers, endpoint.concurrency))
         return OffPolicyAgent(EndpointEngine(endpoint, chat), chat, envs, budgets, endpoint.concurrency, choice.seed)
@@ -195,14 +196,5 @@ def _protocol_of(
     env = source.env_maker()()
     try:
         return make_protocol(load_tokenizer(model), settings.protocol, env, make_reader)
-    finally:
-        env.close()
-
-
-def offered_tools(source: QuestionSource) -> tuple[tuple[str, ...], list[Schema]]:
-    """Tags of the tools that the job's environment offers, and the schemas of those that have one."""
-    env = source.env_maker()()
-    try:
-        return tuple(getattr(env.unwrapped, "tool_tags", ())), list(getattr(env.unwrapped, "tool_schemas", ()))
     finally:
         env.close()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from rapo_rllib.agents.asking import Progress, ask
 from rapo_rllib.agents.journal import Journal
-from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_factory, offered_tools, sum_of_questions
+from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_factory, sum_of_questions
 from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -121,7 +121,7 @@ def evaluate_model(
     progress = Progress(choice.samples * len(known), choice.samples * sum(known))
     for group in groups.values():
         config = _evaluation_config(base, _tools(base, group[0].benchmark))
-        offered_tools(config.question_source)  # what is wrong with a tool is told before a model is loaded
+        config.question_source.env_maker()().close()  # what is wrong with a tool is told before a model is loaded
         if all((label, each.benchmark.name, question.id) in journal for each in group for question in each.questions):
             continue
         with (

@@ -149,7 +149,7 @@ def test_what_is_aborted_never_completes(chat):
     assert len(server.requests) == 2
 
 
-def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
+def choice(text: Any, finish: str = "stop", **fields: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}, "finish_reason": finish, **fields}]}
 
 
@@ -169,11 +169,13 @@ def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
         ({"choices": [{"text": "<answer>2", "finish_reason": "stop"}]}, "<answer>2</answer>", "stop"),
         ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "", "eos"),
         (choice("a\ud800b"), "a?b", "eos"),
+        (choice([{"type": "text", "text": "<answer>"}, {"text": "2</answer>"}]), "<answer>2</answer>", "stop"),  # in parts
     ],
 )
 def test_where_a_step_ends(reply, text, finish):
     assert written_step(reply, STOP) == WrittenStep(text, finish, None)
-    assert written_step(reply | {"usage": {"completion_tokens": 7}}, STOP).num_tokens == 7
+    for said, counted in ((7, 7), ("7", None)):
+        assert written_step(reply | {"usage": {"completion_tokens": said}}, STOP).num_tokens == counted
 
 
 @pytest.mark.parametrize("reply", [[], {}, {"choices": []}, {"choices": [{"finish_reason": "stop"}]}, {"error": "overloaded"}])
@@ -221,9 +223,14 @@ def test_what_is_hopeless_ends_the_build_and_shows_no_key(chat, sums, monkeypatc
     assert "very-secret" not in repr(caught.value) and "AGENT_API_KEY" in str(caught.value)
 
 
-def test_nobody_there(chat, sums):
-    (answered,) = solved("http://127.0.0.1:1", chat, sums, number=1, attempts=1)
-    assert {attempt.error for attempt in answered.attempts} == {"agent does not answer (ConnectError)"}
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [(None, "agent does not answer (ConnectError)"), (Reply(b"[" * 100_000), "agent answers with something that is not JSON")],
+)
+def test_no_answer_and_nesting_without_an_end_cost_the_attempts(chat, sums, reply, told):
+    with local_service(lambda _: reply) as server:
+        (answered,) = solved(server.url if reply else "http://127.0.0.1:1", chat, sums, number=1, attempts=1)
+    assert all(attempt.failed and attempt.error.startswith(told) for attempt in answered.attempts)
 
 
 def test_budgets(chat, sums):
@@ -264,20 +271,7 @@ def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool)
         assert attempt.failed
 
 
-def test_a_text_in_parts_is_read() -> None:
-    parts = [{"type": "text", "text": "<answer>"}, {"type": "text", "text": "2</answer>"}]
-    assert written_step({"choices": [{"message": {"content": parts}}]}, STOP).text == "<answer>2</answer>"
-    reply = {"choices": [{"message": {"content": "2"}}], "usage": {"completion_tokens": "7"}}
-    assert written_step(reply, STOP).num_tokens is None
-
-
 def test_a_key_among_the_fields_of_a_request_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--agent-extra.api_key \(its value is not shown\)") as refused:
         options("http://127.0.0.1:1", extra={"api_key": "sekrit"})
     assert "sekrit" not in str(refused.value)
-
-
-def test_nesting_without_an_end_is_no_json(chat, sums) -> None:
-    with local_service(lambda _: Reply(b"[" * 100_000)) as server:
-        (answered, *_) = solved(server.url, chat, sums, 1, attempts=1)
-    assert all(attempt.failed and "not JSON" in attempt.error for attempt in answered.attempts)

@@ -266,8 +266,8 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
         (["m"], "--benchmarks is missing: name some of gsm8k, math,"),
         (["m", "-b", "gsm8"], "unknown key 'benchmark gsm8': did you mean 'benchmark gsm8k'"),
         (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by NAME=PATH"),
-        (["m", "-b", "mine=gone.jsonl"], "--benchmarks mine = 'gone.jsonl': there is no such file"),
-        (["m", "-b", "gone.jsonl"], "--benchmarks gone = 'gone.jsonl': there is no such file"),
+        (["m", "-b", "mine=gone.jsonl"], "benchmark mine = 'gone.jsonl': there is no such file"),
+        (["m", "-b", "gone.jsonl"], "benchmark gone = 'gone.jsonl': there is no such file"),
         (
             ["m", "-b", "mine=other.jsonl"],
             "no question in extra_info.question, problem, question; fields of this",

@@ -73,9 +73,7 @@ def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None,
     try:
         return read_rows(place, benchmark.name, split, benchmark.config, limit, other_config=True, other_split=other_split)
     except ValueError as error:
-        raise ValueError(
-            f"--benchmarks {error}" if benchmark.own else f"benchmark {error}. {_how_to_obtain(benchmark)}"
-        ) from error
+        raise ValueError(f"benchmark {error}" + ("" if benchmark.own else f". {_how_to_obtain(benchmark)}")) from error
 
 
 def _how_to_obtain(benchmark: Benchmark) -> str:

@@ -35,7 +35,7 @@ class Benchmark:
         return ("python",) if self.scorer == MATHS else ()
 
 
-_JUDGED = "its authors let a language model judge; exact match is stricter: --set env_config.scorer names a judge"
+_JUDGED = "its authors let a language model judge; exact match is stricter: --set env_config.scorer=... names a judge"
 
 _ALL = (
     Benchmark("gsm8k", "openai/gsm8k", "test", MATHS, "MIT", config="main", train_split="train"),
