@@ -55,7 +55,7 @@ class Keeping:
     ) -> Iterator[StepTrace]:
         for done, question in enumerate(questions, start=1):
             answered = journal.read((self.source, "", question.id))
-            if journal.is_finished(answered):  # else it is asked again
+            if journal.is_finished(answered.attempts):  # else it is asked again
                 for attempt in best_attempts(answered.attempts, self.keep, self.min_reward):
                     self.trajectories += 1
                     self.steps += len(attempt.steps)

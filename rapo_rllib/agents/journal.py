@@ -12,9 +12,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -82,9 +82,13 @@ class Journal:
         self._file.seek(self._places[key])
         return self._answered(list(islice(self._file, self._samples)))[1]
 
-    def is_finished(self, answered: AnsweredQuestion) -> bool:
-        """Whether few enough attempts failed, so that the question is not asked again."""
-        return sum(attempt.failed for attempt in answered.attempts) <= self._may_fail
+    def outcomes(self, key: Key) -> tuple[Attempt, ...]:
+        """Return the attempts without their texts: those of all questions fit into memory."""
+        return tuple(replace(attempt, steps=()) for attempt in self.read(key).attempts)
+
+    def is_finished(self, attempts: Sequence[Attempt]) -> bool:
+        """Whether few enough of them failed, so that the question is not asked again."""
+        return sum(attempt.failed for attempt in attempts) <= self._may_fail
 
     def _check_made_of(self, file: IO[bytes]) -> None:
         """Write what the answers depend on, or compare it; ``file`` stays locked while it is open."""
@@ -115,7 +119,7 @@ class Journal:
         with self.transcripts.open("rb") as file, partial.open("wb") as kept:
             for lines in _blocks(file, self._samples):
                 key, answered = self._answered(lines)
-                if self.is_finished(answered):
+                if self.is_finished(answered.attempts):
                     self._places[key] = kept.tell()
                     kept.writelines(lines)
         partial.replace(self.transcripts)

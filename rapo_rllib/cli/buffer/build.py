@@ -121,6 +121,10 @@ def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: boo
     asked = [question for question in found.values() if not guard.leaks(question.text)]
     if len(asked) < len(found):
         typer.echo(f"left out {len(found) - len(asked):,} training questions that are also asked in the evaluation")
+    if not asked:
+        raise ValueError(
+            "no training question is left: name another test data set in the job, or allow more by --max-questions"
+        )
     return asked
 
 
@@ -129,12 +133,12 @@ def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, setting
     from rapo_rllib.cli.evaluate.report import counted, show
     from rapo_rllib.evaluation.metrics import summary
 
-    answered = [journal.read((keeping.source, "", question.id)) for question in asked]
-    numbers = summary([each.attempts for each in answered])
+    attempts = [journal.outcomes((keeping.source, "", question.id)) for question in asked]
+    numbers = summary(attempts)
     show({"": {"caution": "", "models": {keeping.source: numbers}}}, {keeping.source: settings})
     typer.echo(f"ends: {counted(numbers['ends'])}")
     typer.echo(f"{keeping.trajectories:,} trajectories kept, {keeping.steps:,} steps; {keeping.added:,} stored now")
-    if left := sum(not journal.is_finished(each) for each in answered):
+    if left := sum(not journal.is_finished(each) for each in attempts):
         typer.echo(f"not finished: {left:,} questions at which most attempts failed; the same command asks them again")
 
 

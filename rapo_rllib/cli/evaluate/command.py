@@ -172,15 +172,15 @@ def _numbers(settings: dict[str, Any], asked: Sequence[AskedBenchmark], journal:
     for each in asked:
         name, models, first = each.benchmark.name, {}, None
         for label, own in settings.items():
-            attempts = [journal.read((label, name, question.id)).attempts for question in each.questions]
+            attempts = [journal.outcomes((label, name, question.id)) for question in each.questions]
             sampling = {key: own[key] for key in ("temperature", "seed")}
             models[label] = {"model": own["name"], **sampling, **summary(attempts)}
             if first is None:
                 first = accuracies(attempts)
             else:
                 models[label]["to_first"] = paired_difference(first, accuracies(attempts))
-        scorers = {own["env_config"]["scorer"] for own in settings.values()}
-        found[name] = {"caution": each.benchmark.caution if scorers == {"auto"} else "", "models": models}
+        as_usual = all(own["env_config"]["scorer"] == "auto" for own in settings.values())
+        found[name] = {"caution": each.benchmark.caution if as_usual else "", "models": models}
     return found
 
 
