@@ -10,9 +10,10 @@ that was down answers another time). Everything else is cut out on entering, and
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import islice
@@ -131,6 +132,15 @@ class Journal:
         question = Question(about["question_id"], about["question"], gold[0], tuple(gold[1:]))
         found = tuple(Attempt(**one | {"steps": tuple(one["steps"]), "retrieved": tuple(one["retrieved"])}) for one in attempts)
         return (about["model"], about["benchmark"], question.id), AnsweredQuestion(question, found)
+
+
+def sum_of_questions(questions: Iterable[Question]) -> str:
+    """A sum of texts and answers, which other questions under the same names do not have."""
+    digest = hashlib.sha256()
+    for question in questions:
+        said = [question.id, question.text, question.answer, *question.aliases, str(question.seed)]
+        digest.update("\0".join((*said, "")).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
-from rapo_rllib.types import Question
 
 AT_ONCE = 2  # trajectories, in multiples of the requests that the engine runs at a time: half of them may wait for tools
 _BUDGETS = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")
@@ -93,15 +92,6 @@ def answer_settings(settings: Settings, source: QuestionSource, choice: AgentCho
         found["engine"] = {name: getattr(settings.engine, name) for name in ("dtype", "extra")}
     as_json: dict[str, Any] = json.loads(json.dumps(found, sort_keys=True, default=str))
     return as_json
-
-
-def sum_of_questions(questions: Iterable[Question]) -> str:
-    """A sum of texts and answers, which other questions under the same names do not have."""
-    digest = hashlib.sha256()
-    for question in questions:
-        said = [question.id, question.text, question.answer, *question.aliases, str(question.seed)]
-        digest.update("\0".join((*said, "")).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:16]
 
 
 def make_agent_factory(

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from rapo_rllib.agents.asking import Progress, ask
-from rapo_rllib.agents.journal import Journal
-from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_factory, sum_of_questions
+from rapo_rllib.agents.journal import Journal, sum_of_questions
+from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_factory
 from rapo_rllib.buffer.leak_check import refuse_leaks
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer

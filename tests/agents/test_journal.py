@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib.agents.agent import AnsweredQuestion, Attempt
-from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal
-from rapo_rllib.agents.setup import sum_of_questions
+from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal, sum_of_questions
 from rapo_rllib.types import Question
 
 MADE_OF: dict[str, Any] = {"models": {"m": {"temperature": 0.7}}, "questions": "1f"}

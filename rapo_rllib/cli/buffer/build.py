@@ -85,8 +85,8 @@ def _build(
     max_questions: int | None,
 ) -> None:
     from rapo_rllib.agents.asking import Progress, ask
-    from rapo_rllib.agents.journal import Journal
-    from rapo_rllib.agents.setup import answer_settings, make_agent_factory, sum_of_questions
+    from rapo_rllib.agents.journal import Journal, sum_of_questions
+    from rapo_rllib.agents.setup import answer_settings, make_agent_factory
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.cli.build_display import AttemptsDisplay, counted
 
