@@ -73,10 +73,10 @@ def evaluate(
 
     overrides = [key_value(item) for item in set_ or ()]
     with one_line_errors(f"Stopped. The same command continues with what is left; {output} has the rest."):
-        file = output / RESULTS
+        other, file = _is_of_another_algorithm(context, models), output / RESULTS
         if file.exists():
             raise ValueError(f"--output {output}: holds the results of another evaluation: name another folder")
-        if _is_of_another_algorithm(context, models):
+        if other:
             from rapo_rllib.cli.evaluate.episodes import evaluate_episodes
 
             overrides += [] if env is None else [("env", env)]
