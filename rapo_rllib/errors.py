@@ -51,10 +51,6 @@ class RequestError(RolloutError):
     """One request is refused (too long for the model, say, or its prompt over the budget); the others run on."""
 
 
-class UnansweredError(RequestError):
-    """An off-policy agent refused one request, or did not answer it after all tries; another time it may."""
-
-
 class GivenUpError(RolloutError):
     """A trajectory is not wanted any more: its group has become too old to train on."""
 

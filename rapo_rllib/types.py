@@ -215,7 +215,6 @@ class Trajectory:
     turn_ended: bool = False  # the last token that was sampled is EOS, with nothing but blanks between it and the answer
     unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
     error: str = ""
-    unanswered: bool = False  # the error is that of the agent that writes it: another time it may go on
     start_refused: bool = False  # it could not begin behind the steps that it was to begin behind
     seconds: float = 0.0
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.

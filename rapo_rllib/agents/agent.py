@@ -8,14 +8,14 @@ an endpoint (``agents/endpoint.py``).
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt, OnAttempt
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.rewards.qa import qa_em_score, qa_score
+from rapo_rllib.rewards.score import asks_words
 from rapo_rllib.rollout.engine import Engine
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -25,8 +25,44 @@ from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
-HELD = 4  # trajectories that have ended and wait for a slow question, in multiples of those at once
 _ADVANCE_S = 0.1  # then it is seen whether another question has room; a complete group comes sooner
+
+
+@dataclass(frozen=True)
+class Attempt:
+    r"""One trajectory, as texts in the protocol of the job.
+
+    Example: ``Attempt(("<python>3 + 5</python>\n<result>\n8\n</result>\n", "<answer>8</answer>"), 1.0, "answer")``
+    """
+
+    steps: tuple[str, ...]  # each with its observation
+    reward: float
+    end: str  # answer, eos, length (of tokens or steps), tool_limit or error
+    error: str = ""
+    tokens: int = 0  # that the agent generated
+    predicted: str | None = None  # the answer as it was scored; None: it gave none
+    correct: bool = False  # as the environment says
+    format_ok: bool = False  # the same
+    tool_calls: int = 0
+    retrieved: tuple[str, ...] = ()  # ids of the step traces that it was shown, in order
+    failed_retrievals: int = 0  # the buffer did not answer; it went on without
+    score_failure: str = ""  # why the scorer could not judge: "judge/unreachable"
+    seconds: float = 0.0  # from its question to its end
+    f1: float | None = None  # of an answer in words; None: the question asks for none
+    exact_match: float | None = None  # the same
+
+    @property
+    def failed(self) -> bool:
+        """Whether agent or environment broke: another time it may be written."""
+        return self.end == "error"
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """All attempts at one question."""
+
+    question: Question  # its text as the environment asks it
+    attempts: tuple[Attempt, ...]
 
 
 class OffPolicyAgent:
@@ -38,8 +74,7 @@ class OffPolicyAgent:
         envs: a pool of the job's environments.
         settings: budgets of the job; ``group_size`` is the number of attempts.
         at_once: a question is begun while fewer trajectories are under way.
-        seed: of all that is sampled, and questions are given back in their order: what is stored of equal attempts does not
-            depend on who was faster. None: another one every time, and questions are given back as they are finished.
+        seed: of all that is sampled; None: another one every time.
         retriever: answers the histories of evaluations with retrieval; None: nothing is retrieved.
         retrieval_prob: chance of a retrieval after a completed step.
         on_stats: told what happened before questions are given back; what it raises ends the answers.
@@ -58,21 +93,23 @@ class OffPolicyAgent:
         on_stats: Callable[[RolloutStats], None] = lambda stats: None,
     ) -> None:
         self._engine, self._chat, self._at_once = engine, chat, at_once
-        self._size, self._in_order = settings.group_size, seed is not None
-        self._retrieval_prob, self._on_stats = retrieval_prob, on_stats
+        self._size, self._retrieval_prob, self._on_stats = settings.group_size, retrieval_prob, on_stats
         num_hybrid = 0 if retriever is None else settings.group_size
         self._loop = RolloutLoop(engine, chat, envs, replace(settings, num_hybrid=num_hybrid, branching=None), retriever, seed)
 
-    def answers(self, questions: Iterable[Question], on_attempt: OnAttempt) -> Iterator[AnsweredQuestion]:
+    def answers(self, questions: Iterable[Question], on_attempt: Callable[[], None]) -> Iterator[AnsweredQuestion]:
         """Every question with its attempts, as they are complete: others are under way meanwhile.
+
+        Args:
+            questions: with different ids.
+            on_attempt: called whenever an attempt has ended.
 
         Raises:
             AgentError: it cannot be asked at all.
             EngineError: its engine broke.
             RetrievalError: ``on_stats`` says that the buffer does not answer.
         """
-        left, complete = iter(questions), dict[int, TrajectoryGroup]()
-        begun = given = ended = 0
+        left, begun, given, ended = iter(questions), 0, 0, 0
 
         def count_end() -> None:
             nonlocal ended
@@ -81,34 +118,23 @@ class OffPolicyAgent:
 
         with closing(RolloutStream(self._loop, on_end=count_end)) as stream:
             while True:
-                while self._has_room(begun, given, ended) and (question := next(left, None)) is not None:
+                while begun * self._size - ended < self._at_once and (question := next(left, None)) is not None:
                     stream.begin([(begun, question)], self._retrieval_prob)
                     begun += 1
                 if given == begun:
                     return
-                try:
-                    complete |= stream.advance(_ADVANCE_S)
-                except (Exception, KeyboardInterrupt):
-                    yield from map(self._answered, complete.values())  # they were paid for
-                    raise
+                complete = stream.advance(_ADVANCE_S)
                 self._on_stats(stream.stats.take())
-                for place in self._ready(complete, given):
-                    yield self._answered(complete.pop(place))
+                for _, group in complete:
                     given += 1
-
-    def _has_room(self, begun: int, given: int, ended: int) -> bool:
-        """Whether another question may begin; ``ended`` counts trajectories, the others questions."""
-        return begun * self._size - ended < self._at_once and ended - given * self._size < HELD * self._at_once
-
-    def _ready(self, complete: Mapping[int, TrajectoryGroup], given: int) -> list[int]:
-        """Places of the questions that are given back now."""
-        return list(itertools.takewhile(complete.__contains__, itertools.count(given)) if self._in_order else complete)
+                    yield self._answered(group)
 
     def _answered(self, group: TrajectoryGroup) -> AnsweredQuestion:
         """The attempts in the order in which they were sampled; a question that is only a seed has the text of its reset."""
         texts = (trajectory.question_text for trajectory in group.trajectories)
         asked = replace(group.question, text=next(filter(None, texts), group.question.text))
-        return AnsweredQuestion(asked, tuple(attempt_of(t, self._chat.settings) for t in group.trajectories))
+        attempts = (attempt_of(trajectory, self._chat.settings) for trajectory in group.trajectories)
+        return AnsweredQuestion(asked, tuple(in_words(each, asked) if asks_words(asked) else each for each in attempts))
 
     def close(self) -> None:
         """Stop threads and free the engine; an environment that hangs is left behind."""
@@ -119,22 +145,29 @@ class OffPolicyAgent:
 def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
     """A trajectory as texts: every step with its observation, without what a last token wrote beyond a closing tag."""
     last = len(trajectory.steps) - 1
-    steps = tuple(
-        step.as_text + (render_observation(step.observation, settings) if index < last else "")
-        for index, step in enumerate(trajectory.steps)
-    )
     return Attempt(
-        steps,
+        tuple(
+            step.as_text + (render_observation(step.observation, settings) if index < last else "")
+            for index, step in enumerate(trajectory.steps)
+        ),
         trajectory.reward,
         trajectory.end,
         trajectory.error,
         sum(step.stop - step.start if step.num_sampled is None else step.num_sampled for step in trajectory.steps),
-        trajectory.unanswered,
-        correct=trajectory.correct,
-        format_ok=trajectory.format_ok,
-        num_tool_calls=sum(len(step.uses) for step in trajectory.steps),
+        trajectory.predicted or None,
+        trajectory.correct,
+        trajectory.format_ok,
+        tool_calls=sum(len(step.uses) for step in trajectory.steps),
         retrieved=tuple(retrieval.trace_id for retrieval in trajectory.retrievals),
         failed_retrievals=trajectory.failed_retrievals,
         score_failure=trajectory.score_failure,
         seconds=trajectory.seconds,
     )
+
+
+def in_words(attempt: Attempt, question: Question) -> Attempt:
+    """The attempt at a question whose answer is words, with F1 and exact match."""
+    if attempt.predicted is None:
+        return replace(attempt, f1=0.0, exact_match=0.0)
+    f1, same = qa_score(attempt.predicted, question).value, qa_em_score(attempt.predicted, question).correct
+    return replace(attempt, f1=float(f1), exact_match=float(same))

@@ -1,141 +1,68 @@
-"""Questions, an off-policy agent and a Step-Trace Buffer brought together. algorithm.md section 4.
+"""From the answers of an off-policy agent to a Step-Trace Buffer. algorithm.md section 4.
 
-questions -> agent -> the best attempts -> journal (disk) -> steps -> buffer
-
-Who is told first is the disk. A build that was stopped goes on: finished questions are not asked again, and what of them the
-buffer lacks is stored first.
+journal -> the best attempts at each question -> steps -> buffer
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rapo_rllib.agents.agent import OffPolicyAgent
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.agents.journal import Journal, Totals
+from rapo_rllib.agents.agent import Attempt
+from rapo_rllib.agents.journal import Journal
 from rapo_rllib.buffer.build import NOTE, SHAPE, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.embedding.local import BATCH_SIZE
-from rapo_rllib.errors import AgentError
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
-MAX_FAILED_QUESTIONS = 3  # in a row, of which the agent wrote less than half: it is gone
 
-
-@dataclass(frozen=True)
+@dataclass
 class Keeping:
-    """The attempts that are kept, and their name."""
+    """The attempts that are kept, their name, and what came of them."""
 
     source: str
     keep: int = 5  # K
     min_reward: float | None = None  # None: anything positive
+    trajectories: int = 0
+    steps: int = 0
+    added: int = 0  # step traces that the buffer did not have
 
+    def store(
+        self,
+        journal: Journal,
+        questions: Sequence[Question],
+        buffer: StepTraceBuffer,
+        tell: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Store the steps of the best attempts, while nobody else adds to the buffer, and say that it may be trained with.
 
-@dataclass
-class AgentBuild:
-    """Progress of a build."""
+        Args:
+            journal: holds the attempts at all questions.
+            questions: in the order in which they are stored.
+            buffer: created; traces of other sources stay, and what it was first built from stays its origin.
+            tell: called with how many of how many questions are done.
 
-    total: int  # questions
-    samples: int
-    totals: Totals  # with those of earlier runs
-    found: int = 0  # questions that were finished before
-    attempts: int = 0  # that ended in this run
-    tokens: int = 0  # of questions that were finished in this run
-    seconds: float = 0.0
-    added: int = 0  # step traces that this run stored
-    unfinished: int = 0  # questions that the agent failed at; the next run asks them again
+        Raises:
+            RetrievalError: Milvus does not answer.
+        """
+        with build_lock(buffer):
+            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level == "trajectory", tell))
+            buffer.fit_index()
+            before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{self.source}", "max_traces": None}
+            buffer.set_note(NOTE, {**before, "count": buffer.count()})
 
-
-def build_from_agent(
-    open_agent: Callable[[], OffPolicyAgent],
-    questions: Sequence[Question],
-    journal: Journal,
-    buffer: StepTraceBuffer,
-    keeping: Keeping,
-    samples: int,
-    on_progress: Callable[[AgentBuild], None],
-) -> AgentBuild:
-    """Let the agent answer what is not answered yet, and store the steps of its best attempts.
-
-    Args:
-        open_agent: makes what writes ``samples`` attempts at each question; called only if there is something to write.
-        questions: all of them, with different ids.
-        journal: entered; remembers what is finished.
-        buffer: created if it is not there; traces of other sources stay.
-        keeping: which attempts are kept.
-        samples: ``N``.
-        on_progress: told whenever an attempt has ended or a question is stored.
-
-    Raises:
-        AgentError: the agent refuses every request, or fails at one question after the other.
-        EngineError: its engine broke.
-        RetrievalError: Milvus does not answer.
-        ValueError: the buffer was made with another embedder or at another level; or there is no such agent.
-    """
-    buffer.create()
-    left = [question for question in questions if question.id not in journal.finished]
-    state = AgentBuild(len(questions), samples, journal.totals, found=len(questions) - len(left))
-    state.added += _stored(buffer, _traces(buffer, journal.trajectories()))
-    started, pending = time.monotonic(), list[StepTrace]()
-
-    def tell(attempts: int = 0) -> None:
-        state.attempts += attempts
-        state.seconds = time.monotonic() - started
-        on_progress(state)
-
-    if left:
-        with closing(open_agent()) as agent:
-            started = time.monotonic()
-            for answered in _written(agent.answers(left, lambda: tell(1)), state):
-                kept = best_attempts(answered.attempts, keeping.keep, keeping.min_reward)
-                pending += _traces(buffer, journal.add(answered, kept, keeping.source))
-                state.tokens += sum(attempt.num_tokens for attempt in answered.attempts)
-                if len(pending) >= BATCH_SIZE:
-                    state.added += _stored(buffer, pending)
-                    pending.clear()
-                tell()
-    state.added += _stored(buffer, pending)
-    if not state.unfinished:
-        _declare_complete(buffer, keeping.source)
-    return state
-
-
-def _written(answers: Iterator[AnsweredQuestion], state: AgentBuild) -> Iterator[AnsweredQuestion]:
-    """The questions of which the agent wrote at least half of the attempts; the others are for the next run."""
-    in_a_row = 0
-    for answered in answers:
-        failed = [attempt.error for attempt in answered.attempts if attempt.agent_failed]
-        if 2 * len(failed) <= len(answered.attempts):
-            in_a_row = 0
-            yield answered
-            continue
-        state.unfinished += 1
-        in_a_row += 1
-        if in_a_row == MAX_FAILED_QUESTIONS:
-            raise AgentError(f"the agent failed at {in_a_row} questions in a row: {failed[-1]}")
-
-
-def _stored(buffer: StepTraceBuffer, traces: Iterable[StepTrace]) -> int:
-    """Store what is not stored yet, while nobody else adds to the buffer; returns how many that were."""
-    with build_lock(buffer):
-        return buffer.insert(traces)
-
-
-def _traces(buffer: StepTraceBuffer, experts: Iterable[ExpertTrajectory]) -> Iterator[StepTrace]:
-    """Step traces, or at the level ``trajectory`` one trace of all steps."""
-    for expert in experts:
-        whole = replace(expert, steps=("".join(expert.steps),))
-        yield from cut(whole if buffer.settings.level == "trajectory" else expert)
-
-
-def _declare_complete(buffer: StepTraceBuffer, source: str) -> None:
-    """Say that the buffer may be trained with; what it was first built from stays its origin."""
-    buffer.fit_index()
-    before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{source}", "max_traces": None}
-    buffer.set_note(NOTE, {**before, "count": buffer.count()})
+    def _traces(
+        self, journal: Journal, questions: Sequence[Question], whole: bool, tell: Callable[[int, int], None] | None
+    ) -> Iterator[StepTrace]:
+        for done, question in enumerate(questions, start=1):
+            answered = journal.read((self.source, "", question.id))
+            if journal.is_finished(answered.attempts):  # else it is asked again
+                for attempt in best_attempts(answered.attempts, self.keep, self.min_reward):
+                    self.trajectories += 1
+                    self.steps += len(attempt.steps)
+                    expert = ExpertTrajectory(answered.question, attempt.steps, attempt.reward, self.source)
+                    yield from cut(replace(expert, steps=("".join(expert.steps),)) if whole else expert)
+            if tell:
+                tell(done, len(questions))
 
 
 def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:
@@ -152,6 +79,6 @@ def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | No
     found: dict[tuple[str, ...], Attempt] = {}
     for attempt in sorted(attempts, key=lambda attempt: -attempt.reward):
         good = attempt.reward > 0 if min_reward is None else attempt.reward >= min_reward
-        if good and attempt.steps and all(attempt.steps) and attempt.end != "error":
+        if good and attempt.steps and all(attempt.steps) and not attempt.failed:
             found.setdefault(attempt.steps, attempt)
     return list(found.values())[:keep]

@@ -1,16 +1,10 @@
 """An OpenAI-compatible endpoint as an engine: it writes one step at a time, as text.
 
-    question, steps so far -> messages or prompt -> JsonService -> text of the next step, up to and including a closing tag
-                                                                   -> Completion in tokens of the policy, without logprobs
+    question, steps so far -> messages -> JsonService -> text of the next step, up to and including a closing tag
+                                                          -> Completion in tokens of the policy, without logprobs
 
-Two ways to go on after a tool's result, because endpoints differ:
-
-    chat         ``/chat/completions``. Every endpoint has it. What the agent wrote is an assistant's turn, a tool's result
-                 the user's turn behind it; the next step is a new turn. (That a final assistant message is continued is an
-                 extension of some servers, which others take for an order to begin anew.)
-    completions  ``/completions``, where it is served. The prompt is made by the chat template of a tokenizer that is here,
-                 and steps and results stand behind it in one assistant turn, as in training. Exact, but the tokenizer must
-                 be the model's own.
+What the agent wrote is an assistant's turn, a tool's result the user's turn behind it; the next step is a new turn. (That a
+final assistant message is continued is an extension of some servers, which others take for an order to begin anew.)
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from rapo_rllib.errors import AgentError, ServiceError, UnansweredError
+from rapo_rllib.errors import AgentError, RequestError, ServiceError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.rollout.call_threads import CallThreads
@@ -30,7 +24,7 @@ from rapo_rllib.rollout.engine import Completion, Failure, GenerationRequest
 from rapo_rllib.services.credentials import check_address, check_no_secret, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
 
-APIS = ("chat", "completions")
+KEY_VARIABLE = "AGENT_API_KEY"
 MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here
 _HOPELESS = (401, 403, 404)  # no other request would be answered either
 _SHOWN = 300  # characters of an error's answer
@@ -43,23 +37,20 @@ class EndpointOptions:
 
     address: str  # with its version, for example http://127.0.0.1:8000/v1
     model: str  # as the endpoint calls it
-    api: str = "chat"
-    key_variable: str = "AGENT_API_KEY"  # environment variable that holds the key; not set: none is sent
+    key_variable: str = KEY_VARIABLE  # environment variable that holds the key; not set: none is sent
     timeout_s: float = 120.0  # of one try
+    concurrency: int = 16  # requests at a time
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the request; null leaves one of ours out
     attempts: int = 8  # tries of one request, while the endpoint is busy or does not answer
     patience_s: float = 300.0  # no further try begins after so long
-    named_by: str = "--agent, --agent-model"  # what the user gave, for messages
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the request; null leaves one of ours out
 
     def __post_init__(self) -> None:
-        if self.api not in APIS:
-            raise ValueError(f"--agent-api must be one of {', '.join(APIS)}, got {self.api!r}")
         if self.key_variable:
-            check_variable(self.key_variable, "--agent-key-env", "AGENT_API_KEY")
+            check_variable(self.key_variable, "--agent-key-env", KEY_VARIABLE)
         check_no_secret(self.extra, "--agent-extra", "put it into the environment variable that --agent-key-env names")
-        check_address(self.address, self.named_by, "put a key into the environment variable that --agent-key-env names")
+        check_address(self.address, "the agent", "put a key into the environment variable that --agent-key-env names")
         if not self.model:
-            raise ValueError(f"--agent-model is missing: how does the endpoint {self.address} call the model?")
+            raise ValueError(f"{self.address}: how does the endpoint call its model? Write {self.address}#MODEL")
 
 
 @dataclass(frozen=True)
@@ -76,18 +67,17 @@ class EndpointEngine:
 
     Args:
         options: where and how.
-        prompts: makes messages; for ``completions`` with the tokenizer of the endpoint's model.
-        policy: the job's protocol with the policy's tokenizer: budgets are counted in its tokens, for the policy is shown the
+        chat: the job's protocol with the policy's tokenizer: budgets are counted in its tokens, for the policy is shown the
             steps.
-        concurrency: requests at a time.
     """
 
     policy_version = 0
 
-    def __init__(self, options: EndpointOptions, prompts: ChatProtocol, policy: ChatProtocol, concurrency: int = 16) -> None:
-        self._options, self._prompts, self._policy = options, prompts, policy
+    def __init__(self, options: EndpointOptions, chat: ChatProtocol) -> None:
+        self._options, self._chat = options, chat
+        self._url = f"{options.address.rstrip('/')}/chat/completions"
         self._service = JsonService("agent", options.timeout_s, options.attempts, options.patience_s)
-        self._threads = CallThreads(concurrency, "rapo-agent")
+        self._threads = CallThreads(options.concurrency, "rapo-agent")
         self._running: dict[Future[WrittenStep], GenerationRequest] = {}
         self._done: SimpleQueue[Future[WrittenStep]] = SimpleQueue()
 
@@ -135,48 +125,42 @@ class EndpointEngine:
             "temperature": request.temperature,
             "stop": list(request.stop[:MAX_STOP_STRINGS]),
             "seed": request.seed,
-            **self._said_so_far(request),
+            "messages": self._messages(request),
             **self._options.extra,
         }
         return {name: value for name, value in body.items() if value is not None}
 
-    def _said_so_far(self, request: GenerationRequest) -> dict[str, Any]:
+    def _messages(self, request: GenerationRequest) -> list[Any]:
         assert request.trajectory is not None
-        asked, settings = (request.trajectory.question_text, request.question), self._policy.settings
-        steps = [(step.as_text, render_observation(step.observation, settings)) for step in request.trajectory.steps]
-        if self._options.api == "completions":
-            return {"prompt": self._prompts.prompt_text(*asked) + "".join(text + shown for text, shown in steps)}
-        messages = self._prompts.messages(*asked)
-        for text, shown in steps:
-            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": shown.strip()}]
-        return {"messages": messages}
+        messages: list[Any] = [*self._chat.messages(request.trajectory.question_text, request.question)]
+        for step in request.trajectory.steps:
+            shown = render_observation(step.observation, self._chat.settings).strip()
+            messages += [{"role": "assistant", "content": step.as_text}, {"role": "user", "content": shown}]
+        return messages
 
     def _written(self, body: Mapping[str, Any], stop: Sequence[str]) -> WrittenStep:
-        path = "chat/completions" if self._options.api == "chat" else "completions"
-        return written_step(self._asked(f"{self._options.address.rstrip('/')}/{path}", body), stop)
-
-    def _asked(self, url: str, body: Mapping[str, Any]) -> Any:
-        key = secret_of(self._options.key_variable)  # read anew for every request: it is kept nowhere
+        options, key = self._options, secret_of(self._options.key_variable)  # read anew for every request: it is kept nowhere
+        headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
-            return self._service.request("POST", url, json=body, headers={"authorization": f"Bearer {key}"} if key else {})
+            return written_step(self._service.request("POST", self._url, json=body, headers=headers), stop)
         except ServiceError as error:
             said = error.body.decode(errors="replace")[:_SHOWN]
             message = f"{error}{': ' if said else ''}{said.replace(key, '***') if key else said}"
             if error.status in _HOPELESS:
                 raise AgentError(
-                    f"{url} with model {self._options.model!r}: {message}. Correct {self._options.named_by}, or the key "
-                    f"in the environment variable {self._options.key_variable}"
+                    f"{self._url} with model {options.model!r}: {message}. Correct the address or the model's name, or the key "
+                    f"in the environment variable {options.key_variable}"
                 ) from error
-            raise ServiceError(message, error.status) from error
+            raise RequestError(message) from error
 
     def _ended(self, request: GenerationRequest, future: Future[WrittenStep]) -> Completion | Failure:
         try:
             written = future.result()
-        except ServiceError as error:
-            return Failure(request.request_id, UnansweredError(str(error)))
-        tokens = self._policy.encode(written.text)
-        if written.finish == "eos" or written.text.endswith(f"</{self._policy.settings.answer_tag}>"):
-            tokens += self._policy.end_ids[:1]
+        except RequestError as error:
+            return Failure(request.request_id, error)
+        tokens = self._chat.encode(written.text)
+        if written.finish == "eos" or written.text.endswith(f"</{self._chat.settings.answer_tag}>"):
+            tokens += self._chat.end_ids[:1]
         return Completion(
             request.request_id,
             tokens,

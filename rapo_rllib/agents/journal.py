@@ -1,212 +1,158 @@
-"""Keep what an agent has written on disk, so that a build resumes after a kill at any moment.
+"""Keep what an agent has answered on disk, so that the same command resumes after a kill at any moment.
 
-    NAME.traces.jsonl      the kept trajectories, a line each, as ``traces/recorded.py`` reads them
-    NAME.progress.jsonl    what the build is of (first line), then a line per finished question
+    settings.json        what the answers depend on, written first: another command is refused
+    transcripts.jsonl    a row per attempt; the rows of a question stand together, and are written at once
 
-A question's trajectories are on the disk (fsync) before its line in the progress file, which says how long the trace file is
-then. So whatever a kill cut short is behind the last whole line: it is cut off, and its question is asked again. Nothing is
-doubled, and nothing that was finished is lost.
+A question is finished when all its rows are there whole and agent and environment failed at few enough of them (an endpoint
+that was down answers another time). Everything else is cut out on entering, and asked again.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, get_origin, get_type_hints
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.errors import error_kind
+from rapo_rllib.agents.agent import AnsweredQuestion, Attempt
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.services.json_files import parsed
-from rapo_rllib.traces.recorded import read_trace_file
-from rapo_rllib.types import ExpertTrajectory
+from rapo_rllib.types import Question
 
-_FORMAT = 1
-_END = "traces_bytes"
-_LINE = {
-    **{"id": str, "rewards": [float], "ends": {str: int}, "errors": {str: int}},
-    **{"tokens": int, "kept": int, "steps": int, _END: int},
-}
-
-
-@dataclass
-class Totals:
-    """Sums over the finished questions, of this run and those before it."""
-
-    questions: int = 0
-    answered: int = 0  # questions of which a trajectory was kept
-    attempts: int = 0
-    kept: int = 0
-    steps: int = 0  # of the kept trajectories
-    tokens: int = 0  # generated
-    reward: float = 0.0  # of all attempts
-    ends: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)  # without the numbers in them
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count one finished question."""
-        self.questions += 1
-        self.answered += line["kept"] > 0
-        self.attempts += len(line["rewards"])
-        self.reward += sum(line["rewards"])
-        for name in ("kept", "steps", "tokens"):
-            setattr(self, name, getattr(self, name) + line[name])
-        self.ends.update(line["ends"])
-        self.errors.update(line["errors"])
+SETTINGS, TRANSCRIPTS = "settings.json", "transcripts.jsonl"
+Key = tuple[str, str, str]  # model, benchmark, question id
+_SHOWN = 60  # characters of a value
+_ATTEMPT = {name: [str] if get_origin(kind) is tuple else kind for name, kind in get_type_hints(Attempt).items()}
+_ROW = {**dict.fromkeys(("model", "benchmark", "question_id", "question"), str), "gold": [str], **_ATTEMPT}
 
 
 class Journal:
     """Open it with ``with``; one process at a time.
 
     Args:
-        stem: path of both files without their endings.
-        made_of: what decides what is written: agent, job, number of samples. Another one is refused.
+        folder: of the command; made if it is missing.
+        made_of: what decides the answers, as JSON has it. A folder of something else is refused.
+        samples: attempts at each question.
+        may_fail: of them, in a question that is not asked again.
 
     Raises:
-        ValueError: on entering: the files are of something else, or damaged, or another process writes them.
+        ValueError: on entering: the folder is of another command or damaged, or another process writes into it.
     """
 
-    def __init__(self, stem: Path, made_of: Mapping[str, Any]) -> None:
-        self.traces_path = stem.with_name(f"{stem.name}.traces.jsonl")
-        self.progress_path = stem.with_name(f"{stem.name}.progress.jsonl")
-        self._made_of = json.loads(json.dumps({"format": _FORMAT, **made_of}, default=str))
-        self.finished: set[str] = set()  # ids of questions
-        self.totals = Totals()
-        self._progress: IO[bytes] | None = None
-        self._traces: IO[bytes] | None = None
+    def __init__(self, folder: Path, made_of: Mapping[str, Any], samples: int, may_fail: int = 0) -> None:
+        self.folder, self.transcripts = folder, folder / TRANSCRIPTS
+        self._made_of, self._samples, self._may_fail = made_of, samples, may_fail
+        self._places: dict[Key, int] = {}  # where the rows of a question begin
 
     def __enter__(self) -> Self:
-        self.progress_path.parent.mkdir(parents=True, exist_ok=True)
-        self._progress = self.progress_path.open("a+b")
-        try:
-            self._lock(self._progress)
-            traces_bytes = self._read(self._progress)
-            self._traces = self.traces_path.open("ab")
-            self._cut_to(traces_bytes)
-        except BaseException:
-            self._close()
-            raise
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._check_made_of(stack.enter_context((self.folder / SETTINGS).open("a+b")))
+            self._cut_out_unfinished()
+            self._file: IO[bytes] = stack.enter_context(self.transcripts.open("a+b"))
+            self._files = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._close()
+        self._files.close()
 
-    def add(self, answered: AnsweredQuestion, kept: Sequence[Attempt], source: str) -> list[ExpertTrajectory]:
-        """Write a finished question; what is returned is on the disk."""
-        assert self._traces is not None and self._progress is not None
-        experts = [ExpertTrajectory(answered.question, one.steps, one.reward, source) for one in kept]
-        for expert in experts:
-            _append(self._traces, _trace_row(expert))
-        _to_disk(self._traces)
-        line = {
-            "id": answered.question.id,
-            "rewards": [attempt.reward for attempt in answered.attempts],
-            "ends": Counter(attempt.end for attempt in answered.attempts),
-            "errors": Counter(error_kind(attempt.error) for attempt in answered.attempts if attempt.error),
-            "tokens": sum(attempt.num_tokens for attempt in answered.attempts),
-            "kept": len(kept),
-            "steps": sum(len(attempt.steps) for attempt in kept),
-            _END: self._traces.tell(),
-        }
-        _append(self._progress, line)
-        _to_disk(self._progress)
-        self._count(line)
-        return experts
+    def __contains__(self, key: Key) -> bool:
+        """Whether all attempts at a question have been written, now or by an earlier process."""
+        return key in self._places
 
-    def trajectories(self) -> Iterator[ExpertTrajectory]:
-        """All kept trajectories so far. Raises ``ValueError`` if the file was damaged."""
-        yield from read_trace_file(self.traces_path)
+    def add(self, model: str, benchmark: str, answered: AnsweredQuestion) -> None:
+        """Write the attempts at a question; they are on the disk when this returns."""
+        question = answered.question
+        asked = {"question": question.text, "gold": [question.answer, *question.aliases]}
+        about = {"model": model, "benchmark": benchmark, "question_id": question.id, **asked}
+        lines = (json.dumps(about | asdict(attempt), ensure_ascii=False) + "\n" for attempt in answered.attempts)
+        self._places[model, benchmark, question.id] = self._file.seek(0, os.SEEK_END)
+        self._file.write("".join(lines).encode("utf-8", "backslashreplace"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
-    def _count(self, line: Mapping[str, Any]) -> None:
-        self.finished.add(line["id"])
-        self.totals.add(line)
+    def read(self, key: Key) -> AnsweredQuestion:
+        """Return the attempts at a question that is there."""
+        self._file.seek(self._places[key])
+        return self._answered(list(islice(self._file, self._samples)))[1]
 
-    def _lock(self, file: IO[bytes]) -> None:
+    def outcomes(self, key: Key) -> tuple[Attempt, ...]:
+        """Return the attempts without their texts: those of all questions fit into memory."""
+        return tuple(replace(attempt, steps=()) for attempt in self.read(key).attempts)
+
+    def is_finished(self, attempts: Sequence[Attempt]) -> bool:
+        """Whether few enough of them failed, so that the question is not asked again."""
+        return sum(attempt.failed for attempt in attempts) <= self._may_fail
+
+    def _check_made_of(self, file: IO[bytes]) -> None:
+        """Write what the answers depend on, or compare it; ``file`` stays locked while it is open."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"another process is building with {self.progress_path}: wait for it, or end it") from error
-
-    def _read(self, file: IO[bytes]) -> int:
-        """Take in the whole lines and cut the rest off; returns how long the trace file is to be."""
+            raise ValueError(f"{self.folder}: another process writes into it: wait for it, or name another --output") from error
         file.seek(0)
-        whole, lines = 0, []
-        for raw in file:
-            if not raw.endswith(b"\n"):
-                break  # cut short by a kill
-            whole += len(raw)
-            lines.append(raw)
-        file.truncate(whole)
-        if not lines:
-            _append(file, self._made_of)
-            _to_disk(file)
-            return 0
-        self._check_made_of(journal_line(lines[0], dict, self.progress_path))
-        end = 0
-        for raw in lines[1:]:
-            line = journal_line(raw, _LINE, self.progress_path)
-            self._count(line)
-            end = line[_END]
-        return end
+        if content := file.read():
+            before = flattened(parsed(content, dict, str(self.folder / SETTINGS)), ".")
+            now = flattened(self._made_of, ".")
+            told = [f"{name} was {_shown(before, name)} and is {_shown(now, name)}" for name in differing(before, now)]
+            if told:
+                raise ValueError(
+                    f"{self.folder / SETTINGS} is of another command: {'; '.join(told)}. Repeat that command to go on, or name "
+                    "another --output"
+                )
+        elif self.transcripts.exists():
+            raise ValueError(f"{self.folder} holds {TRANSCRIPTS} of another command: name another --output")
+        else:
+            file.write(json.dumps(self._made_of, indent=1).encode() + b"\n")
+            file.flush()
 
-    def _check_made_of(self, before: Mapping[str, Any]) -> None:
-        different = [name for name in sorted({*before, *self._made_of}) if before.get(name) != self._made_of.get(name)]
-        if different:
-            told = "; ".join(f"{name} was {before.get(name)!r} and is {self._made_of.get(name)!r}" for name in different)
-            raise ValueError(
-                f"{self.progress_path} is of another build: {told}. Give what it was made with, or name other files by --out, "
-                "and another --source if both shall be told apart"
-            )
+    def _cut_out_unfinished(self) -> None:
+        if not self.transcripts.exists():
+            return
+        partial = self.folder / f".{TRANSCRIPTS}.partial"
+        with self.transcripts.open("rb") as file, partial.open("wb") as kept:
+            for lines in _blocks(file, self._samples):
+                key, answered = self._answered(lines)
+                if self.is_finished(answered.attempts):
+                    self._places[key] = kept.tell()
+                    kept.writelines(lines)
+        partial.replace(self.transcripts)
 
-    def _cut_to(self, traces_bytes: int) -> None:
-        assert self._traces is not None
-        size = os.fstat(self._traces.fileno()).st_size
-        if size < traces_bytes:
-            raise ValueError(
-                f"{self.traces_path} has {size} bytes, but {self.progress_path} tells of {traces_bytes}: put the file back, or "
-                "move both away"
-            )
-        self._traces.truncate(traces_bytes)
-        self._traces.seek(0, os.SEEK_END)
-
-    def _close(self) -> None:
-        for file in (self._traces, self._progress):
-            if file is not None:
-                file.close()
-        self._traces = self._progress = None
+    def _answered(self, lines: list[bytes]) -> tuple[Key, AnsweredQuestion]:
+        rows = [parsed(line, _ROW, f"a line of {self.transcripts}") for line in lines]
+        about, attempts = rows[0], ({name: row[name] for name in _ATTEMPT} for row in rows)
+        gold = about["gold"] or [""]
+        question = Question(about["question_id"], about["question"], gold[0], tuple(gold[1:]))
+        found = tuple(Attempt(**one | {"steps": tuple(one["steps"]), "retrieved": tuple(one["retrieved"])}) for one in attempts)
+        return (about["model"], about["benchmark"], question.id), AnsweredQuestion(question, found)
 
 
-def journal_line(raw: bytes, shape: Any, path: Path) -> dict[str, Any]:
-    """Parse a line of a journal. Raises ``ValueError`` where it is damaged."""
-    try:
-        line: dict[str, Any] = parsed(raw, shape, str(path))
-    except ValueError as error:
-        raise ValueError(f"{error}: move it away, and what it belongs to") from error
-    return line
+def sum_of_questions(questions: Iterable[Question]) -> str:
+    """A sum of texts and answers, which other questions under the same names do not have."""
+    digest = hashlib.sha256()
+    for question in questions:
+        said = [question.id, question.text, question.answer, *question.aliases, str(question.seed)]
+        digest.update("\0".join((*said, "")).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
 
 
-def _trace_row(expert: ExpertTrajectory) -> dict[str, Any]:
-    question = expert.question
-    return {
-        "id": question.id,
-        "source": expert.source,
-        "question": question.text,
-        "gold": [question.answer, *question.aliases],
-        "correct": True,
-        "reward": expert.reward,
-        "steps": list(expert.steps),
-    }
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names whose values are not the same in both, or that one of them lacks."""
+    return sorted(key for key in {*before, *now} if key not in before or key not in now or before[key] != now[key])
 
 
-def _append(file: IO[bytes], row: Mapping[str, Any]) -> None:
-    file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return repr(values[name])[:_SHOWN] if name in values else "not there"
 
 
-def _to_disk(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _blocks(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
+    """Whole questions; what was being written when the process was killed is left out."""
+    while len(lines := list(islice(file, size))) == size and lines[-1].endswith(b"\n"):
+        yield lines

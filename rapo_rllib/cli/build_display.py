@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import typer
 
 from rapo_rllib.cli.endings import INTERRUPTED, fail
 from rapo_rllib.traces.rows import BuildProgress
+
+if TYPE_CHECKING:
+    from rapo_rllib.agents.asking import Progress
 
 LINE_EVERY_S = 10.0
 
@@ -63,6 +66,43 @@ class BuildDisplay(Display):
         self.latest = progress
         text = progress_line(progress, time.monotonic() - self._started, self._things)
         self.show(text, progress.seen, progress.total, ended=progress.seen == progress.total)
+
+
+class AttemptsDisplay(Display):
+    """Call it with how far an agent is; the last is said when it ends.
+
+    Args:
+        name: of the agent.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name, self._line = name, ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Show it, if it is time."""
+        self._line = f"{self._name}: {attempts_line(progress, progress.seconds)}"
+        self.show(self._line, progress.found + progress.ended, progress.total, ended=False)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        if self._line:
+            typer.echo(self._line)
+
+
+def attempts_line(progress: Progress, seconds: float) -> str:
+    """Tell where an agent is, how fast it writes, and when it will be done."""
+    done = progress.found + progress.ended
+    parts = [f"{done:,} of {progress.total:,} attempts"]
+    if progress.found:
+        parts.append(f"{progress.found:,} were there before")
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.ended and seconds > 0:
+        parts.append(f"{progress.tokens / seconds:.0f} tokens/s")
+        if left := progress.total - done:
+            parts.append(f"{duration(left * seconds / progress.ended)} left")
+    return " · ".join(parts)
 
 
 @contextmanager

@@ -7,32 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rapo_rllib.errors import error_kind
+
+if TYPE_CHECKING:
+    from rapo_rllib.agents.agent import Attempt
+
 LEVEL, RESAMPLES = 0.95, 10_000
 _BLOCK = 1_000  # resamples drawn at a time: of many questions all of them would not fit
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One attempt."""
-
-    correct: bool
-    format_ok: bool = False
-    tool_calls: int = 0
-    tokens: int = 0  # generated
-    seconds: float = 0.0
-    failed: bool = False  # it ended with an error: counted as wrong
-    f1: float | None = None  # None: not a benchmark of answers in words
-    exact_match: bool | None = None
-    retrievals: int = 0
-    failed_retrievals: int = 0  # Milvus did not answer: the attempt went on without
-    score_failure: str = ""  # why the scorer could not judge
-    end: str = "answer"  # of the attempt
-    answered: bool = True
 
 
 def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
@@ -80,7 +65,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def summary(questions: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
+def summary(questions: Sequence[Sequence[Attempt]]) -> dict[str, Any]:
     """The numbers of one model on one benchmark; shares lie in [0, 1].
 
     Args:
@@ -89,37 +74,37 @@ def summary(questions: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
     Raises:
         ValueError: there are no questions.
     """
-    per_question = accuracies(questions)
-    attempts = [outcome for outcomes in questions for outcome in outcomes]
-    num_samples = len(questions[0]) if questions else 0
-    low, high = bootstrap_interval(per_question)
+    per_question, attempts = accuracies(questions), [attempt for each in questions for attempt in each]
     found: dict[str, Any] = {
         "questions": len(questions),
-        "samples": num_samples,
+        "samples": len(questions[0]) if questions else 0,
         "accuracy": _mean(per_question),  # with several samples: avg@k
-        "accuracy_ci": [low, high],
-        "pass_at_k": {str(k): _mean_pass(questions, k) for k in _ks(num_samples)},
+        "accuracy_ci": list(bootstrap_interval(per_question)),
     }
+    found["pass_at_k"] = {str(k): _mean_pass(questions, k) for k in _ks(found["samples"])}
     if all(one.f1 is not None for one in attempts):
-        f1 = [_mean([one.f1 or 0.0 for one in outcomes]) for outcomes in questions]
+        f1 = [_mean([one.f1 or 0.0 for one in each]) for each in questions]
         found |= {"f1": _mean(f1), "f1_ci": list(bootstrap_interval(f1))}
-        found["exact_match"] = _mean([float(bool(one.exact_match)) for one in attempts])
+        found["exact_match"] = _mean([one.exact_match or 0.0 for one in attempts])
     return found | {
-        "format_rate": _mean([float(one.format_ok) for one in attempts]),
-        "tool_calls": _mean([one.tool_calls for one in attempts]),  # per attempt, as the next three
-        "retrievals": _mean([one.retrievals for one in attempts]),
+        "format_rate": _mean([one.format_ok for one in attempts]),
+        "reward": _mean([one.reward for one in attempts]),  # per attempt, as the next four
+        "tool_calls": _mean([one.tool_calls for one in attempts]),
+        "retrievals": _mean([len(one.retrieved) for one in attempts]),
         "tokens": _mean([one.tokens for one in attempts]),
         "seconds": _mean([one.seconds for one in attempts]),
-        "failed": sum(one.failed for one in attempts),
+        "failed": sum(one.failed for one in attempts),  # counted as wrong
         "failed_retrievals": sum(one.failed_retrievals for one in attempts),
-        "unanswered": dict(Counter(one.end for one in attempts if not (one.answered or one.failed))),  # by how they ended
+        "ends": dict(Counter(one.end for one in attempts)),
+        "errors": dict(Counter(error_kind(one.error) for one in attempts if one.failed)),
+        "unanswered": dict(Counter(one.end for one in attempts if one.predicted is None and not one.failed)),
         "score_failures": dict(Counter(one.score_failure for one in attempts if one.score_failure)),
     }
 
 
-def accuracies(questions: Sequence[Sequence[Outcome]]) -> list[float]:
+def accuracies(questions: Sequence[Sequence[Attempt]]) -> list[float]:
     """Share of right attempts, by question: ``[Q]``."""
-    return [_mean([float(one.correct) for one in outcomes]) for outcomes in questions]
+    return [_mean([one.correct for one in attempts]) for attempts in questions]
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
@@ -132,8 +117,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[s
     return {"difference": _mean(differences), "difference_ci": list(bootstrap_interval(differences))}
 
 
-def _mean_pass(questions: Sequence[Sequence[Outcome]], k: int) -> float:
-    return _mean([pass_at_k(len(outcomes), sum(one.correct for one in outcomes), k) for outcomes in questions])
+def _mean_pass(questions: Sequence[Sequence[Attempt]], k: int) -> float:
+    return _mean([pass_at_k(len(attempts), sum(one.correct for one in attempts), k) for attempts in questions])
 
 
 def _ks(num_samples: int) -> list[int]:

@@ -114,15 +114,6 @@ class ChatProtocol:
         """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
         return said_before(question, given, self.system_prompt, self.settings)
 
-    def prompt_text(self, question: str, given: Question | None = None) -> str:
-        """The whole prompt for a server that tokenizes by itself, and puts the token of a text's beginning before it."""
-        messages = self.messages(question, given)
-        if not getattr(self.tokenizer, "chat_template", None):
-            return _plain_prompt(messages)
-        text: str = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        begins = self.tokenizer.encode("x")[:1] == [getattr(self.tokenizer, "bos_token_id", None)]
-        return text.removeprefix(self.tokenizer.bos_token) if begins else text
-
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
         messages = self.messages(question, given)

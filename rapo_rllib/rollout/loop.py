@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError, UnansweredError
+from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError
 from rapo_rllib.protocol.turns import RolloutProtocol, Turn
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
@@ -262,7 +262,7 @@ class Run:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
             details = (episode.question.id, episode.name, step, episode.called_tool(), age, error)
             logger.warning("question %s, trajectory %s, step %d, tool %s, %.1f s old: %s", *details)
-            trajectory.error, trajectory.unanswered = str(error), isinstance(error, UnansweredError)
+            trajectory.error = str(error)
             return "error"
 
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:

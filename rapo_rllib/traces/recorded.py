@@ -2,8 +2,8 @@ r"""Files of recorded trajectories, rendered into the text protocol. Flow: file 
 
 One JSON object a line, plain or gzipped, with ``id``, ``source``, ``question``, ``gold``, ``correct`` and ``segments``: a list
 of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that
-are in the text protocol already (``rllib buffer build`` writes them); ``gold`` may be missing then. Optional: ``reward``,
-``calc_ok`` (every recorded calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
+are in the text protocol already; ``gold`` may be missing then. Optional: ``reward``, ``calc_ok`` (every recorded calculation
+is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
 
     think  -> <think>TEXT</think>           result -> \n<result>\nTEXT\n</result>\n
     call   -> <TOOL>TEXT</TOOL>             answer -> <answer>\boxed{TEXT}</answer>

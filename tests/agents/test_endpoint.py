@@ -12,8 +12,7 @@ import pytest
 from local_service import Reply, Request, local_service
 from sums import Solver, write_sums
 
-from rapo_rllib.agents.agent import OffPolicyAgent
-from rapo_rllib.agents.attempts import AnsweredQuestion
+from rapo_rllib.agents.agent import AnsweredQuestion, OffPolicyAgent
 from rapo_rllib.agents.endpoint import EndpointEngine, EndpointOptions, WrittenStep, written_step
 from rapo_rllib.envs.questions import Questions
 from rapo_rllib.errors import AgentError, ServiceError
@@ -40,28 +39,28 @@ def sums(tmp_path_factory) -> dict[str, Any]:
 
 
 def options(url: str, **changes: Any) -> EndpointOptions:
-    return EndpointOptions(f"{url}/v1", "solver", **({"timeout_s": 5.0} | changes))
+    return EndpointOptions(f"{url}/v1", "solver", **({"timeout_s": 5.0, "concurrency": 6} | changes))
 
 
 def solved(url: str, chat: ChatProtocol, env_config: dict[str, Any], number: int = 6, **changes: Any) -> list[AnsweredQuestion]:
     """What an agent makes of the first questions, four attempts each."""
     settings = RolloutSettings(group_size=4, max_response_tokens=changes.pop("max_response_tokens", 128), temperature=0.7)
-    engine = EndpointEngine(options(url, **changes), chat, chat, concurrency=6)
+    engine = EndpointEngine(options(url, **changes), chat)
     agent = OffPolicyAgent(engine, chat, EnvPool(lambda: Questions(env_config), "answer"), settings, at_once=6, seed=1)
     ended: list[int] = []
     try:
-        found = list(agent.answers(Questions.questions(env_config, "train")[:number], lambda: ended.append(1)))
+        asked = Questions.questions(env_config, "train")[:number]
+        found = sorted(agent.answers(asked, lambda: ended.append(1)), key=lambda answered: answered.question.id)
     finally:
         agent.close()
     assert len(ended) == 4 * number
     return found
 
 
-@pytest.mark.parametrize("api", ["chat", "completions"])
-def test_questions_are_solved_with_tools_in_the_protocol(chat, sums, api):
+def test_questions_are_solved_with_tools_in_the_protocol(chat, sums):
     solver = Solver()
     with local_service(solver) as server:
-        found = solved(server.url, chat, sums, api=api)
+        found = solved(server.url, chat, sums)
     assert [answered.question.id for answered in found] == [f"sums-{i}" for i in range(1, 7)]
     for index, answered in enumerate(found):
         for attempt in answered.attempts:
@@ -69,7 +68,7 @@ def test_questions_are_solved_with_tools_in_the_protocol(chat, sums, api):
             pattern = r"<think>Way \d+\.</think><python>print\({0} \+ {1}\)</python>\n<result>\n{2}\n</result>\n"
             assert re.fullmatch(pattern.format(index, index + 3, 2 * index + 3), call.replace("{", "").replace("}", ""))
             right = answer == f"<answer>\\boxed{{{2 * index + 3}}}</answer>"
-            assert (attempt.reward > 0) == right and attempt.end == "answer" and attempt.num_tokens == 24
+            assert (attempt.reward > 0) == right and attempt.end == "answer" and attempt.tokens == 24
     assert 0 < sum(attempt.reward > 0 for answered in found for attempt in answered.attempts) < 24
     assert solver.asked == {f"sums-{i}": 4 for i in range(1, 7)} and len(server.requests) == 48
 
@@ -109,19 +108,6 @@ def polled(engine: EndpointEngine) -> list[Completion | Failure]:
     return found
 
 
-def test_completions_go_on_with_the_prompt_of_training(chat):
-    with local_service(lambda _: Reply({"choices": [{"text": "x", "finish_reason": "stop"}]})) as server:
-        engine = EndpointEngine(options(server.url, api="completions"), chat, chat)
-        engine.submit(request_behind_one_step(chat))
-        (completion,) = polled(engine)
-        engine.close()
-    body = server.requests[0].json
-    assert body["prompt"] == chat.prompt_text("What is 1 + 2?") + "<python>1</python>\n<result>\n1\n</result>\n"
-    assert body["stop"] == list(STOP)
-    assert chat.tokenizer.encode(chat.prompt_text("What is 1 + 2?")) == chat.prompt_ids("What is 1 + 2?")
-    assert isinstance(completion, Completion) and completion.request_id == "q/2"
-
-
 @pytest.mark.parametrize(
     ("reply", "text", "finish", "ends"),
     [
@@ -133,7 +119,7 @@ def test_completions_go_on_with_the_prompt_of_training(chat):
 def test_a_step_has_the_tokens_of_the_policy_and_no_logprobs(chat, reply, text, finish, ends):
     answer = {"choices": [{"message": {"content": reply}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
     with local_service(lambda _: Reply(answer)) as server:
-        engine = EndpointEngine(options(server.url), chat, chat)
+        engine = EndpointEngine(options(server.url), chat)
         engine.submit(request_behind_one_step(chat))
         (completion,) = polled(engine)
         engine.close()
@@ -151,7 +137,7 @@ def test_what_is_aborted_never_completes(chat):
         return Reply(choice("x"))
 
     with local_service(answer) as server:
-        engine = EndpointEngine(options(server.url, timeout_s=30), chat, chat, concurrency=1)
+        engine = EndpointEngine(options(server.url, timeout_s=30, concurrency=1), chat)
         for name in "abc":
             engine.submit(replace(request_behind_one_step(chat), request_id=name))
         assert asked.wait(20)
@@ -163,7 +149,7 @@ def test_what_is_aborted_never_completes(chat):
     assert len(server.requests) == 2
 
 
-def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
+def choice(text: Any, finish: str = "stop", **fields: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}, "finish_reason": finish, **fields}]}
 
 
@@ -183,11 +169,13 @@ def choice(text: str, finish: str = "stop", **fields: Any) -> dict[str, Any]:
         ({"choices": [{"text": "<answer>2", "finish_reason": "stop"}]}, "<answer>2</answer>", "stop"),
         ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "", "eos"),
         (choice("a\ud800b"), "a?b", "eos"),
+        (choice([{"type": "text", "text": "<answer>"}, {"text": "2</answer>"}]), "<answer>2</answer>", "stop"),  # in parts
     ],
 )
 def test_where_a_step_ends(reply, text, finish):
     assert written_step(reply, STOP) == WrittenStep(text, finish, None)
-    assert written_step(reply | {"usage": {"completion_tokens": 7}}, STOP).num_tokens == 7
+    for said, counted in ((7, 7), ("7", None)):
+        assert written_step(reply | {"usage": {"completion_tokens": said}}, STOP).num_tokens == counted
 
 
 @pytest.mark.parametrize("reply", [[], {}, {"choices": []}, {"choices": [{"finish_reason": "stop"}]}, {"error": "overloaded"}])
@@ -223,7 +211,7 @@ def test_a_refused_request_costs_its_trajectory(chat, sums):
         "agent answers with something that is no completion",
         'agent answers with status 400: {"error": "too long"}',
     ]
-    assert all(attempt.agent_failed for attempt in failed) and len(answered.attempts) == 4
+    assert all(attempt.failed for attempt in failed) and len(answered.attempts) == 4
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -235,9 +223,14 @@ def test_what_is_hopeless_ends_the_build_and_shows_no_key(chat, sums, monkeypatc
     assert "very-secret" not in repr(caught.value) and "AGENT_API_KEY" in str(caught.value)
 
 
-def test_nobody_there(chat, sums):
-    (answered,) = solved("http://127.0.0.1:1", chat, sums, number=1, attempts=1)
-    assert {attempt.error for attempt in answered.attempts} == {"agent does not answer (ConnectError)"}
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [(None, "agent does not answer (ConnectError)"), (Reply(b"[" * 100_000), "agent answers with something that is not JSON")],
+)
+def test_no_answer_and_nesting_without_an_end_cost_the_attempts(chat, sums, reply, told):
+    with local_service(lambda _: reply) as server:
+        (answered,) = solved(server.url if reply else "http://127.0.0.1:1", chat, sums, number=1, attempts=1)
+    assert all(attempt.failed and attempt.error.startswith(told) for attempt in answered.attempts)
 
 
 def test_budgets(chat, sums):
@@ -270,28 +263,15 @@ def sleepy_pool(sums) -> Iterator[EnvPool]:
 def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool):
     with local_service(Solver()) as server:
         settings = RolloutSettings(group_size=2, step_timeout_s=0.3)
-        agent = OffPolicyAgent(EndpointEngine(options(server.url), chat, chat), chat, sleepy_pool, settings, at_once=2)
+        agent = OffPolicyAgent(EndpointEngine(options(server.url), chat), chat, sleepy_pool, settings, at_once=2)
         (answered,) = agent.answers(Questions.questions(sums, "train")[:1], lambda: None)
         agent.close()
     for attempt in answered.attempts:
         assert re.fullmatch(r"env\.step has not returned after \d\.\d s \(step_timeout_s = 0\.3\)", attempt.error)
-        assert attempt.end == "error" and not attempt.agent_failed
-
-
-def test_a_text_in_parts_is_read() -> None:
-    parts = [{"type": "text", "text": "<answer>"}, {"type": "text", "text": "2</answer>"}]
-    assert written_step({"choices": [{"message": {"content": parts}}]}, STOP).text == "<answer>2</answer>"
-    reply = {"choices": [{"message": {"content": "2"}}], "usage": {"completion_tokens": "7"}}
-    assert written_step(reply, STOP).num_tokens is None
+        assert attempt.failed
 
 
 def test_a_key_among_the_fields_of_a_request_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--agent-extra.api_key \(its value is not shown\)") as refused:
         options("http://127.0.0.1:1", extra={"api_key": "sekrit"})
     assert "sekrit" not in str(refused.value)
-
-
-def test_nesting_without_an_end_is_no_json(chat, sums) -> None:
-    with local_service(lambda _: Reply(b"[" * 100_000)) as server:
-        (answered, *_) = solved(server.url, chat, sums, 1, attempts=1)
-    assert all(attempt.agent_failed and "not JSON" in attempt.error for attempt in answered.attempts)

@@ -1,85 +1,93 @@
-"""The files of a build: whole after a kill at any byte, and refused where they are of something else."""
+"""The files of a command: whole after a kill at any byte, and refused where they are of something else."""
+
+from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
-from rapo_rllib.agents.journal import Journal
-from rapo_rllib.traces.recorded import read_trace_file
+from rapo_rllib.agents.agent import AnsweredQuestion, Attempt
+from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal, sum_of_questions
 from rapo_rllib.types import Question
 
-MADE_OF = {"name": "m", "samples": 2}
+MADE_OF: dict[str, Any] = {"models": {"m": {"temperature": 0.7}}, "questions": "1f"}
 
 
-def answered(index: int) -> AnsweredQuestion:
-    question = Question(f"q{index}", f"Wie groß ist {index}?", "8", ("acht",))
-    good = Attempt((f"<python>{index}</python>\n<result>\n8\n</result>\n", "<answer>8</answer>"), 1.0, "answer", num_tokens=9)
-    bad = Attempt(("<answer>9</answer>",), 0.0, "error", f"env.step failed after {index}.5 s: oh", num_tokens=4)
-    return AnsweredQuestion(question, (good, bad))
+def answered(index: int, failed: int = 0) -> AnsweredQuestion:
+    question = Question(f"q{index}", f"Wie groß ist {index}?\udcff", "8", ("acht",))
+    good = Attempt((f"<python>{index}</python>\n<result>\n8\n</result>\n", "<answer>8</answer>"), 1.0, "answer", tokens=9)
+    bad = Attempt((), 0.0, "error", "env.step failed", retrieved=("t",), f1=0.5)
+    return AnsweredQuestion(question, (good,) * (3 - failed) + (bad,) * failed)
 
 
-def write(folder, indices, **made_of) -> Journal:
-    with Journal(folder / "b", MADE_OF | made_of) as journal:
-        for index in indices:
-            journal.add(answered(index), answered(index).attempts[:1], "solver")
-    return journal
+def write(folder: Path, *questions: AnsweredQuestion, may_fail: int = 0, **made_of: Any) -> list[str]:
+    """Add to the files of a folder; returns what was finished before."""
+    with Journal(folder, MADE_OF | made_of, 3, may_fail) as journal:
+        found = [f"q{index}" for index in range(9) if ("m", "b", f"q{index}") in journal]
+        for question in questions:
+            journal.add("m", "b", question)
+            assert journal.read(("m", "b", question.question.id)) == question
+    return found
 
 
-def test_what_was_written_is_read(tmp_path):
-    write(tmp_path, [0, 1])
-    with Journal(tmp_path / "b", MADE_OF) as journal:
-        assert journal.finished == {"q0", "q1"}
-        experts = list(journal.trajectories())
-    totals = journal.totals
-    assert (totals.questions, totals.answered, totals.attempts, totals.kept, totals.steps, totals.tokens) == (2, 2, 4, 2, 4, 26)
-    assert totals.reward == 2.0 and totals.ends == {"answer": 2, "error": 2}
-    assert totals.errors == {"env.step failed after N s: oh": 2}
-    assert experts == list(read_trace_file(tmp_path / "b.traces.jsonl"))
-    assert experts[0].question == Question("q0", "Wie groß ist 0?", "8", ("acht",), source="solver")
-    assert (experts[1].steps, experts[1].reward, experts[1].source) == (answered(1).attempts[0].steps, 1.0, "solver")
+def test_what_was_written_is_read_and_not_asked_again(tmp_path: Path) -> None:
+    assert write(tmp_path, answered(0), answered(1)) == []
+    assert write(tmp_path) == ["q0", "q1"]
+    with Journal(tmp_path, MADE_OF, 3) as journal:
+        assert [journal.read(("m", "b", f"q{index}")) for index in (1, 0)] == [answered(1), answered(0)]
+        assert ("other", "b", "q0") not in journal
+    rows = [json.loads(line) for line in (tmp_path / TRANSCRIPTS).read_text().splitlines()]
+    assert len(rows) == 6 and (rows[0]["question_id"], rows[0]["gold"], rows[0]["reward"]) == ("q0", ["8", "acht"], 1.0)
 
 
-def test_cut_at_any_byte_it_goes_on_to_the_same_files(tmp_path):
-    (tmp_path / "whole").mkdir()
-    write(tmp_path / "whole", range(3))
-    files = {name: (tmp_path / "whole" / name).read_bytes() for name in ("b.traces.jsonl", "b.progress.jsonl")}
-    ends = [json.loads(line)["traces_bytes"] for line in files["b.progress.jsonl"].splitlines()[1:]]
-    progress = files["b.progress.jsonl"]
-    for cut in range(0, len(progress) + 1, 7):
-        finished = max(progress[:cut].count(b"\n") - 1, 0)
-        for traces in {ends[min(finished, 2)], ends[min(finished, 2)] - 5, ends[finished - 1] if finished else 0}:
-            folder = tmp_path / f"{cut}-{traces}"
-            folder.mkdir()
-            (folder / "b.progress.jsonl").write_bytes(progress[:cut])
-            (folder / "b.traces.jsonl").write_bytes(files["b.traces.jsonl"][:traces])
-            with Journal(folder / "b", MADE_OF) as journal:
-                assert journal.finished == {f"q{index}" for index in range(finished)}
-                for index in range(finished, 3):
-                    journal.add(answered(index), answered(index).attempts[:1], "solver")
-            assert {name: (folder / name).read_bytes() for name in files} == files
+def test_cut_at_any_byte_it_goes_on_to_the_same_file(tmp_path: Path) -> None:
+    write(tmp_path / "whole", *map(answered, range(3)))
+    content = (tmp_path / "whole" / TRANSCRIPTS).read_bytes()
+    question = len(content) // 3
+    for cut in range(0, len(content) + 1, 31):
+        folder, whole = tmp_path / str(cut), cut // question
+        write(folder)
+        (folder / TRANSCRIPTS).write_bytes(content[:cut])
+        assert write(folder, *map(answered, range(whole, 3))) == [f"q{index}" for index in range(whole)]
+        assert (folder / TRANSCRIPTS).read_bytes() == content
 
 
-def test_files_of_another_build_are_refused(tmp_path):
-    write(tmp_path, [0])
-    with pytest.raises(ValueError, match=r"of another build: samples was 2 and is 16\. Give what it was made with"):
-        write(tmp_path, [1], samples=16)
-    assert write(tmp_path, []).finished == {"q0"}
+@pytest.mark.parametrize(("may_fail", "finished"), [(0, ["q0"]), (1, ["q0", "q1"]), (3, ["q0", "q1", "q2"])])
+def test_a_question_at_which_too_many_attempts_failed_is_asked_again(
+    tmp_path: Path, may_fail: int, finished: list[str]
+) -> None:
+    assert write(tmp_path, answered(1, failed=1), answered(2, failed=2), answered(0), may_fail=may_fail) == []
+    assert write(tmp_path, may_fail=may_fail) == finished
+    assert len((tmp_path / TRANSCRIPTS).read_bytes().splitlines()) == 3 * len(finished)
 
 
-def test_one_process_at_a_time(tmp_path):
-    with Journal(tmp_path / "b", MADE_OF), pytest.raises(ValueError, match="another process is building with"):
-        write(tmp_path, [0])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"models": {"m": {"temperature": 0.1}}}, r"models\.m\.temperature was 0\.7 and is 0\.1\. Repeat that command"),
+        ({"questions": "2e"}, "questions was '1f' and is '2e'"),
+        ({"models": {}}, r"models was not there and is {}; models\.m\.temperature was 0\.7 and is not there"),
+    ],
+)
+def test_another_command_or_other_questions_are_refused(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    write(tmp_path, answered(0))
+    with pytest.raises(ValueError, match=rf"settings.json is of another command: {told}"):
+        write(tmp_path, answered(1), **changed)
+    assert write(tmp_path) == ["q0"]
+    (tmp_path / SETTINGS).unlink()
+    with pytest.raises(ValueError, match=r"holds transcripts\.jsonl of another command: name another --output"):
+        write(tmp_path)
 
 
-def test_damage_is_told(tmp_path):
-    write(tmp_path, [0])
-    traces, progress = tmp_path / "b.traces.jsonl", tmp_path / "b.progress.jsonl"
-    whole = traces.read_bytes()
-    traces.write_bytes(whole[:-3])
-    with pytest.raises(ValueError, match=r"has \d+ bytes, but .* tells of \d+: put the file back"):
-        write(tmp_path, [1])
-    traces.write_bytes(whole)
-    progress.write_bytes(progress.read_bytes() + b"garbage\n")
-    with pytest.raises(ValueError, match="is damaged"):
-        write(tmp_path, [1])
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with Journal(tmp_path, MADE_OF, 3), pytest.raises(ValueError, match="another process writes into it"):
+        write(tmp_path, answered(0))
+
+
+def test_other_questions_under_the_same_names_have_another_sum() -> None:
+    same = Question("q0", "1 + 1?", "2", ("two",))
+    others = [Question("q0", "1 + 2?", "2", ("two",)), Question("q0", "1 + 1?", "3", ("two",)), Question("q0", "1 + 1?", "2")]
+    assert sum_of_questions([same]) == sum_of_questions([Question("q0", "1 + 1?", "2", ("two",))])
+    assert len({sum_of_questions(each) for each in ([same], [same, same], *([other] for other in others))}) == 5

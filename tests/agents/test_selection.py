@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.agents.attempts import Attempt
+from rapo_rllib.agents.agent import Attempt
 from rapo_rllib.agents.build import best_attempts
 
 

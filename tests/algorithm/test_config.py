@@ -248,13 +248,13 @@ def test_preflight_names_what_is_missing(change: dict, message: str) -> None:
 
 
 def test_an_endpoint_writes_in_tags() -> None:
+    from rapo_rllib.agents.endpoint import EndpointOptions
     from rapo_rllib.agents.setup import AgentChoice, make_agent_factory
 
     config = make(protocol=NATIVE)
-    with pytest.raises(
-        ValueError, match=r"protocol\.format = 'native' with --agent = 'http://h/v1': an endpoint writes in tags"
-    ):
-        make_agent_factory(config.settings, config.question_source, AgentChoice("http://h/v1"))
+    with pytest.raises(ValueError, match=r"protocol\.format = 'native' with 'http://h/v1#m': an endpoint writes in tags"):
+        choice = AgentChoice("http://h/v1#m", endpoint=EndpointOptions("http://h/v1", "m"))
+        make_agent_factory(config.settings, config.question_source, choice)
 
 
 def test_preflight_refuses_an_unknown_environment() -> None:

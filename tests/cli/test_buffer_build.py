@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import forked
@@ -17,7 +18,6 @@ from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 COUNT = 8
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def arguments(server: Service, *more: str) -> list[str]:
-    asked = ["--agent", f"{server.url}/v1", "--agent-model", "solver", "--agent-concurrency", "4"]
+    asked = ["--agent", f"{server.url}/v1#solver", "--agent-concurrency", "4"]
     return ["buffer", "build", "job.yaml", *asked, "--samples", "4", "--keep", "2", "--seed", "1", *more]
 
 
@@ -55,49 +55,67 @@ def stored(uri: str = "steps.db") -> list[StepTrace]:
         buffer.close()
 
 
+def attempts(name: str = "steps.step_traces.solver") -> dict[str, list[dict[str, Any]]]:
+    """Rows of the transcripts, by question."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (Path(name) / "transcripts.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["question_id"], []).append(row)
+    return found
+
+
 def test_built_repeated_and_enlarged(folder: Path) -> None:
     solver = Solver()
     with local_service(solver) as server:
         output = run(*arguments(server, "--max-questions", "5"))
         asked = solver.count
-        assert "5 of 5 questions" in output and "20 attempts" in output
+        assert "solver: 20 of 20 attempts" in output and "tokens/s" in output
         first = stored()
         assert f"holds {len(first)} step traces" in output
         assert {(trace.source, trace.reward) for trace in first} == {("solver", 1.0)}
         again = run(*arguments(server, "--max-questions", "5"))
         assert solver.count == asked and "0 stored now" in again and stored() == first
         run(*arguments(server))
-    assert solver.asked == {f"sums-{i}": 4 for i in range(1, COUNT + 1)}
-    experts = list(read_trace_file("steps.step_traces.solver.traces.jsonl"))
-    assert len({expert.question.id for expert in experts}) > 5
-    assert max(sum(expert.question.id == f"sums-{i}" for expert in experts) for i in range(1, COUNT + 1)) == 2  # --keep
-    assert len(stored()) == sum(len(expert.steps) for expert in experts) > len(first)
-    run("buffer", "import", "steps.step_traces.solver.traces.jsonl", "--uri", "imported.db")
-    assert stored("imported.db") == stored()
+        assert solver.asked == {f"sums-{i}": 4 for i in range(1, COUNT + 1)}
+        rows = attempts()
+        right = [len([row for row in rows[f"sums-{i}"] if row["correct"]]) for i in range(1, COUNT + 1)]
+        assert len(stored()) == 2 * sum(min(2, each) for each in right) > len(first)  # --keep, of two steps each
+        asked = solver.count
+        run(*arguments(server, "--keep", "1", "--uri", "one.db", "--output", "steps.step_traces.solver"))
+    assert solver.count == asked and len(stored("one.db")) == 2 * sum(min(1, each) for each in right)
+
+
+def test_other_questions_in_the_same_file_are_refused(folder: Path) -> None:
+    with local_service(Solver()) as server:
+        run(*arguments(server, "--max-questions", "1"))
+        text = (folder / "sums.jsonl").read_text()
+        (folder / "sums.jsonl").write_text(text.replace("What is 0 + 3?", "What is 1 + 3?"))
+        assert "settings.json is of another command: questions was " in run(*arguments(server), status=1)
+        (folder / "sums.jsonl").write_text(text)
+        run(*arguments(server, "--max-questions", "2"))
 
 
 @pytest.mark.slow
 def test_killed_it_goes_on_and_ends_as_if_nobody_had(folder: Path) -> None:
-    progress = folder / "steps.step_traces.solver.progress.jsonl"
+    transcripts = folder / "steps.step_traces.solver" / "transcripts.jsonl"
     solver = Solver(lambda number: time.sleep(0.05))  # slow enough to be killed half-way
     with local_service(solver) as server:
         killed = forked(folder, *arguments(server))
-        while killed.is_alive() and not (progress.exists() and progress.read_bytes().count(b"\n") > 2):
+        while killed.is_alive() and not (transcripts.exists() and transcripts.read_bytes().count(b"\n") >= 8):
             time.sleep(0.01)
         killed.kill()
         killed.join()
         assert killed.exitcode == -signal.SIGKILL
-        finished = [json.loads(line)["id"] for line in progress.read_bytes().splitlines()[1:]]
+        finished = list(attempts())
         assert 2 <= len(finished) < COUNT
         time.sleep(0.5)  # requests that were under way
         asked = solver.asked.copy()
         output = run(*arguments(server))
-        assert f"{len(finished)} were finished before" in output
+        assert f"{4 * len(finished)} were there before" in output
         assert all(solver.asked[question] == asked[question] == 4 for question in finished)
         assert set(solver.asked) == {f"sums-{i}" for i in range(1, COUNT + 1)}
         run(*arguments(server, "--uri", "unkilled.db"))
-    lines = [json.loads(line) for line in progress.read_bytes().splitlines()[1:]]
-    assert len({line["id"] for line in lines}) == len(lines) == COUNT
+    assert {question: len(rows) for question, rows in attempts().items()} == {f"sums-{i}": 4 for i in range(1, COUNT + 1)}
     assert stored() == stored("unkilled.db")
 
 
@@ -117,26 +135,41 @@ def test_two_agents_side_by_side(folder: Path) -> None:
         few = ("--max-questions", "3")
         run(*arguments(server, *few))
         one = stored()
-        run(*arguments(server, *few, "--agent-api", "completions", "--agent-tokenizer", folder_model(), "--source", "second"))
+        run(*arguments(server, *few, "--source", "second"))
         both = stored()
     assert [trace for trace in both if trace.source == "solver"] == one
     assert len([trace for trace in both if trace.source == "second"]) == len(one)
 
 
-def folder_model() -> str:
-    return str(next(line.split(": ")[1] for line in Path("job.yaml").read_text().splitlines() if "name_or_path" in line))
-
-
 def test_an_agent_that_dies_is_not_taken_for_one_that_failed(folder: Path) -> None:
     dead = [True]
-    solver = Solver(lambda number: Reply(status=400) if dead and number > 16 else None)
+    solver = Solver(lambda number: Reply(status=400) if dead and number > 64 else None)
     with local_service(solver) as server:
-        output = run(*arguments(server), status=1)
-        assert "the agent failed at 3 questions in a row" in output and "run again, continues" in output
+        output = run(*arguments(server, "--samples", "16"), status=1)
+        assert "attempts in a row failed: agent answers with status 400" in output and "run again, continues" in output
         dead.clear()
-        output = run(*arguments(server))
-    assert f"questions: {COUNT} of {COUNT}" in output
+        output = run(*arguments(server, "--samples", "16"))
+    assert "128 of 128 attempts" in output and "not finished" not in output
     assert len({trace.question_id for trace in stored()}) > 5
+
+
+def test_an_environment_that_always_fails_ends_the_build(folder: Path) -> None:
+    (folder / "broken_env.py").write_text(BROKEN)
+    job = (folder / "job.yaml").read_text().replace("env: rapo/questions", "env: broken_env.Broken")
+    (folder / "job.yaml").write_text(job)
+    with local_service(Solver()) as server:
+        output = run(*arguments(server, "--max-questions", "2"), status=1)
+    assert "not one attempt at 2 questions came about: " in output and "the data base is gone" in output
+
+
+BROKEN = """
+from rapo_rllib.envs.questions import Questions
+
+
+class Broken(Questions):
+    def step(self, action):
+        raise OSError("the data base is gone")
+"""
 
 
 def test_what_came_of_it_is_told(folder: Path) -> None:
@@ -144,18 +177,15 @@ def test_what_came_of_it_is_told(folder: Path) -> None:
     with local_service(solver) as server:
         lines = run(*arguments(server, "--max-questions", "4", "--min-reward", "-1")).splitlines()
     told = "\n".join(lines)
-    assert "questions: 4 of 4, of which 4 have a trajectory that was kept" in told
-    assert "ends: 15 answer, 1 error" in told and "failed 1 times: agent answers with status N" in told
-    assert "trajectories: 16 written, 8 kept, 16 steps; 16 stored now" in told
-    assert "tokens/s" in told and "on average over all that were written" in told
+    assert "ends: answer 15, error 1" in told and "8 trajectories kept, 16 steps; 16 stored now" in told
+    assert "solver: 1 of 16 attempts failed and count as wrong: agent answers with status N" in told
+    assert "solver: 16 of 16 attempts · 1 failed" in told and "accuracy" in told
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--agent-model", ""], "--agent-model is missing"),
-        (["--agent-api", "telepathy"], "--agent-api must be one of chat, completions, got 'telepathy'"),
-        (["--agent-api", "completions"], "--agent-tokenizer is missing"),
+        (["--agent", "http://127.0.0.1:1/v1"], "how does the endpoint call its model? Write http://127.0.0.1:1/v1#MODEL"),
         (["--uri", "steps"], "step_trace_buffer.uri: 'steps' is neither"),
         (["--set", "group_sizes=3"], "unknown key"),
         (["--set", "lr={grid_search: [1, 2]}"], "describes 2 trials"),
@@ -190,5 +220,5 @@ def test_other_settings_need_other_files(folder: Path) -> None:
         run(*arguments(server, "--max-questions", "1"))
         output = run(*arguments(server, "--max-questions", "1", "--temperature", "0.1"), status=1)
         assert "temperature was 1.0 and is 0.1" in output
-        run(*arguments(server, "--max-questions", "1", "--temperature", "0.1", "--out", "cooler"))
-    assert (folder / "cooler.traces.jsonl").exists()
+        run(*arguments(server, "--max-questions", "1", "--temperature", "0.1", "--output", "cooler"))
+    assert set(attempts("cooler")) == {"sums-1"}

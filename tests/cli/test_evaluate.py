@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_endpoint_solves_with_tools(folder: Path) -> None:
     data = f"gsm8k={write_sums(folder, 6)}"
     with local_service(Solver()) as server:
-        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "--samples", "4", "--seed", "1", "--temperature", "0.7")
+        output = run(of_solver(server), "-b", data, "--samples", "4", "--seed", "1", "--temperature", "0.7")
     numbers, rows = read(folder / "evaluation")
     assert len(server.requests) == 48 and {request.json["temperature"] for request in server.requests} == {0.7}
     assert (numbers["questions"], numbers["samples"], numbers["failed"], len(rows)) == (6, 4, 0, 24)
@@ -53,10 +53,8 @@ def test_an_endpoint_solves_with_tools(folder: Path) -> None:
     assert (numbers["tool_calls"], numbers["tokens"], numbers["format_rate"]) == (1.0, 24.0, 1.0)
     assert numbers["seconds"] > 0 and all(row["tool_calls"] == 1 for row in rows)
     assert f"{numbers['accuracy']:.3f}" in output and "results.json" in output
-    assert "<result>" in rows[0]["text"] and rows[0]["text"].endswith("</answer>")
-    assert "holds the results of another evaluation" in run(
-        of_solver(server), "-b", "gsm8k", "--data", data, "--max-questions", "1", status=1
-    )
+    assert "<result>" in rows[0]["steps"][0] and rows[0]["steps"][1].endswith("</answer>")
+    assert "holds the results of another evaluation" in run(of_solver(server), "-b", data, "--max-questions", "1", status=1)
 
 
 def answering(answers: dict[str, str]) -> Callable[[Request], Reply]:
@@ -76,10 +74,10 @@ def test_two_models_on_real_benchmarks(folder: Path, shared_data: Path) -> None:
     words = {row["question"]: row["answer"][0] for row in rows["hotpotqa"]}
     maths = {row["question"]: row["answer"] for row in rows["math500"]}
     half = {**dict(list(words.items())[:3]), rows["hotpotqa"][4]["question"]: f"{rows['hotpotqa'][4]['answer'][0]} indeed"}
-    data = [option for name, file in files.items() for option in ("--data", f"{name}={shared_data / 'eval' / file}")]
+    data = ",".join(f"{name}={shared_data / 'eval' / file}" for name, file in files.items())
     with local_service(answering(half)) as weak, local_service(answering(words | maths)) as strong:
         models = [f"{weak.url}/v1#weak", f"{strong.url}/v1#strong"]
-        output = run(*models, "-b", "hotpotqa,math500", *data, "--max-questions", "6", "-o", "out")
+        output = run(*models, "-b", data, "--max-questions", "6", "-o", "out")
     first, transcripts = read(folder / "out", "hotpotqa", "weak")
     second, _ = read(folder / "out", "hotpotqa", "strong")
     assert len(transcripts) == 24 and {row["model"] for row in transcripts} == {"weak", "strong"}
@@ -101,18 +99,20 @@ def test_attempts_that_fail_are_told(folder: Path) -> None:
         return Reply({"error": "bad request"}, 400) if number == 1 else None
 
     with local_service(Solver(broken)) as server:
-        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "--seed", "1", "--agent-concurrency", "1")
-        assert "1 of 4 attempts failed and count as wrong" in output
+        output = run(of_solver(server), "-b", data, "--seed", "1", "--agent-concurrency", "1")
+        assert "1 of 4 attempts failed and count as wrong: agent answers with status N" in " ".join(output.split())
         assert read(folder / "evaluation")[0]["failed"] == 1
     with local_service(lambda _: Reply({"error": "no"}, 400)) as server:
-        output = run(of_solver(server), "-b", "gsm8k", "--data", data, "-o", "none", status=1)
-    assert "gsm8k: not one of 4 attempts came about: " in output and not (folder / "none" / "results.json").exists()
+        output = run(of_solver(server), "-b", data, "-o", "none", status=1)
+    assert (
+        "not one attempt at 4 questions came about: agent answers" in output and not (folder / "none" / "results.json").exists()
+    )
 
 
 def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
     count = 8
     solver = Solver(lambda number: time.sleep(0.2))
-    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, count)}", "--agent-concurrency", "1"]
+    options = ["-b", f"gsm8k={write_sums(folder, count)}", "--agent-concurrency", "1"]
     transcripts = folder / "evaluation" / "transcripts.jsonl"
     with local_service(solver) as server:
         process = forked(folder, "evaluate", of_solver(server), *options)
@@ -126,9 +126,9 @@ def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
         asked_before = solver.asked.copy()
         assert 3 <= len(finished) < count
         for other in (("--temperature", "0.5"), ("--agent-extra", '{"top_p": 0.1}'), ("--set", "max_steps=9")):
-            assert "differ from evaluation.json" in run(of_solver(server), *options, *other, status=1)
+            assert "settings.json is of another command" in run(of_solver(server), *options, *other, status=1)
         output = run(of_solver(server), *options)
-    assert f"solver: 8 attempts, of which {len(finished)} are there already" in output
+    assert f"solver: 8 of 8 attempts · {len(finished)} were there before" in output
     rest = {
         name: 1 for index in range(count) if (name := f"sums-{index + 1}") and f"What is {index} + {index + 3}?" not in finished
     }
@@ -141,9 +141,9 @@ def test_a_killed_evaluation_asks_only_the_rest(folder: Path) -> None:
 def test_questions_whose_endpoint_was_down_are_asked_again(folder: Path) -> None:
     down = [True]
     solver = Solver(lambda number: Reply({"error": "no"}, 400) if down[0] else None)
-    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 4)}"]
+    options = ["-b", f"gsm8k={write_sums(folder, 4)}"]
     with local_service(solver) as server:
-        assert "not one of 4 attempts came about" in run(of_solver(server), *options, status=1)
+        assert "not one attempt at 4 questions came about" in run(of_solver(server), *options, status=1)
         down[0] = False
         run(of_solver(server), *options)
     numbers, rows = read(folder / "evaluation")
@@ -151,7 +151,7 @@ def test_questions_whose_endpoint_was_down_are_asked_again(folder: Path) -> None
 
 
 def test_settings_of_the_environment_are_used_and_written(folder: Path) -> None:
-    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 2)}", "--set", "env_config.max_tool_calls=0"]
+    options = ["-b", f"gsm8k={write_sums(folder, 2)}", "--set", "env_config.max_tool_calls=0"]
     with local_service(Solver()) as server:
         run(of_solver(server), *options, "--set", "env_config.reward.correct=3")
     numbers, rows = read(folder / "evaluation")
@@ -159,7 +159,7 @@ def test_settings_of_the_environment_are_used_and_written(folder: Path) -> None:
     settings = json.loads((folder / "evaluation" / "results.json").read_text())["settings"]["solver"]
     assert settings["env_config"] == {"max_tool_calls": 0, "reward": {"correct": 3}, "scorer": "auto"}
     assert (settings["temperature"], settings["max_response_tokens"], settings["tools"]) == (0.0, 4096, {"gsm8k": ["python"]})
-    assert settings == json.loads((folder / "evaluation" / "evaluation.json").read_text())["model solver"]
+    assert settings == json.loads((folder / "evaluation" / "settings.json").read_text())["models"]["solver"]
 
 
 def plain(text: Callable[[int], str]) -> Callable[[Request], Reply]:
@@ -188,7 +188,7 @@ def test_plain_answers_are_read_as_they_are_given(folder: Path, said: Callable[[
     tagged = "<answer>" in said(1)
     with local_service(plain(said)) as server:
         for name, right in (("any", True), ("boxed", boxed), ("tagged", tagged)):
-            output = run(of_solver(server), "-b", "mine", "--data", "mine=sums.jsonl", "--answers", name, "-o", name)
+            output = run(of_solver(server), "-b", "mine=sums.jsonl", "--answers", name, "-o", name)
             numbers, rows = read(folder / name, "mine")
             assert numbers["accuracy"] == float(right), output
             assert [row["predicted"] is not None for row in rows] == [right] * 3
@@ -225,11 +225,11 @@ def test_own_data_by_path_in_words_and_beside_benchmarks(folder: Path) -> None:
     (folder / "Capitals.v2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     both = [json.dumps(row | {"ability": "qa"}) + "\n" for row in rows]
     (folder / "said.jsonl").write_text("".join(both))
-    data = ["--data", f"gsm8k={write_sums(folder, 1)}", "--data", "mine=said.jsonl"]
+    data = ["-b", f"gsm8k={write_sums(folder, 1)},mine=said.jsonl"]
     reply = Reply({"choices": [{"message": {"content": "It is a city.\nThe city of light."}, "finish_reason": "stop"}]})
     with local_service(lambda _: reply) as server:
         run(of_solver(server), *data, "--answers", "any")
-        run(of_solver(server), "-b", "./Capitals.v2.jsonl", "--scorer", "qa", "--answers", "any", "-o", "words")
+        run(of_solver(server), "-b", "./Capitals.v2.jsonl", "--set", "env_config.scorer=qa", "--answers", "any", "-o", "words")
     results = json.loads((folder / "evaluation" / "results.json").read_text())["benchmarks"]
     assert set(results) == {"gsm8k", "mine"} and "f1" not in results["gsm8k"]["models"]["solver"]
     for numbers, _ in (read(folder / "evaluation", "mine"), read(folder / "words", "Capitals")):
@@ -238,13 +238,13 @@ def test_own_data_by_path_in_words_and_beside_benchmarks(folder: Path) -> None:
 
 def test_a_temperature_that_is_not_given_is_told(folder: Path) -> None:
     with local_service(Solver()) as server:
-        run(of_solver(server), "-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 1)}", "--samples", "2")
+        run(of_solver(server), "-b", f"gsm8k={write_sums(folder, 1)}", "--samples", "2")
     assert read(folder / "evaluation")[0]["temperature"] == 1.0
 
 
 def test_a_judge_that_is_down_is_told(folder: Path) -> None:
     judge = "{base_url: 'http://127.0.0.1:9/v1', model: j, timeout_s: 1, on_failure: wrong}"
-    options = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 2)}", "--scorer", f"{{name: judge, options: {judge}}}"]
+    options = ["-b", f"gsm8k={write_sums(folder, 2)}", "--set", f"env_config.scorer={{name: judge, options: {judge}}}"]
     with local_service(answering({})) as server:
         output = run(f"{server.url}/v1#solver", *options)
     numbers, rows = read(folder / "evaluation")
@@ -256,8 +256,8 @@ def test_a_judge_that_is_down_is_told(folder: Path) -> None:
 
 def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None:
     with local_service(lambda _: Reply({"error": "no"}, 401)) as server:
-        output = run(of_solver(server), "-b", "gsm8k", "--data", f"gsm8k={write_sums(folder, 1)}", status=1)
-    assert "Correct MODEL, or the key in the environment variable AGENT_API_KEY" in output
+        output = run(of_solver(server), "-b", f"gsm8k={write_sums(folder, 1)}", status=1)
+    assert "Correct the address or the model's name, or the key in the environment variable AGENT_API_KEY" in output
 
 
 @pytest.mark.parametrize(
@@ -265,35 +265,33 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
     [
         (["m"], "--benchmarks is missing: name some of gsm8k, math,"),
         (["m", "-b", "gsm8"], "unknown key 'benchmark gsm8': did you mean 'benchmark gsm8k'"),
-        (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by --data NAME=PATH"),
-        (["m", "-b", "mine", "--data", "mine=gone.jsonl"], "--data mine = 'gone.jsonl': there is no such file"),
-        (["m", "-b", "gone.jsonl"], "--data gone = 'gone.jsonl': there is no such file"),
-        (["m", "-b", "mine", "--data", "mine"], "--data mine=: must be NAME=PATH"),
+        (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by NAME=PATH"),
+        (["m", "-b", "mine=gone.jsonl"], "benchmark mine = 'gone.jsonl': there is no such file"),
+        (["m", "-b", "gone.jsonl"], "benchmark gone = 'gone.jsonl': there is no such file"),
         (
-            ["m", "-b", "mine", "--data", "mine=other.jsonl"],
+            ["m", "-b", "mine=other.jsonl"],
             "no question in extra_info.question, problem, question; fields of this",
         ),
         (
             ["m", "-b", "sums.jsonl,./sums.jsonl"],
-            "another is called 'sums': give it a name of its own by --data NAME=./sums.jsonl",
+            "another is called 'sums': give one a name of its own by NAME=PATH",
         ),
         (
             ["m", "-b", "sums.jsonl", "--answers", "some"],
             "env_config.read_answer = 'some': must be one of 'tagged', 'boxed', 'any'",
         ),
         (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
-        (["m", "-b", "gsm8k", "--data", "math=a.jsonl"], "--data math=a.jsonl: must be NAME=PATH of a benchmark that"),
+        (["m", "-b", "gsm8k.jsonl"], "is it a copy of 'gsm8k'? Write gsm8k=gsm8k.jsonl, or another name"),
         (["http://127.0.0.1:1/v1", "-b", "gsm8k"], "Write http://127.0.0.1:1/v1#MODEL"),
-        (["./gone", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl"], "MODEL: there is no folder './gone'"),
-        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--tools", "python"], "--tools python: must be a list"),
-        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--tools", "[pithon]"], "pithon"),
-        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--scorer", "judg"], "did you mean 'judge'"),
-        (["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
+        (["./gone", "-b", "gsm8k=sums.jsonl"], "MODEL: there is no folder './gone'"),
+        (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.tools=python"], "env_config.tools"),
+        (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.tools=[pithon]"], "pithon"),
+        (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.scorer=judg"], "did you mean 'judge'"),
+        (["m", "-b", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
         (
-            ["m", "-b", "gsm8k", "--data", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"],
+            ["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"],
             "--set env_config.limit_test: ",
         ),
-        (["m", "-b", "gsm8k", "--retrieval-prob", "1.5"], "--retrieval-prob 1.5: must be between 0 and 1"),
         (["http://127.0.0.1:1/v1#m", "-b", "gsm8k", "--retrieval-prob", "0.5"], "is an endpoint, which cannot be shown"),
         (["m", "-b", "gsm8k", "--episodes", "3"], "--episodes is for checkpoints of RLlib's other algorithms"),
     ],

@@ -116,7 +116,7 @@ def test_evaluate_runs_episodes_of_a_checkpoint(cartpole_run, tmp_path: Path, mo
     assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
     assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", said)
     assert "--algo DQN: the checkpoint is of PPO" in evaluate(checkpoint, "--algo", "DQN", "-o", "other", status=1)
-    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-api", "chat")):
+    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-extra", "{}")):
         assert f"{option[0]}: the checkpoint is of another algorithm" in evaluate(checkpoint, *option, status=1)
     assert "are evaluated one at a time" in evaluate("some/model", checkpoint, "-b", "gsm8k", status=1)
 

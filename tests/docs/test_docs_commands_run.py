@@ -65,7 +65,8 @@ def compared(words: Words, folder: Path) -> None:
     first = words.index("evaluate") + 1
     with local_service(Solver()) as server:
         models = [f"{server.url}/v1#{name}" for name in ("a", "b", "c")]
-        rllib([*words[:first], *models, *words[first + 3 :]], "--data", f"gsm8k={sums}", "--seed", "1")
+        rest = [word.replace("gsm8k,", f"gsm8k={sums},") for word in words[first + 3 :]]
+        rllib([*words[:first], *models, *rest], "--seed", "1")
     found = json.loads((folder / "results" / "results.json").read_text())["benchmarks"]
     assert {name: list(one["models"]) for name, one in found.items()} == {
         name: ["a", "b", "c"] for name in ("gsm8k", "math500")

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import run_here
@@ -15,7 +16,6 @@ from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import StepTrace
 
 pytestmark = pytest.mark.e2e
@@ -36,18 +36,21 @@ def stored(uri: Path, level: str = "step") -> list[StepTrace]:
         buffer.close()
 
 
+def transcripts(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+
+
 def test_a_model_answers_with_the_tools_of_the_job(build: Callable[..., str], tmp_path: Path, small_model: str) -> None:
     job = write_job(tmp_path, small_model, 4)
     output = build(str(job), "--agent", small_model, "--samples", "3", "--keep", "2", "--min-reward", "0", "--source", "random")
-    assert "12 attempts" in output and "tokens/s" in output
-    lines = (tmp_path / "steps.step_traces.random.progress.jsonl").read_text().splitlines()
-    finished = [json.loads(line) for line in lines[1:]]
-    assert [line["id"] for line in finished] == [f"sums-{i}" for i in range(1, 5)]
-    assert all(len(line["rewards"]) == 3 and line["tokens"] > 0 for line in finished)
+    assert "12 of 12 attempts" in output and "tokens/s" in output
+    rows = transcripts(tmp_path / "steps.step_traces.random")
+    assert sorted(row["question_id"] for row in rows) == [f"sums-{i}" for i in range(1, 5) for _ in range(3)]
+    assert all(row["tokens"] > 0 for row in rows)
     traces = stored(tmp_path / "steps.db")
-    assert len(traces) == sum(line["steps"] for line in finished) and {trace.source for trace in traces} == {"random"}
+    assert f"8 trajectories kept, {len(traces)} steps" in output and {trace.source for trace in traces} == {"random"}
     again = build(str(job), "--agent", small_model, "--samples", "3", "--keep", "2", "--min-reward", "0", "--source", "random")
-    assert "0 stored now" in again and "this run" not in again  # no engine was started
+    assert "0 stored now" in again and "tokens/s" not in again  # no engine was started
 
 
 def test_a_checkpoint_answers_questions_that_are_only_seeds(
@@ -64,10 +67,11 @@ def test_a_checkpoint_answers_questions_that_are_only_seeds(
     traces = stored(tmp_path / "letters.db", "trajectory")  # the level of this job
     assert {trace.question for trace in traces} == {f"Write a sentence about the number {i}." for i in range(4)}
     assert {trace.source for trace in traces} == {"run/checkpoint_000001"} and all(trace.reward > 0 for trace in traces)
-    experts = list(read_trace_file(tmp_path / "letters.step_traces.run-checkpoint_000001.traces.jsonl"))
-    assert ["".join(expert.steps) for expert in experts] == [
-        next(trace.text for trace in traces if trace.question_id == expert.question.id) for expert in experts
-    ]
+    texts = {
+        (row["question_id"], "".join(row["steps"]))
+        for row in transcripts(tmp_path / "letters.step_traces.run-checkpoint_000001")
+    }
+    assert {(trace.question_id, trace.text) for trace in traces} <= texts
     (checkpoint / "policy" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"--agent: .* is not complete: policy/config\.json is missing"):
+    with pytest.raises(ValueError, match=r"MODEL: .* is not complete: policy/config\.json is missing"):
         policy_folder(str(checkpoint))

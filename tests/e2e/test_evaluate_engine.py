@@ -26,7 +26,7 @@ def test_a_model_and_a_checkpoint(tmp_path: Path, small_model: str, monkeypatch:
     with atomic_directory(checkpoint, iteration=1) as folder:
         shutil.copytree(small_model, folder / "policy")
     settings = [option for setting in SMALL for option in ("--set", setting)]
-    data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
+    data = ["-b", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
     run_here(monkeypatch, "evaluate", small_model, str(checkpoint), *data, *settings)
     models = json.loads((tmp_path / "out" / "results.json").read_text())["benchmarks"]["gsm8k"]["models"]
     assert list(models) == [Path(small_model).name, "run/checkpoint_000001"]
@@ -35,7 +35,7 @@ def test_a_model_and_a_checkpoint(tmp_path: Path, small_model: str, monkeypatch:
         own = [row for row in rows if row["model"] == name]
         assert (numbers["questions"], numbers["samples"], numbers["failed"], len(own)) == (3, 1, 0, 3)
         assert numbers["tokens"] == pytest.approx(sum(row["tokens"] for row in own) / 3) and numbers["tokens"] > 0
-    texts = [[row["text"] for row in rows if row["model"] == name] for name in models]
+    texts = [{row["question_id"]: row["steps"] for row in rows if row["model"] == name} for name in models]
     assert texts[0] == texts[1]  # the same weights without sampling
     assert models["run/checkpoint_000001"]["to_first"]["difference"] == 0.0
 
@@ -50,10 +50,10 @@ def test_with_retrieval_every_attempt_is_shown_a_trace(
     buffer.close()
     place = ["retrieval_level=trajectory", f"step_trace_buffer.uri={tmp_path / 'steps.db'}"]
     settings = [option for setting in (*SMALL, *place) for option in ("--set", setting)]
-    data = ["-b", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
+    data = ["-b", f"gsm8k={write_sums(tmp_path, 3)}", "-o", str(tmp_path / "out")]
     run_here(monkeypatch, "evaluate", small_model, *data, *settings, "--retrieval-prob", "1")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert found["retrieval_prob"] == 1.0
+    assert found["settings"][Path(small_model).name]["retrieval_prob"] == 1.0
     assert found["benchmarks"]["gsm8k"]["models"][Path(small_model).name]["retrievals"] == 1.0
     rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
     assert [row["retrieved"] for row in rows] == [["t"]] * 3

@@ -75,14 +75,14 @@ def test_the_checkpoint_is_evaluated_as_its_run_was_set(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint = str(checkpointed[1])
-    run_here(monkeypatch, "evaluate", checkpoint, "--benchmarks", "gsm8k", "--data", f"gsm8k={write_sums(tmp_path, 2)}")
+    run_here(monkeypatch, "evaluate", checkpoint, "--benchmarks", f"gsm8k={write_sums(tmp_path, 2)}")
     results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
     ((label, numbers),) = results["benchmarks"]["gsm8k"]["models"].items()
     assert label.endswith(Path(checkpoint).name)
     assert (numbers["questions"], numbers["failed"], numbers["temperature"]) == (2, 0, 0.0)
     assert 0 < numbers["tokens"] <= 128  # max_response_tokens
     found = results["settings"][label]
-    assert found == json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())[f"model {label}"]
+    assert found == json.loads((tmp_path / "evaluation" / "settings.json").read_text())["models"][label]
     budgets = {"max_prompt_tokens": 384, "max_response_tokens": 128, "max_step_tokens": 32, "max_tool_calls": 2}
     assert {name: found[name] for name in budgets} == budgets
     own = PROMPTED["protocol"]

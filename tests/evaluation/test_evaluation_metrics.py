@@ -1,11 +1,13 @@
 """Metrics against numbers that were worked out by hand, or counted over all cases."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rapo_rllib.evaluation.metrics import Outcome, accuracies, bootstrap_interval, paired_difference, pass_at_k, summary
+from rapo_rllib.agents.agent import Attempt
+from rapo_rllib.evaluation.metrics import accuracies, bootstrap_interval, paired_difference, pass_at_k, summary
 
 
 @pytest.mark.parametrize(
@@ -53,10 +55,14 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.91 < np.mean(covered) < 0.98
 
 
+def attempt(correct: bool, end: str = "answer", **fields: Any) -> Attempt:
+    return Attempt((), float(correct), end, correct=correct, **fields)
+
+
 def test_summary_by_hand() -> None:
-    right = Outcome(True, format_ok=True, tool_calls=2, tokens=30, seconds=1.5, f1=1.0, exact_match=True)
-    half = Outcome(False, format_ok=True, tool_calls=1, tokens=20, seconds=0.5, f1=0.5, exact_match=False)
-    failed = Outcome(False, failed=True, tokens=10, f1=0.0, exact_match=False)
+    right = attempt(True, format_ok=True, tool_calls=2, tokens=30, seconds=1.5, f1=1.0, exact_match=1.0, predicted="8")
+    half = attempt(False, "eos", format_ok=True, tool_calls=1, tokens=20, seconds=0.5, f1=0.5, exact_match=0.0)
+    failed = attempt(False, "error", error="env.step failed after 3 s", tokens=10, f1=0.0, exact_match=0.0)
     found = summary([[right, half, half], [right, right, right], [failed, half, failed]])
     assert found["questions"] == 3 and found["samples"] == 3
     assert found["accuracy"] == pytest.approx((1 / 3 + 1 + 0) / 3)
@@ -65,17 +71,19 @@ def test_summary_by_hand() -> None:
     assert found["f1"] == pytest.approx((2 / 3 + 1 + 0.5 / 3) / 3) and found["exact_match"] == pytest.approx(4 / 9)
     assert found["format_rate"] == pytest.approx(7 / 9) and found["tool_calls"] == pytest.approx(11 / 9)
     assert found["tokens"] == pytest.approx(200 / 9) and found["seconds"] == pytest.approx(7.5 / 9)
-    assert found["failed"] == 2
+    assert (found["failed"], found["errors"]) == (2, {"env.step failed after N s": 2})
+    assert found["reward"] == pytest.approx(4 / 9) and found["unanswered"] == {"eos": 3}
+    assert found["ends"] == {"answer": 4, "eos": 3, "error": 2}
 
 
 def test_maths_has_no_f1() -> None:
-    found = summary([[Outcome(True)], [Outcome(False)]])
+    found = summary([[attempt(True)], [attempt(False)]])
     assert "f1" not in found and "exact_match" not in found
     assert found["accuracy"] == 0.5 and found["pass_at_k"] == {"1": 0.5}
 
 
 def test_paired_difference() -> None:
-    before, after = [[Outcome(False)], [Outcome(True)], [Outcome(False)]], [[Outcome(True)], [Outcome(True)], [Outcome(False)]]
+    before, after = [[attempt(False)], [attempt(True)], [attempt(False)]], [[attempt(True)], [attempt(True)], [attempt(False)]]
     found = paired_difference(accuracies(before), accuracies(after))
     assert found["difference"] == pytest.approx(1 / 3) and found["difference_ci"] == pytest.approx([0.0, 1.0])
     with pytest.raises(ValueError):

@@ -11,15 +11,15 @@ import pytest
 from ray import cloudpickle
 
 from rapo_rllib import RAPO, RAPOConfig
+from rapo_rllib.agents.endpoint import EndpointOptions
 from rapo_rllib.agents.setup import AgentChoice
 from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.cli.evaluate.choices import chosen_models
-from rapo_rllib.cli.evaluate.settings_source import SettingsSource
+from rapo_rllib.cli.evaluate.settings import configs_of, env_overrides
 from rapo_rllib.envs.benchmarks import BENCHMARKS
-from rapo_rllib.evaluation.plan import AskedBenchmark, EvaluationPlan
-from rapo_rllib.evaluation.settings import resolved_settings
+from rapo_rllib.evaluation.models import AskedBenchmark, for_benchmarks, model_settings
 
-PLAN = EvaluationPlan((AskedBenchmark(BENCHMARKS["gsm8k"], ()),))
+ASKED = (AskedBenchmark(BENCHMARKS["gsm8k"], ()),)
 
 
 def checkpoint(folder: Path, config: RAPOConfig) -> str:
@@ -40,9 +40,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settings_of(choices: list[AgentChoice], *overrides: str) -> list[dict[str, Any]]:
-    configs = SettingsSource(None, overrides).configs(choices, PLAN)
-    return [resolved_settings(config, choice, PLAN) for config, choice in zip(configs, choices, strict=True)]
+def endpoint(**extra: Any) -> AgentChoice:
+    return AgentChoice("http://127.0.0.1:1/v1#m", endpoint=EndpointOptions("http://127.0.0.1:1/v1", "m", extra=extra))
+
+
+def configs(choices: list[AgentChoice], **overrides: Any) -> list[RAPOConfig]:
+    return configs_of({choice.short_name: choice for choice in choices}, ASKED, None, [*overrides.items()])
+
+
+def settings_of(choices: list[AgentChoice], **overrides: Any) -> list[dict[str, Any]]:
+    found = zip(configs(choices, **overrides), choices, strict=True)
+    return [model_settings(config, choice, ASKED) for config, choice in found]
 
 
 def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,10 +64,9 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
     )
     second = RAPOConfig().environment("rapo/questions", env_config={"dataset": "gsm8k", "tools": []})
     names = ["some/model", checkpoint(folder / "a", first), checkpoint(folder / "b", second)]
-    choices = [AgentChoice(name) for name in names] + [AgentChoice("http://127.0.0.1:1/v1", model="m")]
-    configs = SettingsSource(None, ("env_config.reward.correct=2",)).configs(choices, PLAN)
-    found = [resolved_settings(config, choice, PLAN) for config, choice in zip(configs, choices, strict=True)]
-    for settings in found:
+    choices = [*map(AgentChoice, names), endpoint()]
+    changed = {"env_config.reward.correct": 2}
+    for settings in settings_of(choices, **changed):
         assert (settings["temperature"], settings["max_response_tokens"], settings["tools"]) == (
             0.7,
             512,
@@ -67,8 +74,9 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
         )
         assert settings["env_config"] == {"max_tool_calls": 7, "reward": {"format": 0.5, "correct": 2}, "scorer": "auto"}
         assert settings["protocol"]["question_template"] == "{question}?"
-    assert [config.settings.model.trust_remote_code for config in configs] == [False, True, False, True]
     said = capsys.readouterr().err
+    trusted = [config.settings.model.trust_remote_code for config in configs(choices, **changed)]
+    assert trusted == [False, True, False, True]
     assert (
         "b: is asked with the settings of the first checkpoint; those of its own run differ in env_config.max_tool_calls, "
         in said
@@ -79,29 +87,30 @@ def test_the_first_checkpoint_decides_for_all(folder: Path, capsys: pytest.Captu
 
 
 def test_what_an_environment_of_ones_own_means_by_its_keys_is_not_taken_over() -> None:
-    from rapo_rllib.evaluation.settings import evaluation_config
-
     base = RAPOConfig().environment("CartPole-v1", env_config={"reward": "theirs", "tools": 3})
-    assert evaluation_config(base, [], "auto").env_config == {"dataset": "gsm8k", "tools": [], "scorer": "auto"}
+    assert for_benchmarks(base).env_config == {}
 
 
-@pytest.mark.parametrize("item", ["env_config.max_tool_cals=1", "env_config={limit_test: 3}", "env_config.scorer=qa"])
-def test_an_override_that_nobody_reads_is_refused(item: str) -> None:
-    with pytest.raises(ValueError, match=r"--set env_config\.\w+: benchmarks bring their own environment"):
-        settings_of([AgentChoice("some/model")], item)
+@pytest.mark.parametrize("key", ["env_config.max_tool_cals", "env_config.limit_test", "env_config.dataset"])
+def test_an_override_that_nobody_reads_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"--set {key}: benchmarks bring their own environment"):
+        env_overrides([("lr", 1.0), ("env_config.scorer", "qa"), (key, 1)])
 
 
 def test_what_decides_the_answers_is_all_there(folder: Path) -> None:
     choice = AgentChoice(checkpoint(folder / "a", RAPOConfig()))
     before = settings_of([choice])
-    assert settings_of([choice], "engine.dtype=float16") != before != settings_of([choice], "engine.extra.seed=7")
+    for changed in ({"engine.dtype": "float16"}, {"engine.extra.seed": 7}, {"env_config.scorer": "qa"}, {"max_steps": 3}):
+        assert settings_of([choice], **changed) != before
+    assert settings_of([choice], **{"env_config.tools": []})[0]["tools"] == {"gsm8k": []}
     checkpoint(folder / "a", RAPOConfig().training(lr=1e-3))  # another one in its place
     assert settings_of([choice]) != before
-    asked = [AgentChoice("http://127.0.0.1:1/v1", model="m", extra=extra) for extra in ({}, {"top_p": 0.1})]
-    assert settings_of(asked[:1]) != settings_of(asked[1:])
+    assert settings_of([endpoint()]) != settings_of([endpoint(top_p=0.1)])
     config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "timeout_s": 9.0})
-    buffer = resolved_settings(config, AgentChoice("m"), EvaluationPlan((), retrieval_prob=0.5))["step_trace_buffer"]
+    found = model_settings(config, AgentChoice("m", retrieval_prob=0.5), ())
+    buffer = found["step_trace_buffer"]
     assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "timeout_s" not in buffer
+    assert (found["retrieval_prob"], found["retrieval_level"]) == (0.5, "step")
 
 
 def test_a_module_beside_the_job_is_found_in_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +130,17 @@ def test_a_module_beside_the_job_is_found_in_its_folder(folder: Path, monkeypatc
 
 def test_a_key_is_sent_to_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     models = ["http://a:1/v1#m", "https://b/v1#m", "https://b/v1#n", "folder"]
+
+    def variables(*given: str, models: list[str] = models) -> dict[str, str]:
+        chosen = chosen_models(models, given, {}).items()
+        return {name: one.endpoint.key_variable for name, one in chosen if one.endpoint}
+
     monkeypatch.delenv("AGENT_API_KEY", raising=False)
-    assert [one.key_variable for one in chosen_models(models, None, [], {})] == [*["AGENT_API_KEY"] * 3, ""]
+    assert variables() == dict.fromkeys(("m", "m (2)", "n"), "AGENT_API_KEY")
     monkeypatch.setenv("AGENT_API_KEY", "k")
-    assert len(chosen_models(models[1:], None, [], {})) == 3
+    assert len(variables(models=models[1:])) == 2
     with pytest.raises(ValueError, match=r"the key in AGENT_API_KEY would be sent to a:1 and b: .* --agent-key-env HOST=VAR"):
-        chosen_models(models, None, [], {})
-    named = chosen_models(models, None, ["a:1=KEY_OF_A"], {})
-    assert [one.key_variable for one in named] == ["KEY_OF_A", "AGENT_API_KEY", "AGENT_API_KEY", ""]
+        variables()
+    assert variables("a:1=KEY_OF_A") == {"m": "KEY_OF_A", "m (2)": "AGENT_API_KEY", "n": "AGENT_API_KEY"}
     with pytest.raises(ValueError, match="--agent-key-env c=K: endpoints are at a:1, b"):
-        chosen_models(models[:2], None, ["c=K"], {})
+        variables("c=K", models=models[:2])

@@ -50,7 +50,7 @@ BUFFER = {"uri": "http://somewhere.org:19530", "token": SECRET}
             lambda: RAPOConfig().environment("rapo/word_problems").training(engine={"extra": {"hf_token": SECRET}}).validate(),
             r"engine\.extra\.hf_token .*set HF_TOKEN",
         ),
-        (lambda: EndpointOptions(URL, "m"), "--agent.*variable that --agent-key-env names"),
+        (lambda: EndpointOptions(URL, "m"), "the agent.*variable that --agent-key-env names"),
         (lambda: EndpointOptions("http://a.org", "m", key_variable=SECRET), "--agent-key-env is no name.*set AGENT_API_KEY"),
         (lambda: SandboxSettings("remote", remote_url=URL), "python option remote_url .*variable that remote_token_env names"),
         (lambda: SandboxSettings("remote", remote_url="http://a.org", remote_token_env=SECRET), "remote_token_env is no name"),

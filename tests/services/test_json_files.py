@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rapo_rllib.agents.journal import Journal
+from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal
 from rapo_rllib.checkpoints.folder import MANIFEST, atomic_directory, check_whole, strangers, whole_checkpoints
 from rapo_rllib.cli.train.result_journal import complete_results
 from rapo_rllib.cli.train.resume import resume_config
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.evaluation.journal import MADE_OF, TRANSCRIPTS, EvaluationJournal
 from rapo_rllib.learner.identity import IDENTITY, check_identity
 from rapo_rllib.services.json_files import difference, read_json
 
@@ -68,13 +66,8 @@ def test_no_wrong_list_of_files_is_taken_for_a_checkpoint(tmp_path: Path, text: 
     assert strangers(tmp_path / "bad", [tmp_path / "bad"]) == ["a"]
 
 
-def evaluation(folder: Path) -> None:
-    with EvaluationJournal(folder, {"models": ["m"]}, 1):
-        pass
-
-
-def build(folder: Path) -> None:
-    with Journal(folder / "n", {"agent": "a"}):
+def journal(folder: Path) -> None:
+    with Journal(folder, {"models": ["m"]}, 1):
         pass
 
 
@@ -83,10 +76,8 @@ def identity(folder: Path) -> None:
 
 
 READERS: list[tuple[str, Callable[[Path], object], str]] = [
-    (MADE_OF, evaluation, ""),
-    (TRANSCRIPTS, evaluation, ""),
-    ("n.progress.jsonl", build, json.dumps({"format": 1, "agent": "a"}) + "\n"),
-    ("n.progress.jsonl", build, ""),
+    (SETTINGS, journal, ""),
+    (TRANSCRIPTS, journal, ""),
     ("experiment_state-2026.json", lambda folder: resume_config(folder, []), ""),
     ("result.json", complete_results, ""),
     ("result_journal.jsonl", complete_results, ""),
@@ -100,7 +91,7 @@ def test_a_wrong_line_is_refused_by_its_files_name(
     tmp_path: Path, name: str, read: Callable[[Path], object], before: str, text: str
 ) -> None:
     if name == TRANSCRIPTS:
-        evaluation(tmp_path)
+        journal(tmp_path)
     (tmp_path / name).write_text(f"{before}{text}\n")
     with pytest.raises((ValueError, CheckpointError)) as told:
         read(tmp_path)

@@ -13,6 +13,8 @@ from places import TESTS
 
 # files under tests/; what they mark `process` is left out
 PURE = (
+    "agents/test_asking.py",
+    "agents/test_journal.py",
     "agents/test_selection.py",
     "attention/test_flex.py",
     "batching/test_chunked_logprobs.py",
@@ -26,7 +28,6 @@ PURE = (
     "envs/test_cursor.py",
     "envs/test_questions.py",
     "envs/test_word_problems.py",
-    "evaluation/test_evaluation_journal.py",
     "evaluation/test_evaluation_metrics.py",
     "objective/test_advantages.py",
     "objective/test_aggregation.py",

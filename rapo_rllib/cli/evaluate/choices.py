@@ -1,51 +1,58 @@
-"""The data and models that ``rllib evaluate`` names, and the keys of endpoints: one provider is not sent the key of another."""
+"""The models and the data that commands name, and the keys of endpoints: one provider is not sent the key of another."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
+
+import typer
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.setup import AgentChoice
 
 KEY_VARIABLE = "AGENT_API_KEY"
+Seed = Annotated[int | None, typer.Option(help="Of the sampling (default: the job's, or 0; none is sent to an endpoint).")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, a config key in place of the job's.")]
+KeyVariables = Annotated[
+    list[str] | None,
+    typer.Option(help="Variable that holds the endpoint's key, or HOST=VARIABLE (default: AGENT_API_KEY; unset: no key)."),
+]
+Concurrency = Annotated[int, typer.Option(min=1, help="Requests at a time, of an endpoint.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Of one request to an endpoint.")]
+Extra = Annotated[
+    str | None, typer.Option(help="Further fields of its requests, as JSON; null leaves one of ours out.", show_default=False)
+]
 
 
 def chosen_models(
-    models: Sequence[str], seed: int | None, key_variables: Sequence[str], rest: dict[str, Any]
-) -> list[AgentChoice]:
-    """One choice per name.
+    models: Sequence[str], key_variables: Sequence[str] | None, requests: dict[str, Any], **sampling: Any
+) -> dict[str, AgentChoice]:
+    """One choice per name, by what the model is called: its short name, with its place where an earlier one is called the same.
 
     Args:
         models: as on the command line.
-        seed: of the sampling; None: 0, and none for an endpoint.
         key_variables: ``VARIABLE``, or ``HOST=VARIABLE`` for the endpoints of one host.
-        rest: of all of them.
+        requests: how endpoints are asked, all alike.
+        sampling: of all models.
 
     Raises:
         ValueError: an endpoint without its model's name, or one key for several hosts.
     """
-    from rapo_rllib.agents.setup import AgentChoice
+    from rapo_rllib.agents.endpoint import EndpointOptions
+    from rapo_rllib.agents.setup import AgentChoice, split_endpoint
 
-    named = [_named(model, seed) for model in models]
-    hosts = [urlsplit(one["name"]).netloc if "model" in one else "" for one in named]
-    variables = _variables_by_host([host for host in hosts if host], key_variables)
-    return [
-        AgentChoice(key="MODEL", key_variable=variables.get(host, ""), **one, **rest)
-        for one, host in zip(named, hosts, strict=True)
-    ]
-
-
-def _named(model: str, seed: int | None) -> dict[str, Any]:
-    if not model.startswith(("http://", "https://")):
-        return {"name": model, "seed": 0 if seed is None else seed}
-    address, _, name = model.partition("#")
-    if not name:
-        raise ValueError(f"{model}: how does the endpoint call its model? Write {model}#MODEL")
-    return {"name": address, "model": name, "seed": seed}
+    endpoints = [split_endpoint(model) for model in models]
+    hosts = ["" if endpoint is None else urlsplit(endpoint[0]).netloc for endpoint in endpoints]
+    variables = _variables_by_host([host for host in hosts if host], key_variables or [])
+    found: dict[str, AgentChoice] = {}
+    for number, (model, endpoint, host) in enumerate(zip(models, endpoints, hosts, strict=True), start=1):
+        options = None if endpoint is None else EndpointOptions(*endpoint, key_variable=variables[host], **requests)
+        choice = AgentChoice(model, endpoint=options, **sampling)
+        found[f"{choice.short_name} ({number})" if choice.short_name in found else choice.short_name] = choice
+    return found
 
 
 def _variables_by_host(hosts: Sequence[str], given: Sequence[str]) -> dict[str, str]:
@@ -54,48 +61,43 @@ def _variables_by_host(hosts: Sequence[str], given: Sequence[str]) -> dict[str, 
         if host not in hosts:
             raise ValueError(f"--agent-key-env {host}={of_host[host]}: endpoints are at {', '.join(hosts) or 'no host'}")
     for_all = [item for item in given if "=" not in item] or [KEY_VARIABLE]
-    if len(for_all) > 1:
-        raise ValueError(f"--agent-key-env {', '.join(for_all)}: name one for all endpoints, or write HOST=VARIABLE")
     others = sorted({host for host in hosts if host not in of_host})
-    if len(others) > 1 and os.environ.get(for_all[0]):
+    if len(for_all) > 1 or (len(others) > 1 and os.environ.get(for_all[0])):
         raise ValueError(
-            f"the key in {for_all[0]} would be sent to {' and '.join(others)}: name the variable of each by "
+            f"the key in {' or '.join(for_all)} would be sent to {' and '.join(others)}: name the variable of each by "
             "--agent-key-env HOST=VARIABLE"
         )
     return {host: of_host.get(host, for_all[0]) for host in hosts}
 
 
-def chosen_data(benchmarks: str | None, data: Sequence[str]) -> dict[str, str | None]:
+def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
     """What is asked, by name: where its file is, or None for a benchmark that is loaded from Hugging Face.
 
     Args:
-        benchmarks: names, and paths of a user's own data, with commas between; None: those of ``data``.
-        data: ``NAME=PATH`` of the same.
+        benchmarks: with commas between: names, ``NAME=PATH`` of a local copy or a user's own data, or its path alone.
 
     Raises:
-        ValueError: a name that is neither a benchmark nor has a path, a path without its name, or two of one name.
+        ValueError: a name that is neither a benchmark nor has a path, or two of one name.
     """
     from rapo_rllib.envs.benchmarks import BENCHMARKS
     from rapo_rllib.envs.dataset_files import is_file_name
     from rapo_rllib.validation import refuse_unknown_keys
 
-    given = {name.strip().lower(): path for name, _, path in (item.partition("=") for item in data)}
-    if not benchmarks and not data:
+    if not benchmarks:
         raise ValueError(f"--benchmarks is missing: name some of {', '.join(BENCHMARKS)}, or a file of your own")
     found: dict[str, str | None] = {}
-    for entry in map(str.strip, benchmarks.split(",") if benchmarks else given):
-        is_path = entry.lower() not in {**BENCHMARKS, **given} and (is_file_name(entry) or Path(entry).expanduser().is_dir())
-        name = Path(entry).name.split(".")[0] if is_path else entry.lower()
-        path = entry if is_path else given.get(name)
-        if found.setdefault(name, path) != path or (is_path and name in {**BENCHMARKS, **given}):
-            raise ValueError(
-                f"--benchmarks {entry}: another is called {name!r}: give it a name of its own by --data NAME={entry}"
-            )
-    for name, path in given.items():
-        if name not in found or not path:
-            raise ValueError(f"--data {name}={path}: must be NAME=PATH of a benchmark that --benchmarks names")
+    for entry in map(str.strip, benchmarks.split(",")):
+        name, _, path = entry.partition("=")
+        if not path and name.lower() not in BENCHMARKS and (is_file_name(name) or Path(name).expanduser().is_dir()):
+            name, path = Path(name).name.split(".")[0], name
+            if name in BENCHMARKS:
+                raise ValueError(f"--benchmarks {entry}: is it a copy of {name!r}? Write {name}={path}, or another name")
+        name = name.lower() if name.lower() in BENCHMARKS else name
+        if name in found:
+            raise ValueError(f"--benchmarks {entry}: another is called {name!r}: give one a name of its own by NAME=PATH")
+        found[name] = path or None
     try:
         refuse_unknown_keys([name for name, path in found.items() if path is None], BENCHMARKS, "benchmark ")
     except ValueError as error:
-        raise ValueError(f"{error}; or say where its questions are by --data NAME=PATH") from None
+        raise ValueError(f"{error}; or say where its questions are by NAME=PATH") from None
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +14,17 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-@dataclass(frozen=True)
-class EpisodeOptions:
-    """Options of the command line."""
+def evaluate_episodes(
+    checkpoint: Path, algorithm: str | None, duration: int, unit: str, overrides: Iterable[tuple[str, Any]]
+) -> dict[str, Any]:
+    """Run episodes, print their returns and lengths, and return them.
 
-    algorithm: str | None  # what the checkpoint must be of
-    env: str | None  # None: the checkpoint's
-    episodes: int
-    steps: int | None  # in place of episodes
-    overrides: tuple[tuple[str, Any], ...] = ()  # config keys
-
-
-def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> dict[str, Any]:
-    """Run, print and write to ``file`` the returns and lengths of episodes.
+    Args:
+        checkpoint: of any algorithm.
+        algorithm: what the checkpoint must be of; None: any.
+        duration: how many.
+        unit: ``episodes`` or ``timesteps``.
+        overrides: config keys in place of the checkpoint's.
 
     Raises:
         ValueError: the checkpoint is of another algorithm, or its environment is not known here.
@@ -40,10 +37,9 @@ def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> 
 
     prepare(Path("here"))  # the modules of a job in this folder can be imported
     cls, config = trained_algorithm(checkpoint)
-    if options.algorithm is not None and options.algorithm.upper() != cls.__name__.upper():
-        raise ValueError(f"--algo {options.algorithm}: the checkpoint is of {cls.__name__}")
-    with_overrides(config, (*options.overrides, *((("env", options.env),) if options.env else ())))
-    unit, duration = ("episodes", options.episodes) if options.steps is None else ("timesteps", options.steps)
+    if algorithm is not None and algorithm.upper() != cls.__name__.upper():
+        raise ValueError(f"--algo {algorithm}: the checkpoint is of {cls.__name__}")
+    with_overrides(config, overrides)
     config.evaluation(
         evaluation_interval=1,
         evaluation_num_env_runners=0,
@@ -58,19 +54,17 @@ def evaluate_episodes(checkpoint: Path, file: Path, options: EpisodeOptions) -> 
     if started_here:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        found = _evaluated(checkpoint, config)
+        measured = _measured(checkpoint, config)
     finally:
         if started_here:
             ray.shutdown()
-    found = {"checkpoint": str(checkpoint), "algorithm": cls.__name__, "env": str(config.env), **found}
-    file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    found = {"checkpoint": str(checkpoint), "algorithm": cls.__name__, "env": str(config.env), **measured}
     for key, value in found.items():
         typer.echo(f"{key:<22} {value:.3f}" if isinstance(value, float) else f"{key:<22} {value}")
-    typer.echo(f"The numbers are in {file}.")
     return found
 
 
-def _evaluated(checkpoint: Path, config: AlgorithmConfig) -> dict[str, Any]:
+def _measured(checkpoint: Path, config: AlgorithmConfig) -> dict[str, Any]:
     import gymnasium
 
     try:
@@ -82,9 +76,6 @@ def _evaluated(checkpoint: Path, config: AlgorithmConfig) -> dict[str, Any]:
         measured = algorithm.evaluate()["env_runners"]
     finally:
         algorithm.stop()
-    names = ("num_episodes", "num_env_steps_sampled")
-    kept: dict[str, Any] = {name: int(measured[name]) for name in names if name in measured}
-    for name in ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean"):
-        if name in measured and math.isfinite(measured[name]):
-            kept[name] = float(measured[name])
-    return kept
+    counts = {name: int(measured[name]) for name in ("num_episodes", "num_env_steps_sampled") if name in measured}
+    names = ("episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean")
+    return counts | {name: float(measured[name]) for name in names if math.isfinite(measured.get(name, math.nan))}

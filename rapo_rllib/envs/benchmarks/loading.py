@@ -65,7 +65,7 @@ def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None)
     try:
         return read_rows(path or benchmark.hub_id, benchmark.name, split, benchmark.config, limit, other_config=True)
     except ValueError as error:
-        raise ValueError(f"--data {error}" if benchmark.own else f"benchmark {error}. {_how_to_obtain(benchmark)}") from error
+        raise ValueError(f"benchmark {error}" + ("" if benchmark.own else f". {_how_to_obtain(benchmark)}")) from error
 
 
 def _how_to_obtain(benchmark: Benchmark) -> str:

@@ -34,7 +34,7 @@ class Benchmark:
 
 
 _MAA = "problems of the Mathematical Association of America"
-_JUDGED = "its authors let a language model judge; exact match is stricter: give --scorer judge to do as they do"
+_JUDGED = "its authors let a language model judge; exact match is stricter: --set env_config.scorer=... names a judge"
 _STRICT = "its own match also compares numbers and lists by value; questions that come with a file are left out"
 _FLASHRAG, _GOLDEN = "RUC-NLPIR/FlashRAG_datasets", "golden_answers"
 
