@@ -14,8 +14,7 @@ from itertools import chain
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.buffer.leak_check import refuse_leaks
-from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.shared_steps import SharedSteps
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.lite.paths import beside, check_lite_path, exclusive_lock

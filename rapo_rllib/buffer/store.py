@@ -18,19 +18,21 @@ from rapo_rllib.buffer.filters import conditions_of
 from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
 from rapo_rllib.buffer.parts import COUNT, PartRows
-from rapo_rllib.buffer.reading import BufferReader
-from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of
+from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.stored import lasting_name
-from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.notes import Notes, Version
+from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
 if TYPE_CHECKING:
     import numpy as np
+
+READ_PAGE = 4096  # step traces with their texts in one answer of Lite, whose time goes with the number of pages
+SERVER_READ_PAGE = 500  # of a server, which answers up to 100 MB
 
 
 class StepTraceBuffer:
@@ -129,11 +131,6 @@ class StepTraceBuffer:
         """See at the next drawing what others have written meanwhile (otherwise seen within seconds)."""
         self._drawable.forget()
 
-    @property
-    def usage(self) -> Usage:
-        """Count how often each trace was shown, and how it fared."""
-        return Usage(self.milvus, self.collection)
-
     def prepare(self) -> None:
         """Do what the first retrieval would wait for: connect, load the embedder, and have a Lite path's rows in memory.
 
@@ -192,26 +189,33 @@ class StepTraceBuffer:
         return self._drawable
 
     def all_traces(self) -> Iterator[StepTrace]:
-        """Every step trace, in no particular order.
+        """Every step trace, in no particular order. The embedder is not asked for: who has lost it keeps the texts.
 
         Raises:
             RetrievalError: Milvus does not answer.
             ValueError: the buffer does not exist, or is none.
         """
-        yield from self.reader.traces()
+        for page in self._pages(NAMES):
+            yield from map(trace_of, self._parts.whole(page))
 
-    @property
-    def reader(self) -> BufferReader:
-        """Reads everything that the buffer holds. The embedder is not asked for, so that who has lost it keeps the texts.
+    def pages_with_keys(self) -> Iterator[tuple[list[StepTrace], np.ndarray]]:
+        """As :meth:`all_traces`, in pages: ``N`` step traces and the vectors of their keys ``[N, D]``."""
+        import numpy as np
 
-        Raises:
-            RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or is none.
-        """
+        for page in self._pages((*NAMES, VECTOR)):
+            vectors = np.asarray([row[VECTOR] for row in page], dtype=np.float32)
+            yield [trace_of(row) for row in self._parts.whole(page)], vectors
+
+    def questions(self) -> Iterator[str]:
+        """The question of every step trace. Raises as :meth:`all_traces`."""
+        for page in self._pages(("question",)):
+            yield from (row["question"] for row in page)
+
+    def _pages(self, names: Sequence[str]) -> Iterator[list[dict]]:
         if not self._checked:
             self._check_exists()
             self._check_columns()
-        return BufferReader(self.milvus, self.collection, self._parts)
+        return self.milvus.pages(self.collection, names, READ_PAGE if self.milvus.is_lite else SERVER_READ_PAGE)
 
     def check_embedder(self) -> None:
         """Raise ``ValueError`` if the buffer does not exist, or was made with another embedder or at another level."""
@@ -234,7 +238,6 @@ class StepTraceBuffer:
         self._drop_beside()
 
     def _drop_beside(self) -> None:
-        self.usage.drop()
         self._parts.drop()
         self._notes.drop()  # last: by them a buffer is known
 

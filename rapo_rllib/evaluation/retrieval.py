@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rapo_rllib.buffer.leak_check import refuse_leaks
-from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import Question

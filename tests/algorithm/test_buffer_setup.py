@@ -29,8 +29,7 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
     progress = Lines()
     job = (config.settings, config.question_source)
     buffer, upkeep = open_buffer(*job, progress, RunName("run"), test_questions, train_questions)
-    covered = upkeep.coverage
-    assert upkeep.take([], 0).get("coverage") == (None if covered is None else covered.covered / covered.total)
+    assert upkeep.take([], 0).get("coverage") == upkeep.coverage
     count = buffer.count()
     assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()

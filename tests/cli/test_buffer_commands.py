@@ -86,7 +86,7 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     verdict = json.loads(run("verify", "--evaluation", "q.jsonl", "--json", status=1))
     assert [(each["kind"], each["count"]) for each in verdict["findings"]] == [("a question of the evaluation", 1)]
     stats = json.loads(run("stats", "--json"))
-    assert (stats["traces"], stats["by_source"], stats["coverage"]) == (4, {"human": 4}, None)
+    assert (stats["traces"], stats["by_source"], stats["asked"]) == (4, {"human": 4}, 0)
     assert "Nothing was found." in run("search", "0 + 5?", "--source", "nobody")
 
     assert "Delete them?" in run("drop", input="n\n", status=1)

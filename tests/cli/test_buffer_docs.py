@@ -49,7 +49,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("verify", ["7 step traces", "7 keys embedded again"]),
         ("export", ["traces.jsonl.gz holds the 7 step traces"]),
         ("import traces.jsonl.gz", ["holds 7 step traces; 7 were added."]),
-        ("drop", ["copy.db (step_traces): 7 step traces, their notes and use counts will be deleted.", "Deleted."]),
+        ("drop", ["copy.db (step_traces): 7 step traces and their notes will be deleted.", "Deleted."]),
     ],
 )
 def test_a_command_of_the_page(said: dict[str, str], command: str, lines: list[str]) -> None:

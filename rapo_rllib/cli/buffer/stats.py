@@ -24,7 +24,7 @@ from rapo_rllib.cli.buffer.options import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rapo_rllib.buffer.statistics import BufferStats, UsedTrace
+    from rapo_rllib.buffer.statistics import BufferStats
 
 
 @buffer_app.command("stats")
@@ -33,12 +33,11 @@ def stats(
     collection: Collection = DEFAULT_COLLECTION,
     questions: Annotated[list[Path] | None, typer.Option(help="Training questions, for the coverage; .jsonl[.gz], ….")] = None,
     near: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cosine from which on two keys are near-duplicates.")] = 0.98,
-    ranked: Annotated[int, typer.Option(min=0, help="How many of the best and of the worst step traces by use.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
     db_name: DbName = "",
 ) -> None:
-    """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage, use."""
+    """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage."""
     opening = opened_as_stored if questions else opened_to_read  # questions are embedded
     with opening(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
@@ -46,8 +45,8 @@ def stats(
         from rapo_rllib.cli.build_display import counted
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
-        with counted("rows", quiet=as_json) as tell:  # each is read twice
-            found = statistics(buffer, texts, near, ranked, tell)
+        with counted("rows", quiet=as_json) as tell:
+            found = statistics(buffer, texts, near, tell)
         if as_json:
             typer.echo(json.dumps(asdict(found), ensure_ascii=False))
         else:
@@ -58,7 +57,7 @@ def _print(found: BufferStats) -> None:
     from rich.console import Console
 
     console = Console()
-    for part in (_overview(found), _sources(found), _spreads(found), *_usage(found)):
+    for part in (_overview(found), _sources(found), _spreads(found)):
         console.print(part)
 
 
@@ -74,12 +73,11 @@ def _overview(found: BufferStats) -> RenderableType:
         ("different questions", f"{found.questions:,}"),
         ("steps per trajectory", _lengths(found.steps_per_trajectory)),
         ("near-duplicate keys", f"{share:.1%} (cosine of {found.near_threshold:g} or more to another; {compared})"),
-        ("shown in training", f"{found.used:,} step traces"),
         ("embedder", str(found.facts.get("name", "unknown"))),
     ]
-    if known := found.coverage:
-        share = known.covered / max(known.questions, 1)
-        rows.insert(4, ("training questions with a trace", f"{known.covered:,} of {known.questions:,} ({share:.1%})"))
+    if found.asked:
+        known = f"{found.covered:,} of {found.asked:,} ({found.covered / found.asked:.1%})"
+        rows.insert(4, ("training questions with a trace", known))
     table = Table(title=found.where, show_header=False, title_justify="left")
     for name, value in rows:
         table.add_row(name, value)
@@ -100,7 +98,7 @@ def _spreads(found: BufferStats) -> RenderableType:
         "history, characters": found.history_length,
         "reward": found.reward,
         "cosine to the nearest other key": found.near_similarity,
-        "cosine of a training question to the nearest key": found.coverage.similarity if found.coverage else None,
+        "cosine of a training question to the nearest key": found.asked_similarity,
     }
     parts = [(name, spread) for name, spread in named.items() if spread is not None]
     table = Table("", "mean", *parts[0][1].quantiles)
@@ -118,15 +116,3 @@ def _sources(found: BufferStats) -> RenderableType:
         table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}")
     return table
 
-
-def _usage(found: BufferStats) -> list[RenderableType]:
-    return [_used(title, traces) for title, traces in (("best", found.best), ("worst", found.worst)) if traces]
-
-
-def _used(title: str, traces: list[UsedTrace]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table("uses", "mean retrieval reward", "source", "text", title=f"{title} by use", title_justify="left")
-    for trace in traces:
-        table.add_row(str(trace.uses), f"{trace.mean_reward:+.3f}", trace.source, " ".join(trace.text.split())[:80])
-    return table
