@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.agents.attempts import AnsweredQuestion, Attempt
@@ -127,15 +127,14 @@ def _stored(buffer: StepTraceBuffer, traces: Iterable[StepTrace]) -> int:
 def _traces(buffer: StepTraceBuffer, experts: Iterable[ExpertTrajectory]) -> Iterator[StepTrace]:
     """Step traces, or at the level ``trajectory`` one trace of all steps."""
     for expert in experts:
-        whole = replace(expert, steps=("".join(expert.steps),))
-        yield from cut(whole if buffer.settings.level == "trajectory" else expert)
+        yield from cut(expert, buffer.settings.level)
 
 
 def _declare_complete(buffer: StepTraceBuffer, source: str) -> None:
     """Say that the buffer may be trained with; what it was first built from stays its origin."""
     buffer.fit_index()
     before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{source}", "max_traces": None}
-    buffer.set_note(NOTE, {**before, "count": buffer.count()})
+    buffer.set_note(NOTE, before)
 
 
 def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:

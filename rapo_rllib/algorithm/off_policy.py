@@ -54,9 +54,9 @@ def open_buffer(
     """
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.buffer.build import ensure_built
+    from rapo_rllib.buffer.importing import unfinished_imports
     from rapo_rllib.buffer.leak_guard import LeakGuard, covered_questions
     from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.buffer.unfinished import unfinished_imports
 
     buffer = StepTraceBuffer(settings.buffer)
     progress.say(f"opening the Step-Trace Buffer at {settings.buffer.uri}")

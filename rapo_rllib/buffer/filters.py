@@ -6,7 +6,6 @@ Questions are compared by their text: data sets number theirs alike. ``hide_answ
 
 from __future__ import annotations
 
-from rapo_rllib.buffer.parts import pieces
 from rapo_rllib.milvus.expressions import AtLeast, Conditions, OneOf
 from rapo_rllib.settings import TraceFilter
 from rapo_rllib.types import HistoryQuery
@@ -23,5 +22,5 @@ def conditions_of(chosen: TraceFilter, query: HistoryQuery) -> Conditions:
     if chosen.min_reward is not None:
         found.append(AtLeast("reward", float(chosen.min_reward)))
     if chosen.question != "any":
-        found.append(OneOf("question", (pieces(query.question)[0],), negated=chosen.question == "other"))
+        found.append(OneOf("question", (query.question,), negated=chosen.question == "other"))
     return tuple(found)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from rapo_rllib.buffer.build import NOTE as BUILT
 from rapo_rllib.buffer.build import SHAPE
-from rapo_rllib.buffer.keys import looks_made, trace_id
+from rapo_rllib.buffer.importing import IMPORT, unfinished_imports
+from rapo_rllib.buffer.keys import id_of, looks_made
 from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.rows import is_cut
 from rapo_rllib.buffer.statistics import KeySample
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.unfinished import NOTE as IMPORT
-from rapo_rllib.buffer.unfinished import unfinished_imports
 from rapo_rllib.types import StepTrace
 
 MIN_COSINE = 0.99  # of a key and the same key embedded again; bfloat16 and float32 differ by less
@@ -71,7 +71,7 @@ def verify(
     sample: KeySample[StepTrace] = KeySample(SAMPLE)
     for traces, vectors in buffer.pages_with_keys():
         for trace in traces:
-            if looks_made(trace.id) and trace.id != trace_id(trace.question, trace.history, trace.text, trace.source):
+            if looks_made(trace.id) and not is_cut(trace.history) and trace.id != id_of(trace):
                 verdict.add("an id that does not belong to the content", trace.id)
             if guard is not None and guard.leaks(trace.question):
                 verdict.add("a question of the evaluation", trace.question[:120])
@@ -88,11 +88,10 @@ def _check_notes(buffer: StepTraceBuffer, verdict: Verdict) -> None:
     """Compare what is noted about the buffer with what is there."""
     for files in unfinished_imports(buffer):
         verdict.add("an import that was not finished; run it again", files)
-    built = buffer.note(BUILT, SHAPE)
-    if built is None and buffer.note(IMPORT) is None:
+    if buffer.note(BUILT, SHAPE) is None and buffer.note(IMPORT) is None:
         verdict.add("a build that was not finished; run it again", buffer.collection)
-    if built is not None and verdict.rows < built["count"]:
-        verdict.add("fewer step traces than were noted when it was made", f"{verdict.rows:,} of {built['count']:,}")
+    if missing := buffer.missing():
+        verdict.add("step traces that were stored are gone", f"{missing:,} of {missing + verdict.rows:,}")
 
 
 def _embed_again(buffer: StepTraceBuffer, sample: KeySample[StepTrace], verdict: Verdict) -> None:

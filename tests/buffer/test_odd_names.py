@@ -49,7 +49,7 @@ TRACES = [
     StepTrace("victim", "Who?", "", "the victim", 1.0, question_id="victim", source="victim"),
     *(StepTrace(odd, f"Who is {odd}?", odd, f"this is {odd}", 1.0, question_id=odd, step_index=3, source=odd) for odd in ODD),
 ]
-LONG = [replace(trace, id=trace.id[:200] + "+", text=trace.text + "é" * 40_000) for trace in TRACES[:6]]
+LONG = [replace(trace, id=trace.id[:200] + "+", text=trace.text + "é" * 30_000) for trace in TRACES[:6]]
 
 
 @pytest.fixture(scope="module", params=["lite", pytest.param("server", marks=pytest.mark.milvus)])

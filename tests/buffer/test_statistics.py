@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from buffer_helpers import experts
 
-from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer import statistics as module
+from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.statistics import KeySample, spread, statistics, trajectory_lengths
 
 

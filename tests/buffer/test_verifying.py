@@ -1,7 +1,6 @@
 """What ``verify`` finds in buffers that were damaged on purpose, and what it leaves alone."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,13 @@ from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.rows import row_of
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.unfinished import begin
 from rapo_rllib.buffer.verifying import verify
 
 GOOD = step_traces(next(iter(experts(1))))[0]
 
 
 def write(buffer: StepTraceBuffer, trace, vector: np.ndarray) -> None:
-    buffer.milvus.upsert(buffer.collection, buffer._parts.split_oversized([row_of(trace)]), vector[None])
+    buffer.milvus.upsert(buffer.collection, [row_of(trace)], vector[None])
 
 
 def vector_of(buffer: StepTraceBuffer, trace) -> np.ndarray:
@@ -42,14 +40,14 @@ def test_everything_that_is_wrong_is_found(make_buffer) -> None:
     write(buffer, replace(GOOD, id="0" * 32), right)
     write(buffer, replace(GOOD, id="long"), 2 * right)
     write(buffer, replace(GOOD, id="else"), -right)
-    buffer.set_note("built", {"traces": "expert", "max_traces": None, "count": 1000})
-    begin(buffer, [Path("a.jsonl")])
+    buffer.set_note("stored", {"count": 1000})
+    buffer.set_note("import", {"unfinished": ["/a.jsonl"]})
     verdict = verify(buffer, LeakGuard([GOOD.question]))
     assert {finding.kind: (finding.count, finding.examples[0]) for finding in verdict.findings} == {
         "a question of the evaluation": (5, GOOD.question),
         "an id that does not belong to the content": (1, "0" * 32),
-        "an import that was not finished; run it again": (1, str(Path("a.jsonl").absolute())),
-        "fewer step traces than were noted when it was made": (1, "9 of 1,000"),
+        "an import that was not finished; run it again": (1, "/a.jsonl"),
+        "step traces that were stored are gone": (1, "991 of 1,000"),
         "a key that is not the embedding of its history": (2, "else: cosine -1.000"),
     }
 

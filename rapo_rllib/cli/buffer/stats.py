@@ -115,4 +115,3 @@ def _sources(found: BufferStats) -> RenderableType:
         reward = found.mean_reward_by_source[name]
         table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}")
     return table
-
