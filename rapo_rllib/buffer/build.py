@@ -19,7 +19,6 @@ from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"
 SHAPE = {"traces": str | None, "max_traces": int | None}  # of that note
-BUILD_TIMEOUT_S = 24 * 3600.0  # how long a second process waits for the one that builds
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
@@ -178,14 +177,12 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
     return built["max_traces"] >= wanted["max_traces"]
 
 
-def build_lock(buffer: StepTraceBuffer, timeout_s: float = BUILD_TIMEOUT_S) -> AbstractContextManager[None]:
+def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
     """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
 
-    Raises:
-        ValueError: the Lite path is none.
-        RetrievalError: another process holds it for longer than ``timeout_s``.
+    Raises ``ValueError`` if the Lite path is none.
     """
     if not buffer.milvus.is_lite:
         return nullcontext()
     check_lite_path(buffer.uri, URI_KEY)
-    return exclusive_lock(beside(buffer.uri, "build"), timeout_s)
+    return exclusive_lock(beside(buffer.uri, "build"))

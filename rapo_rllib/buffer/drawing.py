@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from rapo_rllib.buffer.filters import conditions_of
+from rapo_rllib.buffer.choices import conditions_of
 from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError

@@ -25,7 +25,6 @@ from rapo_rllib.traces.rows import BuildProgress
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 BUILT_FROM = "rllib buffer import"
-LOCK_TIMEOUT_S = 2.0
 SHARED = "the same step in another trajectory"
 TOO_LONG = "question or step above 65,535 bytes"
 IMPORT = "import"  # the note of those that were begun and not finished: until they are, some of their steps are missing
@@ -91,7 +90,7 @@ def import_traces(
 
     Raises:
         ValueError: the buffer was made with another embedder, or a file changed since the survey.
-        RetrievalError: Milvus does not answer, or another process builds at this Lite path.
+        RetrievalError: Milvus does not answer.
     """
     total, files = report.given.total(), _named(plan.files)
 
@@ -99,7 +98,7 @@ def import_traces(
         if on_progress:
             on_progress(BuildProgress(seen, embedded, total))
 
-    with build_lock(buffer, LOCK_TIMEOUT_S):
+    with build_lock(buffer):
         _check_unchanged(plan, report)
         buffer.create()
         buffer.set_note(IMPORT, {"unfinished": sorted({*unfinished_imports(buffer), files})})

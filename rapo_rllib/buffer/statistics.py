@@ -7,31 +7,20 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rapo_rllib.buffer.leak_guard import LeakGuard, digest_of
 from rapo_rllib.buffer.maker import MADE_BY, MAKER
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.types import StepTrace
 
 if TYPE_CHECKING:
     import numpy as np
 
 SAMPLE = 1024  # keys, and as many questions, whose nearest key is looked for
 ASKED = 64  # keys of one search
-QUANTILES = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
 Item = TypeVar("Item")
-
-
-@dataclass
-class Spread:
-    """Mean and quantiles of some numbers."""
-
-    mean: float
-    quantiles: dict[str, float]
 
 
 @dataclass
@@ -39,23 +28,18 @@ class BufferStats:
     """Everything that ``stats`` shows."""
 
     where: str
-    facts: dict[str, Any]
+    embedder: str
     traces: int = 0
-    trajectories: int = 0
+    trajectories: int = 0  # those that begin alike count as one
     questions: int = 0  # different ones, by normalised text
-    by_source: dict[str, int] = field(default_factory=dict)
+    by_source: dict[str, int] = field(default_factory=dict)  # step traces
     mean_reward_by_source: dict[str, float] = field(default_factory=dict)
-    steps_per_trajectory: dict[int, int] = field(default_factory=dict)
-    text_length: Spread | None = None  # characters
-    history_length: Spread | None = None
-    reward: Spread | None = None
     near_threshold: float = 0.0
     near_sample: int = 0  # keys whose nearest other key was looked for
     near_duplicates: int = 0  # of them have another key at the threshold or above
-    near_similarity: Spread | None = None
     asked: int = 0  # different training questions that were given
     covered: int = 0  # of them have a step trace of their own, by normalised text
-    asked_similarity: Spread | None = None  # of a sample of them to the nearest key
+    spreads: dict[str, dict[str, float]] = field(default_factory=dict)  # mean and quantiles, by what they are of
 
 
 class KeySample(Generic[Item]):
@@ -96,28 +80,50 @@ def statistics(
     """
     if questions:
         buffer.check_embedder()
-    total = buffer.count()
-    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note(MADE_BY, MAKER) or {})
-    count, sample = _Count(), KeySample[str]()
-    for traces, vectors in buffer.pages_with_keys():
-        count.add(traces)
-        sample.offer([trace.id for trace in traces], vectors)
-        if on_progress:
-            on_progress(count.traces, max(total, count.traces))
-    if not count.traces:
+    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", (buffer.note(MADE_BY, MAKER) or {}).get("name", "unknown"))
+    sample = KeySample[str]()
+    digests = _count(buffer, stats, sample, on_progress)
+    if not stats.traces:
         raise ValueError(f"{stats.where} is empty: there is nothing to describe")
-    count.fill(stats)
-    similarities = _nearest(buffer, sample.vectors, sample.items)
-    stats.near_threshold, stats.near_sample = near_threshold, len(similarities)
-    stats.near_duplicates = sum(similarity >= near_threshold for similarity in similarities)
-    stats.near_similarity = spread(similarities)
+    nearest = _nearest(buffer, sample.vectors, sample.items)
+    stats.spreads["cosine to the nearest other key"] = spread(nearest)
+    stats.near_threshold, stats.near_sample = near_threshold, len(nearest)
+    stats.near_duplicates = sum(similarity >= near_threshold for similarity in nearest)
     if questions:
-        known = LeakGuard(questions)
-        stats.asked, stats.covered = len(known), len(known.digests & count.digests)
-        some = random.Random(0).sample(sorted(set(questions)), min(len(set(questions)), SAMPLE))
+        guard, different = LeakGuard(questions), sorted(set(questions))
+        stats.asked, stats.covered = len(guard), len(guard.digests & digests)
+        some = random.Random(0).sample(different, min(len(different), SAMPLE))
         vectors = buffer.embedder.encode([(question, "") for question in some])
-        stats.asked_similarity = spread(_nearest(buffer, list(vectors), [""] * len(some)))
+        nearest = _nearest(buffer, list(vectors), [""] * len(some))
+        stats.spreads["cosine of a training question to the nearest key"] = spread(nearest)
     return stats
+
+
+def _count(
+    buffer: StepTraceBuffer, stats: BufferStats, sample: KeySample[str], on_progress: Callable[[int, int], None] | None
+) -> set[bytes]:
+    """Read all rows into ``stats`` and ``sample``; returns the digests of their questions."""
+    total, digests = buffer.count(), set[bytes]()
+    texts, histories, rewards = array("L"), array("L"), array("d")
+    for traces, vectors in buffer.pages_with_keys():
+        for trace in traces:
+            known, mean = stats.by_source.get(trace.source, 0), stats.mean_reward_by_source.get(trace.source, 0.0)
+            stats.by_source[trace.source] = known + 1
+            stats.mean_reward_by_source[trace.source] = mean + (trace.reward - mean) / (known + 1)
+            stats.trajectories += trace.step_index == 0
+            digests.add(digest_of(trace.question))
+            texts.append(len(trace.text))
+            histories.append(len(trace.history))
+            rewards.append(trace.reward)
+        sample.offer([trace.id for trace in traces], vectors)
+        stats.traces += len(traces)
+        if on_progress:
+            on_progress(stats.traces, max(total, stats.traces))
+    stats.questions = len(digests)
+    if stats.traces:
+        stats.spreads = {"characters of a step": spread(texts), "characters of its history": spread(histories)}
+        stats.spreads["reward"] = spread(rewards)
+    return digests
 
 
 def _nearest(buffer: StepTraceBuffer, vectors: Sequence[np.ndarray], own: Sequence[str]) -> list[float]:
@@ -133,56 +139,10 @@ def _nearest(buffer: StepTraceBuffer, vectors: Sequence[np.ndarray], own: Sequen
     return found
 
 
-def spread(values: Any) -> Spread | None:
-    """Mean and quantiles of numbers, ``[N]``; None for none."""
+def spread(values: Any) -> dict[str, float]:
+    """Mean and quantiles of numbers, ``[N]``."""
     import numpy as np
 
-    numbers = np.asarray(values, dtype=np.float64)
-    if not numbers.size:
-        return None
-    return Spread(float(numbers.mean()), {name: float(np.quantile(numbers, q)) for name, q in QUANTILES.items()})
-
-
-class _Count:
-    """Sums of one pass over the rows: counters, and a few bytes a row."""
-
-    def __init__(self) -> None:
-        self.traces = 0
-        self.sources: Counter[str] = Counter()
-        self.rewards: dict[str, float] = {}  # sums by source
-        self.steps: Counter[int] = Counter()
-        self.digests: set[bytes] = set()
-        self.text_lengths, self.history_lengths, self.reward_values = array("L"), array("L"), array("d")
-
-    def add(self, traces: Iterable[StepTrace]) -> None:
-        for trace in traces:
-            self.traces += 1
-            self.sources[trace.source] += 1
-            self.rewards[trace.source] = self.rewards.get(trace.source, 0.0) + trace.reward
-            self.steps[trace.step_index] += 1
-            self.digests.add(digest_of(trace.question))
-            self.text_lengths.append(len(trace.text))
-            self.history_lengths.append(len(trace.history))
-            self.reward_values.append(trace.reward)
-
-    def fill(self, stats: BufferStats) -> None:
-        stats.traces, stats.questions = self.traces, len(self.digests)
-        stats.by_source = dict(self.sources.most_common())
-        stats.mean_reward_by_source = {name: self.rewards[name] / count for name, count in stats.by_source.items()}
-        stats.steps_per_trajectory = trajectory_lengths(self.steps)
-        stats.trajectories = sum(stats.steps_per_trajectory.values())
-        stats.text_length, stats.history_length = spread(self.text_lengths), spread(self.history_lengths)
-        stats.reward = spread(self.reward_values)
-
-
-def trajectory_lengths(by_index: Mapping[int, int]) -> dict[int, int]:
-    """Count trajectories by their number of steps, from how many step traces stand at which place.
-
-    A trajectory of ``n`` steps has one step trace at each place below ``n``. Trajectories that begin alike share their first
-    step traces, and count as one as far as they do.
-
-    Example: 3 at place 0, 3 at place 1 and 1 at place 2: two trajectories of 2 steps, one of 3.
-    """
-    last = max(by_index, default=-1)
-    lengths = {n: by_index.get(n - 1, 0) - by_index.get(n, 0) for n in range(1, last + 2)}
-    return {n: count for n, count in lengths.items() if count > 0}
+    names = ("min", "10 %", "median", "90 %", "max")
+    found = np.quantile(np.asarray(values, dtype=np.float64), (0, 0.1, 0.5, 0.9, 1))
+    return {"mean": float(np.mean(values)), **dict(zip(names, found.tolist(), strict=True))}

@@ -11,10 +11,9 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.buffer.choices import URI_KEY
+from rapo_rllib.buffer.choices import URI_KEY, conditions_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.filters import conditions_of
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
 from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers

@@ -8,21 +8,12 @@ from buffer_helpers import experts
 
 from rapo_rllib.buffer import statistics as module
 from rapo_rllib.buffer.build import ensure_built, step_traces
-from rapo_rllib.buffer.statistics import KeySample, spread, statistics, trajectory_lengths
-
-
-@pytest.mark.parametrize(
-    ("by_index", "expected"),
-    [({0: 3, 1: 3, 2: 1}, {2: 2, 3: 1}), ({0: 5}, {1: 5}), ({}, {}), ({0: 2, 1: 3}, {2: 3})],
-)
-def test_trajectory_lengths(by_index, expected) -> None:
-    assert trajectory_lengths(by_index) == expected
+from rapo_rllib.buffer.statistics import KeySample, spread, statistics
 
 
 def test_spread() -> None:
     found = spread([0.0, 0.5, 1.0, 3.0])
-    assert (found.mean, found.quantiles["median"], found.quantiles["max"]) == (1.125, 0.75, 3.0)
-    assert spread([]) is None
+    assert (found["mean"], found["median"], found["min"], found["max"]) == (1.125, 0.75, 0.0, 3.0)
 
 
 def test_a_buffer_is_described(make_buffer) -> None:
@@ -36,13 +27,14 @@ def test_a_buffer_is_described(make_buffer) -> None:
     found = statistics(buffer, asked, on_progress=lambda *counts: seen.append(counts))
     assert seen == [(41, 41)]
     assert (found.traces, found.questions, found.by_source) == (41, 20, {"solver": 40, "other": 1})
-    assert found.steps_per_trajectory == {1: 1, 2: 20}
-    assert found.mean_reward_by_source == {"solver": 1.0, "other": 0.5}
-    assert found.text_length.quantiles["max"] == max(len(trace.text) for trace in [*traces, twin])
+    assert found.trajectories == 21
+    assert found.mean_reward_by_source == {"solver": pytest.approx(1.0), "other": 0.5}
+    assert found.spreads["characters of a step"]["max"] == max(len(trace.text) for trace in [*traces, twin])
     assert found.near_sample == 41 and found.near_duplicates >= 2  # the twins
-    assert found.near_similarity.quantiles["max"] == pytest.approx(1.0, abs=1e-3)
+    assert found.spreads["cosine to the nearest other key"]["max"] == pytest.approx(1.0, abs=1e-3)
     assert (found.asked, found.covered) == (3, 2)
-    assert found.asked_similarity.quantiles["max"] > 0.99 > found.asked_similarity.quantiles["min"]
+    similar = found.spreads["cosine of a training question to the nearest key"]
+    assert similar["max"] > 0.99 > similar["min"]
 
 
 def test_neighbours_are_those_of_the_whole_matrix(make_buffer, monkeypatch) -> None:
@@ -52,10 +44,7 @@ def test_neighbours_are_those_of_the_whole_matrix(make_buffer, monkeypatch) -> N
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -1)
     monkeypatch.setattr(module, "ASKED", 7)
-    found = statistics(buffer)
-    nearest = similar.max(axis=1)
-    assert found.near_similarity.mean == pytest.approx(float(nearest.mean()), abs=1e-5)
-    assert found.near_similarity.quantiles["min"] == pytest.approx(float(nearest.min()), abs=1e-5)
+    assert statistics(buffer).spreads["cosine to the nearest other key"] == pytest.approx(spread(similar.max(axis=1)), abs=1e-5)
 
 
 def test_a_sample_is_of_the_whole_stream_and_the_same_every_time() -> None:
