@@ -29,7 +29,7 @@ BUDGETS = {
     "evaluation": 770,
     "learner": 1880,
     "loggers": 280,
-    "milvus": 2130,
+    "milvus": 2060,
     "models": 700,
     "monitoring": 710,
     "objective": 1560,
