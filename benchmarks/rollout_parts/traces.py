@@ -63,7 +63,7 @@ def _fill(buffer: StepTraceBuffer, bench: Bench, count: int) -> None:
     while batch := list(islice(traces, BATCH)):
         vectors = embedded[: len(batch)] if stored == 0 else np.zeros((0, embedded.shape[1]), dtype=np.float32)
         vectors = np.concatenate([vectors, perturbed(embedded, len(batch) - len(vectors), rng)])
-        buffer.milvus.upsert(buffer.collection, buffer._parts.split_oversized([row_of(trace) for trace in batch]), vectors)
+        buffer.milvus.upsert(buffer.collection, [row_of(trace) for trace in batch], vectors)
         stored += len(batch)
 
 

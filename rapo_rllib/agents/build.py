@@ -6,7 +6,7 @@ journal -> the best attempts at each question -> steps -> buffer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import Attempt
 from rapo_rllib.agents.journal import Journal
@@ -45,13 +45,13 @@ class Keeping:
             RetrievalError: Milvus does not answer.
         """
         with build_lock(buffer):
-            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level == "trajectory", tell))
+            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level, tell))
             buffer.fit_index()
             before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{self.source}", "max_traces": None}
-            buffer.set_note(NOTE, {**before, "count": buffer.count()})
+            buffer.set_note(NOTE, before)
 
     def _traces(
-        self, journal: Journal, questions: Sequence[Question], whole: bool, tell: Callable[[int, int], None] | None
+        self, journal: Journal, questions: Sequence[Question], level: str, tell: Callable[[int, int], None] | None
     ) -> Iterator[StepTrace]:
         for done, question in enumerate(questions, start=1):
             answered = journal.read((self.source, "", question.id))
@@ -60,7 +60,7 @@ class Keeping:
                     self.trajectories += 1
                     self.steps += len(attempt.steps)
                     expert = ExpertTrajectory(answered.question, attempt.steps, attempt.reward, self.source)
-                    yield from cut(replace(expert, steps=("".join(expert.steps),)) if whole else expert)
+                    yield from cut(expert, level)
             if tell:
                 tell(done, len(questions))
 

@@ -1,6 +1,6 @@
 """Updates of the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
 
-    groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> Milvus
+    groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> grown traces in Milvus
                                            --view--> env runners, with the next rollout
 
 What this process holds is the truth, and Milvus its copy: where Milvus does not answer, training goes on, the failure is
@@ -14,12 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rapo_rllib.algorithm.run_name import RunName
-from rapo_rllib.buffer.coverage import Coverage
-from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
+from rapo_rllib.buffer.growth import NEVER, GrownTraces, TraceUsage, grown_candidates
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.usage import UsageRecord
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.objective.retrieval_reward import retrieval_rewards
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
@@ -51,14 +49,12 @@ class BufferUpdater:
         self._settings = buffer.settings
         self._run = run
         self._guard = LeakGuard(()) if guard is None else guard
-        self._record = UsageRecord()
-        self._own_record = UsageRecord()  # of the policy's own traces
-        self._own_ids: set[str] = set()  # of all that were kept: a rollout beside an update may be shown one that has left
+        self._usage: dict[str, TraceUsage] = {}  # of every trace that was shown
         self._kept = GrownTraces(self._settings.max_grown)
         self._grown: StepTraceBuffer | None = None
         self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
         self._version = 0
-        self.coverage: Coverage | None = None  # of the training questions, where they have texts
+        self.coverage: float | None = None  # share of the training questions that have step traces, where they have texts
         self._failures = 0  # iterations
         self._failed = False  # since the last one was counted
         if self._settings.growth != "none":
@@ -88,18 +84,16 @@ class BufferUpdater:
             for retrieval, reward in retrieval_rewards(trajectory, self._objective)
             if retrieval.start >= trajectory.own_start and not retrieval.noisy and retrieval.source != FALLBACK
         ]
-        self._record.add(use for use in shown if use[0] not in self._own_ids)
-        self._own_record.add(use for use in shown if use[0] in self._own_ids)
+        for trace_id, reward in shown:
+            self._usage[trace_id] = self._usage.get(trace_id, NEVER).used(reward)
         found, refused = self._candidates(groups)
-        change = self._kept.add(found, version, self._own_record.totals)
-        self._own_ids.update(self._kept.traces)
+        change = self._kept.add(found, version, self._usage)
         self.sync()
         self._failures += self._failed
         self._failed = False
-        used = len(self._record.totals) + len(self._own_record.totals)
-        values: dict[str, float] = {"uses": len(shown), "traces_used": used, "failures": self._failures}
+        values: dict[str, float] = {"uses": len(shown), "traces_used": len(self._usage), "failures": self._failures}
         if self.coverage is not None:
-            values["coverage"] = self.coverage.share
+            values["coverage"] = self.coverage
         if self._grown is not None:
             values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
             values |= {"duplicates": change.duplicates, "refused": refused}
@@ -118,9 +112,7 @@ class BufferUpdater:
     def sync(self) -> None:
         """Bring Milvus to what is held here; where it does not answer, that is counted and said, and tried again next time."""
         try:
-            self._record.write(self._buffer.usage, self._run.in_milvus)
             if self._grown is not None:
-                self._own_record.write(self._grown.usage, self._run.in_milvus)
                 self._sync_grown(self._grown)
         except RetrievalError as error:
             self._failed = True
@@ -143,20 +135,18 @@ class BufferUpdater:
 
     def get_state(self) -> dict[str, Any]:
         """For checkpoints: the traces themselves, not only their names."""
-        usage = {"usage": self._record.get_state(), "own_usage": self._own_record.get_state()}
-        return {**usage, "grown": self._kept.get_state(), "run": self._run.get_state()}
+        usage = {trace_id: (each.uses, each.total) for trace_id, each in self._usage.items()}
+        return {"usage": usage, "grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
         """From a checkpoint, of this run or of another; None: of a run that kept no account."""
-        state = state or {"usage": {}, "own_usage": {}, "grown": [], "run": None}
+        state = state or {"usage": {}, "grown": [], "run": None}
         self._go_on_as(self._run.after(state["run"]))
-        self._record.set_state(state["usage"])
-        self._own_record.set_state(state["own_usage"])
+        self._usage = {trace_id: TraceUsage(*each) for trace_id, each in state["usage"].items()}
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
         if refused := len(state["grown"]) - len(allowed):
             logger.warning("left out %d step traces of the checkpoint, of questions of the evaluation", refused)
         self._kept.set_state(allowed)
-        self._own_ids = {*self._kept.traces, *self._own_record.totals}
         self.sync()
 
     def _go_on_as(self, run: RunName) -> None:

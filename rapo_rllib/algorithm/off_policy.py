@@ -54,10 +54,9 @@ def open_buffer(
     """
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.buffer.build import ensure_built
-    from rapo_rllib.buffer.coverage import coverage
-    from rapo_rllib.buffer.leak_guard import LeakGuard
+    from rapo_rllib.buffer.importing import unfinished_imports
+    from rapo_rllib.buffer.leak_guard import LeakGuard, covered_questions
     from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.buffer.unfinished import unfinished_imports
 
     buffer = StepTraceBuffer(settings.buffer)
     progress.say(f"opening the Step-Trace Buffer at {settings.buffer.uri}")
@@ -76,10 +75,11 @@ def open_buffer(
     for files in unfinished_imports(buffer):
         logger.warning("the Step-Trace Buffer lacks step traces: the import of %s was not finished; run it again", files)
     buffer.prepare()
-    covered = coverage(buffer, (question.text for question in train_questions))
-    progress.say(f"the Step-Trace Buffer holds {count} step traces" + ("" if covered is None else f": {covered}"))
+    covered = covered_questions(buffer, (question.text for question in train_questions))
+    of_questions = f": step traces for {covered[0]:,} of {covered[1]:,} training questions" if covered else ""
+    progress.say(f"the Step-Trace Buffer holds {count} step traces{of_questions}")
     upkeep = BufferUpdater(buffer, run, settings.objective, settings.protocol, guard)
-    upkeep.coverage = covered
+    upkeep.coverage = covered[0] / covered[1] if covered else None
     return buffer, upkeep
 
 

@@ -1,4 +1,4 @@
-"""The name under which a run stores its grown traces and its usage beside a Step-Trace Buffer.
+"""The name under which a run stores its grown traces beside a Step-Trace Buffer.
 
 Under Tune a run is a trial: it keeps its id when it is resumed, and when it takes over another trial's checkpoint. Outside Tune
 nobody keeps a name but the checkpoint, so who goes on from one goes on under its name.

@@ -1,29 +1,24 @@
 """From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. algorithm.md section 4, appendix C.3.1.
 
 envs (expert) or traces/recorded.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
-
-With ``retrieval_level: trajectory`` (an ablation) ``whole_trajectory`` takes the place of ``step_traces``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import chain
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.buffer.leak_check import refuse_leaks
-from rapo_rllib.buffer.leak_guard import LeakGuard
-from rapo_rllib.buffer.shared_steps import SharedSteps
+from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.lite.paths import beside, check_lite_path, exclusive_lock
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"
-SHAPE = {"traces": str | None, "max_traces": int | None, "count": int}  # of that note
-BUILD_TIMEOUT_S = 24 * 3600.0  # how long a second process waits for the one that builds
+SHAPE = {"traces": str | None, "max_traces": int | None}  # of that note
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
@@ -31,15 +26,18 @@ def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
     return cut(expert) if expert.reward > 0 else []
 
 
-def cut(expert: ExpertTrajectory) -> list[StepTrace]:
+def cut(expert: ExpertTrajectory, level: str = "step") -> list[StepTrace]:
     """Cut a trajectory into step traces: key = the steps before ``t``, value = step ``t``.
+
+    At the level ``trajectory`` (an ablation) all steps are one: key = the question alone.
 
     Example: steps ``("<python>3 + 5</python>…", "<answer>8</answer>")`` give two traces, with histories ``""`` and
     ``"<python>3 + 5</python>…"``.
     """
     question, traces = expert.question, []
-    for index, text in enumerate(expert.steps):
-        history = "".join(expert.steps[:index])
+    steps = expert.steps if level == "step" else ("".join(expert.steps),)
+    for index, text in enumerate(steps):
+        history = "".join(steps[:index])
         traces.append(
             StepTrace(
                 id=trace_id(question.text, history, text, expert.source),
@@ -55,13 +53,47 @@ def cut(expert: ExpertTrajectory) -> list[StepTrace]:
     return traces
 
 
-def whole_trajectory(expert: ExpertTrajectory) -> list[StepTrace]:
-    """A trajectory as one trace: key = the question alone, value = all its steps. None if its reward is not positive.
+class BestOf:
+    """The best of the trajectories that share a step: its reward, question id and index, under an 8-byte digest of the id.
 
-    Example: steps ``("<python>3 + 5</python>…", "<answer>8</answer>")`` give one trace with history ``""`` and text
-    ``"<python>3 + 5</python>…<answer>8</answer>"``.
+    Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
+    question id of the second.
     """
-    return step_traces(replace(expert, steps=("".join(expert.steps),)))
+
+    def __init__(self) -> None:
+        self._best: dict[int, tuple[float, str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._best)
+
+    def improves(self, trace: StepTrace) -> bool:
+        """Take note of a step trace; whether it is the first of its id, or earned more than those before."""
+        digest = _digest(trace.id)
+        better = digest not in self._best or trace.reward > self._best[digest][0]
+        if better:
+            self._best[digest] = trace.reward, trace.question_id, trace.step_index
+        return better
+
+    def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
+        """Each step when it comes first, and again whenever it earned more; ends with the ``most``-th different one."""
+        for trace in traces:
+            if self.improves(trace):
+                yield trace
+            if len(self) == most:
+                return
+
+    def once(self, traces: Iterable[StepTrace]) -> Iterator[StepTrace]:
+        """Each step that was noted once, in the place of the first and with what belongs to the best."""
+        seen: set[int] = set()
+        for trace in traces:
+            if (digest := _digest(trace.id)) in self._best and digest not in seen:
+                seen.add(digest)
+                reward, question_id, step_index = self._best[digest]
+                yield replace(trace, reward=reward, question_id=question_id, step_index=step_index)
+
+
+def _digest(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def ensure_built(
@@ -118,15 +150,15 @@ def _built(
             "step_trace_buffer.traces names nothing to build it from. Name a trace file or 'expert'."
         )
     buffer.create()
-    into_traces = whole_trajectory if buffer.settings.level == "trajectory" else step_traces
     experts = traces() if guard is None else guard.keep(traces())
+    given = (trace for expert in experts if expert.reward > 0 for trace in cut(expert, buffer.settings.level))
     told = None if on_progress is None else lambda seen, added: on_progress(seen)
-    buffer.insert_or_update(SharedSteps().improving(chain.from_iterable(map(into_traces, experts)), max_traces), told)
+    buffer.insert_or_update(BestOf().improving(given, max_traces), told)
     count = buffer.count()
     if count == 0:
         raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")
     buffer.fit_index()
-    buffer.set_note(NOTE, {**wanted, "count": count})
+    buffer.set_note(NOTE, wanted)
     return count
 
 
@@ -145,14 +177,12 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
     return built["max_traces"] >= wanted["max_traces"]
 
 
-def build_lock(buffer: StepTraceBuffer, timeout_s: float = BUILD_TIMEOUT_S) -> AbstractContextManager[None]:
+def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
     """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
 
-    Raises:
-        ValueError: the Lite path is none.
-        RetrievalError: another process holds it for longer than ``timeout_s``.
+    Raises ``ValueError`` if the Lite path is none.
     """
     if not buffer.milvus.is_lite:
         return nullcontext()
     check_lite_path(buffer.uri, URI_KEY)
-    return exclusive_lock(beside(buffer.uri, "build"), timeout_s)
+    return exclusive_lock(beside(buffer.uri, "build"))

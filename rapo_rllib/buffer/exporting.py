@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.traces.exported import Header, row_of_trace
@@ -40,26 +39,17 @@ def export_traces(
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it, or correct the path")
     part = path.with_name(f".{path.name}.part")
+    total, count = buffer.count(), 0
     try:
-        with _opened(part, path.suffix == ".gz") as file:
-            count = _write(buffer, file, on_progress)
+        with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
+            print(json.dumps(Header(total).row()), file=file)
+            for count, trace in enumerate(buffer.all_traces(), start=1):
+                print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
+                if on_progress and (count % TELL_EVERY == 0 or count == total):
+                    on_progress(count, total)
+        if count != total:
+            raise ValueError(f"{buffer.uri}: the buffer changed while it was exported ({total:,}, then {count:,}); do it again")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    return count
-
-
-def _opened(path: Path, packed: bool) -> IO[str]:
-    return gzip.open(path, "wt", encoding="utf-8") if packed else open(path, "w", encoding="utf-8")
-
-
-def _write(buffer: StepTraceBuffer, file: IO[str], on_progress: Callable[[int, int], None] | None) -> int:
-    total, count = buffer.count(), 0
-    print(json.dumps(Header(total).row()), file=file)
-    for count, trace in enumerate(buffer.all_traces(), start=1):
-        print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
-        if on_progress and (count % TELL_EVERY == 0 or count == total):
-            on_progress(count, total)
-    if count != total:
-        raise ValueError(f"{buffer.uri}: the buffer changed while it was exported ({total:,}, then {count:,}); do it again")
     return count

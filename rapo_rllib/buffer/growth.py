@@ -13,13 +13,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.buffer.usage import NEVER, TraceUsage
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import StepTrace, Trajectory, TrajectoryGroup
 
 POLICY = "policy"  # source of such traces
 HALF_LIFE = 100.0  # weight versions after which the score of such a trace has halved
+PRIOR_USES = 4.0  # uses of reward 0 that every trace begins with, so that a single use decides little
+
+
+@dataclass(frozen=True)
+class TraceUsage:
+    """Uses of a step trace and the sum of their retrieval rewards (eq. 7, nats); of uses that have one."""
+
+    uses: int = 0
+    total: float = 0.0
+
+    @property
+    def shrunk_reward(self) -> float:
+        """The mean reward, drawn towards 0 where uses are few: ``total / (uses + 4)``."""
+        return self.total / (self.uses + PRIOR_USES)
+
+    def used(self, reward: float) -> TraceUsage:
+        """Count one more use."""
+        return TraceUsage(self.uses + 1, self.total + reward)
+
+
+NEVER = TraceUsage()
 
 
 def grown_candidates(

@@ -8,25 +8,27 @@ No file is ever held in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.build import SHAPE, build_lock, cut
-from rapo_rllib.buffer.keys import looks_made, trace_id
+from rapo_rllib.buffer.build import SHAPE, BestOf, build_lock, cut
+from rapo_rllib.buffer.keys import id_of, looks_made
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
-from rapo_rllib.buffer.shared_steps import SharedSteps
+from rapo_rllib.buffer.rows import fits
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.unfinished import begin, finish
 from rapo_rllib.buffer.writing import Written
 from rapo_rllib.traces.formats import AUTO, read
 from rapo_rllib.traces.rows import BuildProgress
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 BUILT_FROM = "rllib buffer import"
-LOCK_TIMEOUT_S = 2.0
 SHARED = "the same step in another trajectory"
+TOO_LONG = "question or step above 65,535 bytes"
+IMPORT = "import"  # the note of those that were begun and not finished: until they are, some of their steps are missing
+NAMED = 4  # files by name in that note, which holds 64 KB
 Stamp = tuple[int, int] | None  # size and time of change, ns; None: there is no such file
 
 
@@ -46,9 +48,9 @@ class ImportPlan:
 class ImportReport:
     """The content of the files."""
 
-    given: dict[str, int]  # step traces of each source that are imported
+    given: Counter[str]  # step traces of each source that are imported
     dropped: Counter[str]  # rows or step traces that are not, by reason
-    steps: SharedSteps
+    steps: BestOf
     stamps: list[Stamp]  # of the files, before they were read
 
 
@@ -58,20 +60,21 @@ def survey(plan: ImportPlan) -> ImportReport:
     Raises:
         ValueError: a file is wrong, or holds nothing usable.
     """
+    given: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    available: Counter[str] = Counter()
-    steps, stamps = SharedSteps(), _stamps(plan)
+    steps, stamps = BestOf(), _stamps(plan)
     for trace in usable_traces(plan, dropped):
-        if steps.is_new(trace):
-            available[trace.source] += 1
-        else:
+        before = len(steps)
+        steps.improves(trace)
+        if len(steps) == before:
             dropped[SHARED] += 1
-    if not available:
+        elif given.total() == plan.max_traces:
+            dropped["beyond --max-traces"] += 1
+        else:
+            given[trace.source] += 1
+    if not given:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         raise ValueError(f"{', '.join(map(str, plan.files))}: nothing to import ({reasons or 'no rows'})")
-    given = quotas(available, plan.max_traces)
-    if left := available.total() - sum(given.values()):
-        dropped["beyond --max-traces"] = left
     return ImportReport(given, dropped, steps, stamps)
 
 
@@ -87,28 +90,36 @@ def import_traces(
 
     Raises:
         ValueError: the buffer was made with another embedder, or a file changed since the survey.
-        RetrievalError: Milvus does not answer, or another process builds at this Lite path.
+        RetrievalError: Milvus does not answer.
     """
-    total = sum(report.given.values())
+    total, files = report.given.total(), _named(plan.files)
 
     def tell(seen: int, embedded: int) -> None:
         if on_progress:
             on_progress(BuildProgress(seen, embedded, total))
 
-    with build_lock(buffer, LOCK_TIMEOUT_S):
+    with build_lock(buffer):
         _check_unchanged(plan, report)
         buffer.create()
-        halfway = begin(buffer, plan.files)
-        written = buffer.insert_or_update(_chosen(plan, report), tell)
-        if halfway:  # the import that was killed may have changed rows without saying so at its end
-            buffer.mark_changed()
+        buffer.set_note(IMPORT, {"unfinished": sorted({*unfinished_imports(buffer), files})})
+        steps = report.steps.once(usable_traces(plan, Counter()))
+        written = buffer.insert_or_update(islice(steps, plan.max_traces), tell)
         _check_unchanged(plan, report)
         buffer.fit_index()
-        count = buffer.count()
-        before = buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None}
-        buffer.set_note(BUILT, {**before, "count": count})
-        finish(buffer, plan.files)
+        buffer.set_note(BUILT, buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None})
+        buffer.set_note(IMPORT, {"unfinished": [other for other in unfinished_imports(buffer) if other != files]})
         return written
+
+
+def unfinished_imports(buffer: StepTraceBuffer) -> list[str]:
+    """The files of each import that did not finish, as a text. Imports of other files do not finish it."""
+    return list((buffer.note(IMPORT, {"unfinished?": [str]}) or {}).get("unfinished", []))
+
+
+def _named(files: Sequence[Path]) -> str:
+    names = sorted(str(path.expanduser().absolute()) for path in files)
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return ", ".join([*names[:NAMED], *more])
 
 
 def _stamps(plan: ImportPlan) -> list[Stamp]:
@@ -136,7 +147,10 @@ def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace
             elif plan.guard is not None and plan.guard.leaks(_question(item)):
                 dropped[REFUSED] += 1
             else:
-                yield from _traces(item, plan.source, given)
+                traces = _traces(item, plan.source, given)
+                if too_long := sum(not fits(trace) for trace in traces):
+                    dropped[TOO_LONG] += too_long
+                yield from filter(fits, traces)
 
 
 def _question(item: ExpertTrajectory | StepTrace) -> str:
@@ -147,30 +161,6 @@ def _traces(item: ExpertTrajectory | StepTrace, source: str | None, given: dict[
     source = item.source if source is None else source
     if isinstance(item, ExpertTrajectory):
         return cut(replace(item, source=source))
-    made = trace_id(item.question, item.history, item.text, source)
+    made = id_of(replace(item, source=source))
     keeps = item.id and source == item.source and not looks_made(item.id) and given.setdefault(item.id, made) == made
     return [item if keeps else replace(item, source=source, id=made)]
-
-
-def _chosen(plan: ImportPlan, report: ImportReport) -> Iterator[StepTrace]:
-    left = dict(report.given)
-    for trace in report.steps.once(usable_traces(plan, Counter())):
-        if left.get(trace.source, 0):
-            left[trace.source] -= 1
-            yield trace
-
-
-def quotas(available: Mapping[str, int], wanted: int | None) -> dict[str, int]:
-    """Share ``wanted`` evenly among the sources; what one cannot give, the others give.
-
-    Example: sources with 100, 100 and 3 traces: of 40 traces 18, 19 and 3.
-
-    Args:
-        available: traces of each source.
-        wanted: traces in all; None: every one.
-    """
-    given, left = dict(available), sum(available.values()) if wanted is None else wanted
-    for behind, source in enumerate(sorted(available, key=lambda name: (available[name], name))):
-        given[source] = min(available[source], left // (len(available) - behind))
-        left -= given[source]
-    return given

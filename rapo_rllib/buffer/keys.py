@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from rapo_rllib.types import StepTrace
+
 MAX_KEY_TOKENS = 256
 MAX_QUESTION_TOKENS = 64
 LAST_CHARACTERS = 1300
@@ -37,6 +39,11 @@ def trace_id(question: str, history: str, text: str, source: str = "") -> str:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()[:32]
+
+
+def id_of(trace: StepTrace) -> str:
+    """Return the id that the content of a step trace makes."""
+    return trace_id(trace.question, trace.history, trace.text, trace.source)
 
 
 def looks_made(id: str) -> bool:

@@ -45,7 +45,7 @@ class LayeredBuffer:
                 self._grown.close()
             self._grown = StepTraceBuffer(grown_settings(self._base.settings, view.grown_collection))
         elif self._version != view.grown_version:
-            self._grown.refresh()
+            self._grown.drawable.forget()
         self._version = view.grown_version
 
     def close(self) -> None:
@@ -68,5 +68,6 @@ class LayeredBuffer:
         """For each query one of those that :meth:`retrieve` could find, of both alike; see ``StepTraceBuffer``'s."""
         if self._grown is None or not queries:
             return self._base.random_traces(queries, rngs)
-        layers = [buffer.drawable() for buffer in (self._base, self._grown)]
-        return random_traces(layers, queries, rngs)
+        for buffer in (self._base, self._grown):
+            buffer.check_whole()
+        return random_traces([self._base.drawable, self._grown.drawable], queries, rngs)

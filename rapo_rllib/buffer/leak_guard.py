@@ -1,6 +1,6 @@
 r"""Evaluation questions are no keys: a buffer that holds the steps to their answers would make every evaluation worthless.
 
-    test questions --LeakGuard--> import, build: refused and counted;  verify, a job's start: reported
+    test questions --LeakGuard--> import, build: left out and counted;  verify: reported;  a job's start: refused
 
 Two questions are the same if their :func:`normalised` texts are equal. That is a narrow match, since different problems must
 not collide ("What is 3 + 5?", "What is 3 - 5?", "What is 35?"):
@@ -22,9 +22,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+if TYPE_CHECKING:
+    from rapo_rllib.buffer.store import StepTraceBuffer
 
 _PLAIN = str.maketrans(dict.fromkeys("‘’‚′", "'") | dict.fromkeys("“”„″", '"') | dict.fromkeys("‐‑‒–—−", "-") | {"⁄": "/"})
 _SCRIPTS = {"<super>": "^", "<sub>": "_", "<fraction>": " "}
@@ -77,20 +80,15 @@ class LeakGuard:
     """
 
     def __init__(self, questions: Iterable[str]) -> None:
-        self._digests = {digest_of(text) for text in questions if text.strip()}
+        self.digests = {digest_of(text) for text in questions if text.strip()}
         self.refused: Counter[str] = Counter()  # questions that were refused, each with the number of its traces
 
     def __len__(self) -> int:
-        return len(self._digests)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the evaluation questions: 32 hex digits, the same in any order."""
-        return hashlib.sha256(b"".join(sorted(self._digests))).hexdigest()[:32]
+        return len(self.digests)
 
     def leaks(self, question: str) -> bool:
         """Whether it is one of the evaluation questions."""
-        return bool(self._digests) and digest_of(question) in self._digests
+        return bool(self.digests) and digest_of(question) in self.digests
 
     def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:
         """Those trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
@@ -100,3 +98,35 @@ class LeakGuard:
                 self.refused[question] += 1
             else:
                 yield item
+
+
+def covered_questions(buffer: StepTraceBuffer, questions: Iterable[str]) -> tuple[int, int] | None:
+    """Count the training questions that have step traces, and all of them; None where questions have no texts.
+
+    Retrieval can show a step of the very question only where there is one; those of others rarely fit. Raises
+    ``RetrievalError`` when Milvus does not answer.
+    """
+    known = LeakGuard(questions)
+    if not len(known):
+        return None
+    return len(known.digests & {digest_of(text) for text in set(buffer.questions())}), len(known)
+
+
+def refuse_leaks(buffer: StepTraceBuffer, guard: LeakGuard) -> None:
+    """Look through all questions of a buffer.
+
+    Raises:
+        ValueError: it holds step traces of evaluation questions.
+        RetrievalError: Milvus does not answer.
+    """
+    if not len(guard):
+        return
+    stored = Counter(buffer.questions())
+    found = {question: count for question, count in stored.items() if guard.leaks(question)}
+    if found:
+        raise ValueError(
+            f"step_trace_buffer: the buffer in collection {buffer.collection!r} at {buffer.uri} holds {sum(found.values()):,} "
+            f"step traces of {len(found):,} evaluation questions, such as {next(iter(found))[:120]!r}. `rllib buffer verify "
+            f"--evaluation FILE --uri {buffer.uri} --collection {buffer.collection}` lists them; build another buffer without "
+            "them (`rllib buffer import --evaluation FILE` leaves them out), or evaluate on other questions."
+        )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from rapo_rllib.buffer.parts import COUNT
-from rapo_rllib.milvus.schema import Field
+from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES, Field
 from rapo_rllib.traces.rows import MAX_ID_BYTES, MAX_NAME_BYTES
 from rapo_rllib.types import RetrievedTrace, StepTrace
 
@@ -20,10 +19,19 @@ FIELDS = (
     Field("step_index", "INT64"),
     Field("source", max_bytes=MAX_NAME_BYTES),
     Field("weight_version", "INT64"),
-    Field(COUNT, "INT64"),
 )
 NAMES = tuple(field.name for field in FIELDS)
-TRACE_NAMES = tuple(field.name for field in fields(StepTrace))
+assert set(NAMES) == {field.name for field in fields(StepTrace)}
+
+
+def fits(trace: StepTrace) -> bool:
+    """Whether question and text are of at most 65,535 bytes, the most that a column of Milvus holds."""
+    return max(_size(trace.question), _size(trace.text)) <= MAX_VARCHAR_BYTES
+
+
+def is_cut(history: str) -> bool:
+    """Whether a stored history may be the end of a longer one."""
+    return _size(history) > MAX_VARCHAR_BYTES - 4
 
 
 def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
@@ -46,18 +54,29 @@ def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
 
 
 def _content(trace: StepTrace) -> tuple[str, str, str, str]:
-    return trace.question, trace.history, trace.text, trace.source
+    return trace.question, _end(trace.history), trace.text, trace.source
 
 
 def _check_unicode(trace: StepTrace) -> None:
-    for name, value in row_of(trace).items():
+    for name in NAMES:
+        value = str(getattr(trace, name))
         try:
-            str(value).encode()
+            value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
                 f"{name} of step trace {trace.id!a} holds half a character ({value[error.start]!a}, at {error.start}), which "
                 "is no Unicode and cannot be stored; mend or drop the trace"
             ) from error
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _end(history: str) -> str:
+    """The last characters that a column holds. The key was made of fewer, and retrieval shows none of it."""
+    encoded = history.encode()
+    return history if len(encoded) <= MAX_VARCHAR_BYTES else encoded[-MAX_VARCHAR_BYTES:].decode(errors="ignore")
 
 
 def check_columns(stored: Iterable[str], where: str) -> None:
@@ -71,8 +90,8 @@ def check_columns(stored: Iterable[str], where: str) -> None:
 
 
 def row_of(trace: StepTrace) -> dict:
-    """The values of a trace, however long."""
-    return {name: getattr(trace, name) for name in TRACE_NAMES}
+    """The values of a trace; of a long history its end."""
+    return {name: getattr(trace, name) for name in NAMES} | {"history": _end(trace.history)}
 
 
 def retrieved_of(row: dict) -> RetrievedTrace:
@@ -83,4 +102,4 @@ def retrieved_of(row: dict) -> RetrievedTrace:
 
 def trace_of(row: dict) -> StepTrace:
     """The trace of a row."""
-    return StepTrace(**{name: row[name] for name in TRACE_NAMES})
+    return StepTrace(**{name: row[name] for name in NAMES})

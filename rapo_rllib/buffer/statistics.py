@@ -1,59 +1,26 @@
-"""The numbers that describe a buffer. Flow: ``rllib buffer stats`` -> here -> tables or JSON.
+"""Describe a buffer in numbers. Flow: ``rllib buffer stats`` -> here -> tables or JSON.
 
-Rows are read twice, a page at a time: once to count, once to compare every key with those of a sample (``neighbours.py``).
+Rows are read once, a page at a time; a sample of keys and of questions is then searched for its nearest neighbours.
 """
 
 from __future__ import annotations
 
+import random
 from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rapo_rllib.buffer.leak_guard import digest_of
+from rapo_rllib.buffer.leak_guard import LeakGuard, digest_of
 from rapo_rllib.buffer.maker import MADE_BY, MAKER
-from rapo_rllib.buffer.neighbours import KeySample, nearest_others
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.types import StepTrace
 
-QUESTION_SAMPLE = 256  # training questions whose nearest key is looked for
-QUANTILES = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
-LOOK_UP = 256  # step traces by use that are read together
-BINS = 20
-SIMILARITY_RANGE = (0.0, 1.0)
+if TYPE_CHECKING:
+    import numpy as np
 
-
-@dataclass
-class Spread:
-    """Mean and quantiles of some numbers, and their histogram."""
-
-    mean: float
-    quantiles: dict[str, float]
-    edges: list[float]  # [bins + 1]
-    counts: list[int]  # [bins]
-
-
-@dataclass
-class Coverage:
-    """The share of the training questions that the buffer knows."""
-
-    questions: int  # different ones
-    covered: int  # of them have a step trace of their own, by normalised text
-    sampled: int
-    similarity: Spread | None  # of a sample of the questions to the nearest key
-
-
-@dataclass
-class UsedTrace:
-    """A step trace that was shown in training, and how it fared."""
-
-    id: str
-    uses: int
-    mean_reward: float  # of the retrieval rewards, nats
-    source: str
-    text: str
+SAMPLE = 1024  # keys, and as many questions, whose nearest key is looked for
+ASKED = 64  # keys of one search
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -61,31 +28,42 @@ class BufferStats:
     """Everything that ``stats`` shows."""
 
     where: str
-    facts: dict[str, Any]
+    embedder: str
     traces: int = 0
-    trajectories: int = 0
+    trajectories: int = 0  # those that begin alike count as one
     questions: int = 0  # different ones, by normalised text
-    by_source: dict[str, int] = field(default_factory=dict)
+    by_source: dict[str, int] = field(default_factory=dict)  # step traces
     mean_reward_by_source: dict[str, float] = field(default_factory=dict)
-    steps_per_trajectory: dict[int, int] = field(default_factory=dict)
-    text_length: Spread | None = None  # characters
-    history_length: Spread | None = None
-    reward: Spread | None = None
     near_threshold: float = 0.0
-    near_sample: int = 0  # keys that were compared with all others
+    near_sample: int = 0  # keys whose nearest other key was looked for
     near_duplicates: int = 0  # of them have another key at the threshold or above
-    near_similarity: Spread | None = None
-    coverage: Coverage | None = None
-    used: int = 0  # step traces that were shown at least once
-    best: list[UsedTrace] = field(default_factory=list)
-    worst: list[UsedTrace] = field(default_factory=list)
+    asked: int = 0  # different training questions that were given
+    covered: int = 0  # of them have a step trace of their own, by normalised text
+    spreads: dict[str, dict[str, float]] = field(default_factory=dict)  # mean and quantiles, by what they are of
+
+
+class KeySample(Generic[Item]):
+    """Keys of a stream, each as likely as any other (reservoir sampling), and what they are of; the same ones every time."""
+
+    def __init__(self, size: int = SAMPLE) -> None:
+        self.items: list[Item] = []
+        self.vectors: list[np.ndarray] = []
+        self._size, self._seen, self._rng = size, 0, random.Random(0)
+
+    def offer(self, items: Sequence[Item], vectors: np.ndarray) -> None:
+        """Look at a page: ``N`` ids, say, and vectors ``[N, D]``."""
+        for item, vector in zip(items, vectors, strict=True):
+            self._seen += 1
+            place = len(self.items) if len(self.items) < self._size else self._rng.randrange(self._seen)
+            if place < self._size:
+                self.items[place : place + 1] = [item]
+                self.vectors[place : place + 1] = [vector.copy()]  # a view would keep its page
 
 
 def statistics(
     buffer: StepTraceBuffer,
     questions: Collection[str] = (),
     near_threshold: float = 0.98,
-    ranked: int = 5,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> BufferStats:
     """Describe a buffer.
@@ -94,7 +72,6 @@ def statistics(
         buffer: which.
         questions: the training questions' texts, for the coverage; none: it is left out.
         near_threshold: cosine from which on two keys are near-duplicates.
-        ranked: how many of the best and the worst step traces by use.
         on_progress: told how many of how many rows were read.
 
     Raises:
@@ -103,111 +80,69 @@ def statistics(
     """
     if questions:
         buffer.check_embedder()
-    total, done = buffer.count(), 0
-    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", buffer.note(MADE_BY, MAKER) or {})
-    count, sample = _Count(), KeySample[str]()
-
-    def tell(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if on_progress:
-            on_progress(done, max(2 * total, done))
-
-    for traces, vectors in buffer.reader.with_keys():
-        count.add(traces)
-        sample.offer([trace.id for trace in traces], vectors)
-        tell(len(traces))
-    if not count.traces:
+    stats = BufferStats(f"{buffer.uri} ({buffer.collection})", (buffer.note(MADE_BY, MAKER) or {}).get("name", "unknown"))
+    sample = KeySample[str]()
+    digests = _count(buffer, stats, sample, on_progress)
+    if not stats.traces:
         raise ValueError(f"{stats.where} is empty: there is nothing to describe")
-    count.fill(stats)
-    asked = _sampled(list(dict.fromkeys(questions)))
-    similarities, to_questions = nearest_others(buffer, sample, asked, tell)
-    stats.near_threshold, stats.near_sample = near_threshold, len(similarities)
-    stats.near_duplicates = int((similarities >= near_threshold).sum())
-    stats.near_similarity = spread(similarities, SIMILARITY_RANGE)
+    nearest = _nearest(buffer, sample.vectors, sample.items)
+    stats.spreads["cosine to the nearest other key"] = spread(nearest)
+    stats.near_threshold, stats.near_sample = near_threshold, len(nearest)
+    stats.near_duplicates = sum(similarity >= near_threshold for similarity in nearest)
     if questions:
-        known = {digest_of(question) for question in questions}
-        stats.coverage = Coverage(len(known), len(known & count.digests), len(asked), spread(to_questions, SIMILARITY_RANGE))
-    _fill_usage(buffer, stats, ranked)
+        guard, different = LeakGuard(questions), sorted(set(questions))
+        stats.asked, stats.covered = len(guard), len(guard.digests & digests)
+        some = random.Random(0).sample(different, min(len(different), SAMPLE))
+        vectors = buffer.embedder.encode([(question, "") for question in some])
+        nearest = _nearest(buffer, list(vectors), [""] * len(some))
+        stats.spreads["cosine of a training question to the nearest key"] = spread(nearest)
     return stats
 
 
-def spread(values: Any, bounds: tuple[float, float] | None = None) -> Spread | None:
-    """Mean, quantiles and histogram of numbers, ``[N]``; None for none. ``bounds`` of the histogram: those of the numbers."""
+def _count(
+    buffer: StepTraceBuffer, stats: BufferStats, sample: KeySample[str], on_progress: Callable[[int, int], None] | None
+) -> set[bytes]:
+    """Read all rows into ``stats`` and ``sample``; returns the digests of their questions."""
+    total, digests = buffer.count(), set[bytes]()
+    texts, histories, rewards = array("L"), array("L"), array("d")
+    for traces, vectors in buffer.pages_with_keys():
+        for trace in traces:
+            known, mean = stats.by_source.get(trace.source, 0), stats.mean_reward_by_source.get(trace.source, 0.0)
+            stats.by_source[trace.source] = known + 1
+            stats.mean_reward_by_source[trace.source] = mean + (trace.reward - mean) / (known + 1)
+            stats.trajectories += trace.step_index == 0
+            digests.add(digest_of(trace.question))
+            texts.append(len(trace.text))
+            histories.append(len(trace.history))
+            rewards.append(trace.reward)
+        sample.offer([trace.id for trace in traces], vectors)
+        stats.traces += len(traces)
+        if on_progress:
+            on_progress(stats.traces, max(total, stats.traces))
+    stats.questions = len(digests)
+    if stats.traces:
+        stats.spreads = {"characters of a step": spread(texts), "characters of its history": spread(histories)}
+        stats.spreads["reward"] = spread(rewards)
+    return digests
+
+
+def _nearest(buffer: StepTraceBuffer, vectors: Sequence[np.ndarray], own: Sequence[str]) -> list[float]:
+    """Cosine of each of ``vectors [N, D]`` to the nearest key that is not of the step trace ``own``; -1: there is none."""
     import numpy as np
 
-    numbers = np.asarray(values, dtype=np.float64)
-    if not numbers.size:
-        return None
-    counts, edges = np.histogram(numbers if bounds is None else np.clip(numbers, *bounds), bins=BINS, range=bounds)
-    quantiles = {name: float(np.quantile(numbers, q)) for name, q in QUANTILES.items()}
-    return Spread(float(numbers.mean()), quantiles, edges.tolist(), counts.tolist())
+    found = []
+    for start in range(0, len(vectors), ASKED):
+        asked = np.stack(vectors[start : start + ASKED])
+        hits = buffer.milvus.search(buffer.collection, asked, 2, ["id"], "exact")
+        for rows, id in zip(hits, own[start : start + ASKED], strict=True):
+            found.append(max((min(row["similarity"], 1.0) for row in rows if row["id"] != id), default=-1.0))
+    return found
 
 
-class _Count:
-    """Sums of one pass over the rows: counters, and a few bytes a row."""
+def spread(values: Any) -> dict[str, float]:
+    """Mean and quantiles of numbers, ``[N]``."""
+    import numpy as np
 
-    def __init__(self) -> None:
-        self.traces = 0
-        self.sources: Counter[str] = Counter()
-        self.rewards: dict[str, float] = {}  # sums by source
-        self.steps: Counter[int] = Counter()
-        self.digests: set[bytes] = set()
-        self.text_lengths, self.history_lengths, self.reward_values = array("L"), array("L"), array("d")
-
-    def add(self, traces: Iterable[StepTrace]) -> None:
-        for trace in traces:
-            self.traces += 1
-            self.sources[trace.source] += 1
-            self.rewards[trace.source] = self.rewards.get(trace.source, 0.0) + trace.reward
-            self.steps[trace.step_index] += 1
-            self.digests.add(digest_of(trace.question))
-            self.text_lengths.append(len(trace.text))
-            self.history_lengths.append(len(trace.history))
-            self.reward_values.append(trace.reward)
-
-    def fill(self, stats: BufferStats) -> None:
-        stats.traces, stats.questions = self.traces, len(self.digests)
-        stats.by_source = dict(self.sources.most_common())
-        stats.mean_reward_by_source = {name: self.rewards[name] / count for name, count in stats.by_source.items()}
-        stats.steps_per_trajectory = trajectory_lengths(self.steps)
-        stats.trajectories = sum(stats.steps_per_trajectory.values())
-        stats.text_length, stats.history_length = spread(self.text_lengths), spread(self.history_lengths)
-        stats.reward = spread(self.reward_values)
-
-
-def trajectory_lengths(by_index: Mapping[int, int]) -> dict[int, int]:
-    """Count trajectories by their number of steps, from how many step traces stand at which place.
-
-    A trajectory of ``n`` steps has one step trace at each place below ``n``. Trajectories that begin alike share their first
-    step traces, and count as one as far as they do.
-
-    Example: 3 at place 0, 3 at place 1 and 1 at place 2: two trajectories of 2 steps, one of 3.
-    """
-    last = max(by_index, default=-1)
-    lengths = {n: by_index.get(n - 1, 0) - by_index.get(n, 0) for n in range(1, last + 2)}
-    return {n: count for n, count in lengths.items() if count > 0}
-
-
-def _sampled(questions: list[str]) -> list[str]:
-    """Up to 256 of them, evenly spaced."""
-    step = max(len(questions) / QUESTION_SAMPLE, 1.0)
-    return [questions[int(i * step)] for i in range(min(len(questions), QUESTION_SAMPLE))]
-
-
-def _fill_usage(buffer: StepTraceBuffer, stats: BufferStats, ranked: int) -> None:
-    usage = {trace_id: each for trace_id, each in buffer.usage.all().items() if each.uses > 0}
-    stats.used = len(usage)
-    order = sorted(usage, key=lambda trace_id: (usage[trace_id].shrunk_reward, trace_id))
-    for ids, into in ((order[::-1], stats.best), (order, stats.worst)):
-        for trace in islice(_present(buffer, ids), ranked):
-            each = usage[trace.id]
-            into.append(UsedTrace(trace.id, each.uses, each.mean_reward, trace.source, trace.text))
-
-
-def _present(buffer: StepTraceBuffer, ids: Sequence[str]) -> Iterator[StepTrace]:
-    """The step traces with these ids, in their order; some have left the buffer since they were shown."""
-    for start in range(0, len(ids), LOOK_UP):
-        some = ids[start : start + LOOK_UP]
-        traces = {trace.id: trace for trace in buffer.reader.of(some)}
-        yield from (traces[trace_id] for trace_id in some if trace_id in traces)
+    names = ("min", "10 %", "median", "90 %", "max")
+    found = np.quantile(np.asarray(values, dtype=np.float64), (0, 0.1, 0.5, 0.9, 1))
+    return {"mean": float(np.mean(values)), **dict(zip(names, found.tolist(), strict=True))}

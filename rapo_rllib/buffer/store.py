@@ -11,26 +11,26 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.buffer.choices import URI_KEY
+from rapo_rllib.buffer.choices import URI_KEY, conditions_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.filters import conditions_of
-from rapo_rllib.buffer.ledger import Ledger
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
-from rapo_rllib.buffer.parts import COUNT, PartRows
-from rapo_rllib.buffer.reading import BufferReader
-from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of
+from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
-from rapo_rllib.buffer.stored import lasting_name
-from rapo_rllib.buffer.usage import Usage
 from rapo_rllib.buffer.writing import TraceWriter, Written
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import milvus_at
-from rapo_rllib.milvus.notes import Notes, Version
+from rapo_rllib.milvus.notes import Notes
+from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
 if TYPE_CHECKING:
     import numpy as np
+
+READ_PAGE = 4096  # step traces with their texts in one answer of Lite, whose time goes with the number of pages
+SERVER_READ_PAGE = 500  # of a server, which answers up to 100 MB
+STORED = "stored"  # the note with the number of step traces: Lite serves what is left of files that were cut off or deleted
 
 
 class StepTraceBuffer:
@@ -47,12 +47,9 @@ class StepTraceBuffer:
         self.collection = settings.collection
         self.milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
         self.embedder = Embedder.of(settings)
-        self._checked = self._found_whole = False
+        self.drawable = Drawable(self.milvus, settings)
         self._notes = Notes(self.milvus, self.collection)
-        self._version = Version(self._notes)
-        self._parts = PartRows(self.milvus, self.collection)
-        self._drawable = Drawable(self.milvus, settings, self._version, self._parts)
-        self._ledger = Ledger(self.milvus, self.collection)
+        self._checked = self._found_whole = False
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_checked": False, "_found_whole": False}
@@ -73,16 +70,17 @@ class StepTraceBuffer:
             ValueError: it exists and was made with another embedder, or at another level.
         """
         if not self.exists():
-            self._ledger.check()
-            self._drop_beside()  # of a collection that was dropped halfway
-            self.set_note(MADE_BY, self._made_by)
+            self._check_whole()
+            self._notes.drop()  # of a collection that was dropped halfway
+            self.set_note(MADE_BY, {**maker_of(self.embedder), "level": self.settings.level})
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
 
     def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> int:
-        """Embed and store step traces of any length, a window of 256 at a time. What is stored already is not embedded again.
+        """Embed and store step traces, a window of 256 at a time. What is stored already is not embedded again.
 
-        The embedder sorts a window by length, so that short texts are not padded to the longest of them all.
+        Of a history above 65,535 bytes the end is stored; a question or a step above that is left out, with a warning. The
+        embedder sorts a window by length, so that short texts are not padded to the longest of them all.
 
         Args:
             traces: each with a content-derived ``id`` (see ``build.step_traces``).
@@ -102,37 +100,25 @@ class StepTraceBuffer:
         return self._write(traces, True, progress)
 
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
-        self._open()
-        self._drawable.forget()
-        writer = TraceWriter(self.milvus, self.collection, self._parts, self._ledger, self._version, self.embedder)
-        return writer.write(traces, update, progress)
-
-    def mark_changed(self) -> None:
-        """Tell all users that rows were written."""
-        self._version.change()
+        self.check_embedder()
+        self.drawable.forget()
+        written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, update, progress)
+        if (count := self.milvus.count(self.collection)) > self._noted():  # a damaged buffer stays one until it is whole
+            self.set_note(STORED, {"count": count})
+        return written
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete step traces; those that are not there are none the less gone."""
         if ids:
-            self._drawable.forget()
-            rows = self.milvus.get(self.collection, ids, ["id", COUNT])
-            self._ledger.lower(len(rows))
+            self.drawable.forget()
+            present = self.milvus.get(self.collection, ids, ["id"])
+            self.set_note(STORED, {"count": max(self._noted() - len(present), 0)})  # before: a kill leaves more than noted
             self.milvus.delete(self.collection, ids)
-            self._parts.delete(rows)
-            self._version.change()
 
     def missing(self) -> int:
         """Number of step traces that were stored and are gone, because files of the buffer were damaged."""
-        return self._ledger.missing()
-
-    def refresh(self) -> None:
-        """See at the next drawing what others have written meanwhile (otherwise seen within seconds)."""
-        self._drawable.forget()
-
-    @property
-    def usage(self) -> Usage:
-        """Count how often each trace was shown, and how it fared."""
-        return Usage(self.milvus, self.collection)
+        noted = self._noted()
+        return max(noted - self.count(), 0) if noted else 0
 
     def prepare(self) -> None:
         """Do what the first retrieval would wait for: connect, load the embedder, and have a Lite path's rows in memory.
@@ -141,7 +127,6 @@ class StepTraceBuffer:
             RetrievalError: Milvus does not answer, or has lost step traces.
             ValueError: the buffer does not exist, or was made with another embedder or at another level.
         """
-        self._open_whole()
         self.retrieve([HistoryQuery("", "")], 1)
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
@@ -155,6 +140,7 @@ class StepTraceBuffer:
         """
         if not queries:
             return []
+        self.check_whole()
         return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
 
     def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
@@ -163,59 +149,52 @@ class StepTraceBuffer:
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         """As :meth:`retrieve`, of queries that are embedded as ``vectors [B, D]``. Raises as that one."""
-        self._open_whole()
+        self.check_whole()
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
             only = [conditions_of(self.settings.filter, queries[at]) for at in positions]
-            index = self.settings.index
-            return self._whole(self.milvus.search(self.collection, vectors[positions], count, NAMES, index, only))
+            found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, only)
+            return [[retrieved_of(row) for row in rows] for rows in found]
 
         if self.settings.filter.hide_answers:
             return nearest_without_answers(find, queries, top_k)
         return find(range(len(queries)), top_k)
 
-    def _whole(self, found: Sequence[Sequence[dict]]) -> list[list[RetrievedTrace]]:
-        """Return what a search found, long texts put together again."""
-        whole = {row["id"]: row for row in self._parts.whole([row for rows in found for row in rows])}
-        return [[retrieved_of({**whole[row["id"]], "similarity": row["similarity"]}) for row in rows] for rows in found]
-
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
         """One step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
 
-        See ``drawing.random_traces``; raises as :meth:`retrieve`. Where a server searches, ids are listed once a version.
+        See ``drawing.random_traces``; raises as :meth:`retrieve`.
         """
-        return random_traces([self.drawable()], queries, rngs) if queries else []
-
-    def drawable(self) -> Drawable:
-        """Return what can be drawn of it. Raises as :meth:`random_traces`."""
-        self._open_whole()
-        return self._drawable
+        self.check_whole()
+        return random_traces([self.drawable], queries, rngs)
 
     def all_traces(self) -> Iterator[StepTrace]:
-        """Every step trace, in no particular order.
+        """Every step trace, in no particular order. The embedder is not asked for: who has lost it keeps the texts.
 
         Raises:
             RetrievalError: Milvus does not answer.
             ValueError: the buffer does not exist, or is none.
         """
-        yield from self.reader.traces()
+        for page in self._pages(NAMES):
+            yield from map(trace_of, page)
 
-    @property
-    def reader(self) -> BufferReader:
-        """Reads everything that the buffer holds. The embedder is not asked for, so that who has lost it keeps the texts.
+    def pages_with_keys(self) -> Iterator[tuple[list[StepTrace], np.ndarray]]:
+        """As :meth:`all_traces`, in pages: ``N`` step traces and the vectors of their keys ``[N, D]``."""
+        import numpy as np
 
-        Raises:
-            RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or is none.
-        """
+        for page in self._pages((*NAMES, VECTOR)):
+            yield [trace_of(row) for row in page], np.asarray([row[VECTOR] for row in page], dtype=np.float32)
+
+    def questions(self) -> Iterator[str]:
+        """The question of every step trace. Raises as :meth:`all_traces`."""
+        for page in self._pages(("question",)):
+            yield from (row["question"] for row in page)
+
+    def _pages(self, names: Sequence[str]) -> Iterator[list[dict]]:
         if not self._checked:
             self._check_exists()
-            self._check_columns()
-        return BufferReader(self.milvus, self.collection, self._parts)
-
-    def check_embedder(self) -> None:
-        """Raise ``ValueError`` if the buffer does not exist, or was made with another embedder or at another level."""
-        self._open()
+            check_columns(self.milvus.shape(self.collection).columns, self._where)
+        return self.milvus.pages(self.collection, names, READ_PAGE if self.milvus.is_lite else SERVER_READ_PAGE)
 
     def count(self) -> int:
         """Number of step traces; 0 if the collection does not exist."""
@@ -227,21 +206,15 @@ class StepTraceBuffer:
 
     def drop(self) -> None:
         """Delete the step traces and the notes about them. After a kill halfway, drop or create goes on."""
-        self._checked = self._found_whole = False
-        self._drawable.forget()
+        self._forget()
         self.milvus.drop(self.collection)
-        self._ledger.forget()
-        self._drop_beside()
-
-    def _drop_beside(self) -> None:
-        self.usage.drop()
-        self._parts.drop()
+        if self._noted():  # what is gone now is not missing
+            self.set_note(STORED, {"count": 0})
         self._notes.drop()  # last: by them a buffer is known
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
-        self._checked = self._found_whole = False
-        self._drawable.forget()
+        self._forget()
         self.milvus.close()
 
     def note(self, name: str, shape: Any = dict) -> dict | None:
@@ -252,29 +225,38 @@ class StepTraceBuffer:
         """Store a small JSON object beside the step traces."""
         self._notes.set(name, value)
 
-    def _open(self) -> None:
+    def check_embedder(self) -> None:
+        """Raise ``ValueError`` if the buffer does not exist, or was made with another embedder or at another level."""
         if not self._checked:
             self._check_exists()
             self._check_maker()
 
-    def _open_whole(self) -> None:
-        self._open()
+    def check_whole(self) -> None:
+        """As :meth:`check_embedder`; raise ``RetrievalError`` if step traces are gone, as when files were damaged."""
+        self.check_embedder()
         if not self._found_whole:
-            self._ledger.check()
+            self._check_whole()
             self._found_whole = True
 
-    @property
-    def _made_by(self) -> dict:
-        made_by = {**maker_of(self.embedder), "level": self.settings.level}
-        return made_by | {key: lasting_name(made_by[key]) for key in ("name", "tokenizer") if made_by.get(key)}
+    def _forget(self) -> None:
+        self._checked = self._found_whole = False
+        self.drawable.forget()
+
+    def _noted(self) -> int:
+        return int((self.note(STORED, {"count": int}) or {}).get("count", 0))
+
+    def _check_whole(self) -> None:
+        if missing := self.missing():
+            raise RetrievalError(
+                f"step_trace_buffer: {missing} of {self._noted()} step traces in collection {self._where} are gone: its files "
+                "are damaged. Restore a copy, import the same traces again, which adds what is missing, or drop the buffer and "
+                "build it anew."
+            )
 
     def _check_maker(self) -> None:
         check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self._where)
-        self._check_columns()
-        self._checked = True
-
-    def _check_columns(self) -> None:
         check_columns(self.milvus.shape(self.collection).columns, self._where)
+        self._checked = True
 
     def _check_exists(self) -> None:
         if not self.exists():

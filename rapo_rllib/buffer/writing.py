@@ -1,5 +1,6 @@
 """Step traces into a collection, a window of 256 at a time. Flow: ``StepTraceBuffer.insert`` -> here -> ``milvus``.
 
+    above 65,535 bytes                     -> left out
     not stored yet                         -> embedded, added
     stored, and other facts are given now  -> rewritten with the stored vector, if the caller wants that
     stored                                 -> nothing
@@ -9,19 +10,19 @@ One query a window tells which is which.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.keys import looks_made
-from rapo_rllib.buffer.ledger import Ledger
-from rapo_rllib.buffer.parts import PartRows
-from rapo_rllib.buffer.rows import NAMES, by_id, row_of, trace_of
+from rapo_rllib.buffer.rows import NAMES, by_id, fits, row_of, trace_of
 from rapo_rllib.milvus.handle import Milvus
-from rapo_rllib.milvus.notes import Version
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.types import StepTrace
+
+logger = logging.getLogger(__name__)
 
 WINDOW = 256  # step traces that are embedded together: what a kill can cost
 WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
@@ -41,17 +42,8 @@ class Written:
 class TraceWriter:
     """Writes to one collection. Raises ``RetrievalError`` when Milvus does not answer."""
 
-    def __init__(
-        self,
-        milvus: Milvus,
-        collection: str,
-        parts: PartRows,
-        ledger: Ledger,
-        version: Version,
-        embedder: Embedder,
-    ) -> None:
-        self._milvus, self._collection, self._parts = milvus, collection, parts
-        self._ledger, self._version, self._embedder = ledger, version, embedder
+    def __init__(self, milvus: Milvus, collection: str, embedder: Embedder) -> None:
+        self._milvus, self._collection, self._embedder = milvus, collection, embedder
 
     def write(self, traces: Iterable[StepTrace], update: bool, progress: Progress | None) -> Written:
         """Add what is not stored, and if ``update`` is set give what is stored the facts that are given now.
@@ -59,49 +51,46 @@ class TraceWriter:
         Raises:
             ValueError: see ``StepTraceBuffer.insert``.
         """
-        done = Written()
-        for window in _windows(traces):
+        done, too_long = Written(), 0
+        for whole_window in _windows(traces):
+            window = [trace for trace in whole_window if fits(trace)]
+            too_long += len(whole_window) - len(window)
             unique = by_id(window)
             if update:
                 unique |= {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
             known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
             self._refuse_others([unique[id] for id in known if not looks_made(id)])
             fresh = [trace for trace in unique.values() if trace.id not in known]
-            done.seen += len(window) - len(fresh)
+            done.seen += len(whole_window) - len(fresh)
             if update:
                 self._update([trace for key, trace in unique.items() if key in known and _differs(trace, known[key])], done)
             if fresh:
                 self._add(fresh, done, progress)
             elif progress:
                 progress(done.seen, done.added)
-        if done.added or done.updated or self._ledger.behind():  # behind: a writer was killed before it came here
-            self._version.change()
-            self._ledger.add_up()
+        if too_long:
+            logger.warning("left out %d step traces whose question or text is above 65,535 bytes", too_long)
         return done
 
     def _refuse_others(self, given: Sequence[StepTrace]) -> None:
         """Raise ``ValueError`` if an id that is not made of the content is that of another step trace here."""
         if given:
             rows = self._milvus.get(self._collection, [trace.id for trace in given], NAMES)
-            by_id([*map(trace_of, self._parts.whole(rows)), *given])
+            by_id([*map(trace_of, rows), *given])
 
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
-        if not done.added:  # before the first row, too: who is killed has told it
-            self._version.change()
         vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])
         for start in range(0, len(fresh), WRITE_BATCH):
             batch = [row_of(trace) for trace in fresh[start : start + WRITE_BATCH]]
-            self._milvus.upsert(self._collection, self._parts.split_oversized(batch), vectors[start : start + WRITE_BATCH])
+            self._milvus.upsert(self._collection, batch, vectors[start : start + WRITE_BATCH])
             done.seen, done.added = done.seen + len(batch), done.added + len(batch)
             if progress:
                 progress(done.seen, done.added)
 
     def _update(self, changed: Sequence[StepTrace], done: Written) -> None:
-        """Give stored rows other facts; their texts, part rows and vectors stay."""
+        """Give stored rows other facts; their vectors stay."""
         import numpy as np
 
-        if changed and not done.updated:
-            self._version.change()
         facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}
         ids = list(facts)
         for start in range(0, len(ids), WRITE_BATCH):

@@ -153,7 +153,8 @@ class PassageCollection:
             return []
         mode = chosen_mode(mode, self._open()["bm25"], self.where)
         depth = max(FUSION_DEPTH, top_k) if mode == "hybrid" else top_k
-        near = worded = []
+        near: list[list[dict[str, Any]]] = []
+        worded: list[list[dict[str, Any]]] = []
         if mode != "bm25":
             vectors = self.encoder.encode(queries, role="query")
             near = self.milvus.search(self.place.collection, vectors, depth, ["id"])

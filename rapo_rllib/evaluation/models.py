@@ -17,8 +17,7 @@ from typing import Any, Self
 from rapo_rllib.agents.asking import Progress, ask
 from rapo_rllib.agents.journal import Journal, sum_of_questions
 from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_factory
-from rapo_rllib.buffer.leak_check import refuse_leaks
-from rapo_rllib.buffer.leak_guard import LeakGuard
+from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.config.question_source import is_tool_env
 from rapo_rllib.env_runner.retrieval import make_retriever

@@ -8,7 +8,6 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.unfinished import begin
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.monitoring.progress import Progress
 
@@ -29,8 +28,7 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
     progress = Lines()
     job = (config.settings, config.question_source)
     buffer, upkeep = open_buffer(*job, progress, RunName("run"), test_questions, train_questions)
-    covered = upkeep.coverage
-    assert upkeep.take([], 0).get("coverage") == (None if covered is None else covered.covered / covered.total)
+    assert upkeep.take([], 0).get("coverage") == upkeep.coverage
     count = buffer.count()
     assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()
@@ -46,7 +44,7 @@ def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path, caplog: p
     assert count == 12
     assert "left out 1 trajectories that answer questions of the evaluation" in said
     buffer = StepTraceBuffer(config.settings.buffer)
-    begin(buffer, [tmp_path / "half.jsonl"])
+    buffer.set_note("import", {"unfinished": [str(tmp_path / "half.jsonl")]})
     buffer.close()
     assert "not finished" not in caplog.text
     count, said = opened(config, SeedQuestions(3))  # no texts: nothing is known, nothing is said

@@ -13,7 +13,6 @@ from rapo_rllib.algorithm.buffer_growth import BufferUpdater
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.leak_guard import LeakGuard
-from rapo_rllib.buffer.statistics import statistics
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
@@ -89,11 +88,9 @@ def test_usage_counts_measured_retrievals_of_real_traces(make: Make) -> None:
     upkeep = make(growth="none")
     metrics = upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
     assert (metrics["uses"], metrics["traces_used"]) == (2, 1) and "grown" not in metrics
-    upkeep.view()
-    (usage,) = upkeep._buffer.usage.all().values()
-    assert usage.uses == 2 and usage.mean_reward == pytest.approx(1.5231884, abs=1e-6)  # 2 tanh(2 * 0.5)
+    (usage,) = upkeep._usage.values()
+    assert usage.uses == 2 and usage.total / 2 == pytest.approx(1.5231884, abs=1e-6)  # 2 tanh(2 * 0.5)
     assert upkeep.view().grown_collection is None
-    assert upkeep._buffer.usage.all() == {"expert": usage}
 
 
 def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None:
@@ -106,7 +103,7 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     resumed.view()
     resumed.set_state(checkpoint)
     assert stored(resumed) == then
-    assert resumed._buffer.usage.all()["expert"].uses == 2
+    assert resumed._usage["expert"].uses == 2
     clone = make("trial_00001")  # another run takes the state over, as population based training does
     clone.set_state(checkpoint)
     assert stored(clone) == then and clone.view().grown_collection == "step_traces_grown_trial_00001"
@@ -114,7 +111,7 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     fresh.view()
     assert stored(fresh) == set()
     fresh.set_state(None)
-    assert fresh.get_state() == {"usage": {}, "own_usage": {}, "grown": [], "run": None}
+    assert fresh.get_state() == {"usage": {}, "grown": [], "run": None}
 
 
 def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
@@ -131,11 +128,9 @@ def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
     first.take([group("a", entropies=(2.0, 1.0))], 1)
     second.take([group("b", entropies=(2.0, 1.0))], 1)
     assert (stored(first), stored(second)) == ({"a 0", "a 1"}, {"b 0", "b 1"})
-    assert first._buffer.usage.all()["expert"].uses == 2
     resumed = make("2026-01-01_00-00-00new", tunes=False)
     resumed.set_state(first.get_state())
     assert resumed.view().grown_collection == first.view().grown_collection and stored(resumed) == stored(first)
-    assert resumed._buffer.usage.all()["expert"].uses == 2  # not counted again under another name
     trial = make()
     trial.set_state(first.get_state())
     assert trial.view().grown_collection == "step_traces_grown_trial_00000"
@@ -186,16 +181,14 @@ def test_what_answers_an_evaluation_question_does_not_enter(make: Make) -> None:
     assert stored(upkeep) == set()
 
 
-def test_uses_of_the_policys_own_traces_are_those_of_their_collection(make: Make) -> None:
-    upkeep = make()
-    upkeep.take([group("a")], 1)
-    (own,) = upkeep._kept.traces.values()
-    shown = group("b", entropies=(2.0, 1.0))
-    shown.trajectories[0].retrievals[1] = replace(shown.trajectories[0].retrievals[0], trace_id=own.id, source="policy")
-    assert upkeep.take([shown], 2)["uses"] == 2
-    assert upkeep._grown is not None
-    assert set(upkeep._buffer.usage.all()) == {"expert"} and set(upkeep._grown.usage.all()) == {own.id}
-    assert [trace.id for trace in statistics(upkeep._grown).best] == [own.id]
-    resumed = make()
+def test_uses_of_the_policys_own_traces_decide_which_stay(make: Make) -> None:
+    upkeep = make(max_grown=2)
+    upkeep.take([group("a", "b")], 1)
+    poor = next(trace for trace in upkeep._kept.traces.values() if trace.text == "b 0")
+    shown = group("wrong", correct=False, entropies=(1.0, 2.0))
+    shown.trajectories[0].retrievals[1] = replace(shown.trajectories[0].retrievals[0], trace_id=poor.id, source="policy")
+    assert upkeep.take([shown], 2)["traces_used"] == 2 and upkeep._usage[poor.id].total < 0
+    resumed = make(max_grown=2)
     resumed.set_state(upkeep.get_state())
-    assert resumed.take([shown], 3)["traces_used"] == 2 and set(resumed._buffer.usage.all()) == {"expert"}
+    resumed.take([group("c")], 3)
+    assert stored(resumed) == {"a 0", "c 0"}

@@ -9,7 +9,7 @@ import pytest
 from buffer_helpers import experts, wait_until
 from processes import CONTEXT
 
-from rapo_rllib.buffer.build import ensure_built, step_traces, whole_trajectory
+from rapo_rllib.buffer.build import cut, ensure_built, step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
@@ -32,10 +32,9 @@ def test_failures_are_never_cut(reward):
 
 def test_a_whole_trajectory_is_one_trace():
     expert = ExpertTrajectory(Question("q1", "What?"), ("a", "b", "c"), 0.5, "s")
-    (trace,) = whole_trajectory(expert)
+    (trace,) = cut(expert, "trajectory")
     assert (trace.history, trace.text, trace.step_index, trace.question_id) == ("", "abc", 0, "q1")
     assert trace.id not in {step.id for step in step_traces(expert)}
-    assert whole_trajectory(ExpertTrajectory(Question("q", "?"), ("a",), 0.0, "s")) == []
 
 
 def test_a_buffer_of_whole_trajectories_and_one_of_steps_at_one_path(make_buffer):

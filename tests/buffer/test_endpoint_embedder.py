@@ -13,7 +13,7 @@ from local_service import Reply, Request, Service, local_service
 
 from rapo_rllib.buffer.build import ensure_built
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.stored import adopted
+from rapo_rllib.buffer.maker import adopted
 from rapo_rllib.embedding.endpoint import EndpointEncoder
 from rapo_rllib.embedding.local import TextEncoder, _load_once
 from rapo_rllib.errors import RetrievalError

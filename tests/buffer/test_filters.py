@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rapo_rllib.buffer.filters import conditions_of
+from rapo_rllib.buffer.choices import conditions_of
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer

@@ -2,10 +2,9 @@
 
 import pytest
 
-from rapo_rllib.buffer.growth import GrownTraces, grown_candidates, grown_score
+from rapo_rllib.buffer.growth import GrownTraces, TraceUsage, grown_candidates, grown_score
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.buffer.usage import TraceUsage
-from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.settings import BufferSettings, ProtocolSettings
 from rapo_rllib.types import Question, StepTrace, Trajectory, TrajectoryGroup
 
 PROTOCOL = ProtocolSettings()
@@ -91,8 +90,8 @@ def trace(text: str, version: int = 0, reward: float = 1.0, question: str = "Wha
     [
         (1.0, TraceUsage(), 0, 1.0),
         (1.0, TraceUsage(), 100, 0.5),
-        (1.0, TraceUsage(4, 0.5), 0, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
-        (1.0, TraceUsage(4, -2.0), 100, 0.0),
+        (1.0, TraceUsage(4, 2.0), 0, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
+        (1.0, TraceUsage(4, -8.0), 100, 0.0),
     ],
 )
 def test_score(reward: float, usage: TraceUsage, age: int, score: float) -> None:
@@ -123,7 +122,7 @@ def test_the_lowest_score_leaves() -> None:
     kept = GrownTraces(max_traces=2)
     good, bad, new = trace("good"), trace("bad"), trace("new")
     kept.add([good, bad], 0, {})
-    change = kept.add([new], 1, {bad.id: TraceUsage(16, -1.0), good.id: TraceUsage(16, 1.0)})
+    change = kept.add([new], 1, {bad.id: TraceUsage(16, -16.0), good.id: TraceUsage(16, 16.0)})
     assert change.removed == (bad.id,) and set(kept.traces) == {good.id, new.id}
     change = kept.add([trace("weak", reward=0.1)], 2, {})
     assert change.added == change.removed == ()  # came and left at once
@@ -138,3 +137,15 @@ def test_state() -> None:
     for both in (kept, other):
         both.add([trace("c", 6), trace("d", 6), trace("B ", 7)], 7, {})
     assert other.get_state() == kept.get_state() and len(other) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"max_grown": 0}, "max_grown"),
+        ({"growth": "always"}, "step_trace_buffer.growth"),
+    ],
+)
+def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        BufferSettings(uri=str(tmp_path / "steps.db"), **wrong)

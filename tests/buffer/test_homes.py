@@ -19,7 +19,6 @@ from buffer_helpers import experts
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
@@ -27,9 +26,9 @@ from rapo_rllib.types import HistoryQuery, StepTrace
 TRACES = [trace for expert in experts(20) for trace in step_traces(expert)]
 LONG = StepTrace(
     "long",
-    "q\n\"'\\" + "?" * 70_000,
+    "q\n\"'\\" + "?" * 60_000,
     "é" * 40_000 + "\U0001f600" * 40_000 + " the end",  # 240,008 bytes
-    "a" * 65_534 + "é" + "<think>\u2211 'x' \\boxed{}</think>\x00" * 3_000,  # the limit falls into the é
+    "a" * 60_533 + "é" + "<think>\u2211 'x' \\boxed{}</think>\x00" * 156,
     0.25,
     question_id="x",
     step_index=3,
@@ -72,9 +71,7 @@ def filled(home):
     assert buffer.insert(TRACES) == 40
     yield buffer
     buffer.drop()
-    assert (
-        not buffer.exists() and not buffer.milvus.exists("step_traces_parts") and not buffer.milvus.exists("step_traces_notes")
-    )
+    assert not buffer.exists() and not buffer.milvus.exists("step_traces_notes")
     buffer.close()
 
 
@@ -152,23 +149,22 @@ def test_a_source_is_searched_for_itself(filled, other):
     assert len(found("solver", 'a "stranger"')) == 3
 
 
-def test_values_above_the_limit_come_back_whole_on_every_way(filled):
+def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out(filled, caplog):
     plain = replace(TRACES[0], id="plain", question="Who?")
-    assert filled.insert([LONG, plain, LONG]) == 2
+    too_long = [replace(TRACES[0], id="text", text="é" * 32_768), replace(TRACES[0], id="question", question="x" * 65_536)]
+    stored = replace(LONG, history="\U0001f600" * 16_381 + " the end")  # 65,532 of 65,535 bytes: characters stay whole
+    assert filled.insert([LONG, plain, LONG, *too_long]) == 2
+    assert "left out 2 step traces whose question or text is above 65,535 bytes" in caplog.text
     assert filled.insert([LONG]) == 0
     hits = filled.retrieve([query(LONG), query(TRACES[0])], top_k=2)
-    assert hits[0][0].trace == LONG and hits[0][0].similarity > 0.99
+    assert hits[0][0].trace == stored and hits[0][0].similarity > 0.99
     assert hits[1][0].trace == TRACES[0]
-    assert {trace.id: trace for trace in filled.all_traces()}["long"] == LONG
-    drawn = draw(filled, range(800))
-    assert LONG in drawn
-    stored = filled.milvus.get("step_traces", ["long", "plain"], ["id", "parts"])
-    assert {row["id"]: row["parts"] for row in stored} == {"long": 6, "plain": 0}  # 1 of question, 3 of history, 2 of text
-    filled.milvus.delete("step_traces_parts", ["long/1"])
-    with pytest.raises(RetrievalError, match=r"1 part rows of collection 'step_traces_parts' are gone, as 'long/1'"):
-        filled.retrieve([query(LONG)])
+    assert {trace.id: trace for trace in filled.all_traces()}["long"] == stored
+    assert stored in draw(filled, range(800))
+    with pytest.raises(ValueError, match="two different step traces have the id 'long'"):
+        filled.insert([replace(LONG, text="other")])
     filled.delete(["long", "plain"])
-    assert filled.count() == 40 and filled.milvus.count("step_traces_parts") == 0
+    assert filled.count() == 40
 
 
 @pytest.mark.parametrize(
@@ -301,9 +297,7 @@ def test_collections_of_others_and_of_older_versions_are_refused(other, filled):
     with pytest.raises(ValueError, match=r"step_trace_buffer\.collection: 'foreign' .* is no Step-Trace Buffer"):
         buffer.create()
     buffer.set_note("embedder", filled.note("embedder"))
-    message = (
-        r"'foreign' at .* was made by another version of this package: it lacks the columns \['history', 'parts'.*\['colour'\]"
-    )
+    message = r"'foreign' at .* was made by another version of this package: it lacks the columns \['history', .*\['colour'\]"
     for use in (buffer.create, lambda: buffer.insert(TRACES[:1]), lambda: buffer.retrieve([query(TRACES[0])])):
         with pytest.raises(ValueError, match=message):
             use()

@@ -64,10 +64,6 @@ def test_questions_without_text_say_nothing():
     assert not guard.leaks("")
 
 
-def test_the_fingerprint_does_not_depend_on_the_order():
-    assert LeakGuard(["a", "b"]).fingerprint == LeakGuard(["b", "A"]).fingerprint != LeakGuard(["a"]).fingerprint
-
-
 def test_what_leaks_is_left_out_and_counted():
     first, second = experts(2)
     guard = LeakGuard([first.question.text.upper()])
@@ -83,28 +79,18 @@ def test_a_build_leaves_them_out_and_a_buffer_that_has_them_is_refused(make_buff
     clean = make_buffer(collection="clean")
     assert ensure_built(clean, lambda: experts(6), guard=guard) == 8
     assert guard.refused.total() == 2
-    checked = clean.note("leak_check")
-    assert checked["questions"] == guard.fingerprint
 
     leaky = make_buffer()
     assert ensure_built(leaky, lambda: experts(6)) == 12
     message = r"holds 4 step traces of 2 evaluation questions, such as 'Ann has .*`rllib buffer verify --evaluation FILE"
     with pytest.raises(ValueError, match=message):
         ensure_built(leaky, None, guard=guard)
-    assert leaky.note("leak_check") is None
     assert ensure_built(leaky, None, guard=LeakGuard([""])) == 12  # nothing is known, so nothing is said
 
 
-def test_a_buffer_is_looked_through_once_per_version(make_buffer, monkeypatch):
-    from rapo_rllib.buffer.reading import BufferReader
-
-    buffer, guard, looks = make_buffer(), LeakGuard(["What is 3 + 5?"]), []
-    read = BufferReader.questions
-    monkeypatch.setattr(BufferReader, "questions", lambda reader: looks.append(1) or read(reader))
-    for expected in (1, 1):
-        ensure_built(buffer, lambda: experts(2), guard=guard)
-        assert len(looks) == expected
+def test_what_came_in_later_is_refused_too(make_buffer):
+    buffer, guard = make_buffer(), LeakGuard(["What is 3 + 5?"])
+    assert ensure_built(buffer, lambda: experts(2), guard=guard) == 4
     buffer.insert([StepTrace("new", "What is 3 + 5?", "", "8", 1.0)])
     with pytest.raises(ValueError, match="holds 1 step traces of 1 evaluation questions"):
         ensure_built(buffer, None, guard=guard)
-    assert len(looks) == 2

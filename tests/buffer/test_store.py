@@ -117,7 +117,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize(("way", "gone"), [("drop", range(4)), ("create", (0, 2))])
+@pytest.mark.parametrize(("way", "gone"), [("drop", range(2)), ("create", range(2))])
 def test_a_drop_that_was_killed_goes_on(make_buffer, monkeypatch, way, gone):
     buffer = make_buffer()
     drop = buffer.milvus.drop

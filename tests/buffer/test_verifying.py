@@ -1,7 +1,6 @@
 """What ``verify`` finds in buffers that were damaged on purpose, and what it leaves alone."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,13 @@ from rapo_rllib.buffer.build import ensure_built, step_traces
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.rows import row_of
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.buffer.unfinished import begin
 from rapo_rllib.buffer.verifying import verify
 
 GOOD = step_traces(next(iter(experts(1))))[0]
 
 
 def write(buffer: StepTraceBuffer, trace, vector: np.ndarray) -> None:
-    buffer.milvus.upsert(buffer.collection, buffer._parts.split_oversized([row_of(trace)]), vector[None])
+    buffer.milvus.upsert(buffer.collection, [row_of(trace)], vector[None])
 
 
 def vector_of(buffer: StepTraceBuffer, trace) -> np.ndarray:
@@ -28,12 +26,11 @@ def vector_of(buffer: StepTraceBuffer, trace) -> np.ndarray:
 def test_a_good_buffer(make_buffer) -> None:
     buffer = make_buffer()
     ensure_built(buffer, lambda: experts(40))
-    buffer.insert([replace(GOOD, id="the same step", source="another")])
     seen = []
     verdict = verify(buffer, LeakGuard(["Who else?"]), lambda *counts: seen.append(counts))
-    assert (verdict.rows, verdict.embedded_again, verdict.duplicates, verdict.findings) == (81, 64, 1, [])
+    assert (verdict.rows, verdict.embedded_again, verdict.findings) == (80, 64, [])
     assert verdict.worst_cosine > 0.999
-    assert seen == [(81, 81)]
+    assert seen == [(80, 80)]
 
 
 def test_everything_that_is_wrong_is_found(make_buffer) -> None:
@@ -43,18 +40,15 @@ def test_everything_that_is_wrong_is_found(make_buffer) -> None:
     write(buffer, replace(GOOD, id="0" * 32), right)
     write(buffer, replace(GOOD, id="long"), 2 * right)
     write(buffer, replace(GOOD, id="else"), -right)
-    write(buffer, replace(GOOD, id="blank", text=" "), right)
-    buffer.set_note("built", {"traces": "expert", "max_traces": None, "count": 1000})
-    begin(buffer, [Path("a.jsonl")])
+    buffer.set_note("stored", {"count": 1000})
+    buffer.set_note("import", {"unfinished": ["/a.jsonl"]})
     verdict = verify(buffer, LeakGuard([GOOD.question]))
     assert {finding.kind: (finding.count, finding.examples[0]) for finding in verdict.findings} == {
-        "a question of the evaluation": (6, GOOD.question),
+        "a question of the evaluation": (5, GOOD.question),
         "an id that does not belong to the content": (1, "0" * 32),
-        "a vector that is not of length 1": (1, "long"),
-        "empty text": (1, "blank"),
-        "an import that was not finished; run it again": (1, str(Path("a.jsonl").absolute())),
-        "fewer step traces than were noted when it was made": (1, "10 of 1,000"),
-        "a key that is not the embedding of its history": (1, "else: cosine -1.000"),
+        "an import that was not finished; run it again": (1, "/a.jsonl"),
+        "step traces that were stored are gone": (1, "991 of 1,000"),
+        "a key that is not the embedding of its history": (2, "else: cosine -1.000"),
     }
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.cli.main import app
 from rapo_rllib.embedding.local import resolve_embedder
-from rapo_rllib.milvus.lite.handle import LiteHandle
+from rapo_rllib.milvus.lite.owner import Owner
 
 SOLUTION = {"question": "3 + 5?", "gold": "8", "segments": [{"type": "answer", "text": "8"}], "source": "human"}
 
@@ -86,18 +86,18 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     verdict = json.loads(run("verify", "--evaluation", "q.jsonl", "--json", status=1))
     assert [(each["kind"], each["count"]) for each in verdict["findings"]] == [("a question of the evaluation", 1)]
     stats = json.loads(run("stats", "--json"))
-    assert (stats["traces"], stats["by_source"], stats["coverage"]) == (4, {"human": 4}, None)
+    assert (stats["traces"], stats["by_source"], stats["asked"]) == (4, {"human": 4}, 0)
     assert "Nothing was found." in run("search", "0 + 5?", "--source", "nobody")
 
     assert "Delete them?" in run("drop", input="n\n", status=1)
-    drop = LiteHandle.drop
+    drop = Owner.drop
 
-    def killed(milvus: LiteHandle, collection: str) -> None:
-        drop(milvus, collection)
+    def killed(owner: Owner, collection: str) -> None:
+        drop(owner, collection)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LiteHandle, "drop", killed)
+        patch.setattr(Owner, "drop", killed)
         CliRunner().invoke(app, ["buffer", "drop", "--yes"])
     assert "Deleted." in run("drop", input="y\n")
     assert "there is no collection" in run("drop", status=1)

@@ -34,10 +34,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     [
         ("import solutions.jsonl chats", ["source 'human': 4 step traces", "source 'gpt-4': 2 step traces", "6 were added."]),
         ("import released", ["source 'aepo-14b': 1 step traces", "left out: 1 (padding of the released code", "1 were added."]),
-        (
-            "import solutions.jsonl chats.jsonl --uri ./mixed",
-            ["'human': 2 step traces", "'gpt-4': 1 step traces"],
-        ),
+        ("import solutions.jsonl --uri ./mixed", ["'human': 2 step traces", "left out: 2 (beyond --max-traces)"]),
+        ("import chats.jsonl --uri ./mixed", ["'gpt-4': 2 step traces", "holds 4 step traces"]),
         ("import solutions.jsonl --uri ./clean", ["left out: 1 (question of the evaluation)", "holds 2 step traces"]),
         ("verify --uri ./clean.db", ["2 step traces", "Nothing is wrong."]),
         ('search "Tom', ["[1] ", "[2] ", "by human, reward 1"]),
@@ -49,7 +47,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("verify", ["7 step traces", "7 keys embedded again"]),
         ("export", ["traces.jsonl.gz holds the 7 step traces"]),
         ("import traces.jsonl.gz", ["holds 7 step traces; 7 were added."]),
-        ("drop", ["copy.db (step_traces): 7 step traces, their notes and use counts will be deleted.", "Deleted."]),
+        ("drop", ["copy.db (step_traces): 7 step traces and their notes will be deleted.", "Deleted."]),
     ],
 )
 def test_a_command_of_the_page(said: dict[str, str], command: str, lines: list[str]) -> None:

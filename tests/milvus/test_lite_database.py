@@ -115,7 +115,7 @@ def test_rows_of_files_and_log_are_there_again(owner: Owner) -> None:
     owner.flush("steps")
     kill(owner)
     assert texts(owner) == expected(2) | expected(3, text="again")
-    (hits,) = owner.search("steps", vectors_of(2), 1, ["id", "reward", "step"], True, None)
+    (hits,) = owner.search("steps", vectors_of(2), 1, ["id", "reward", "step"], "exact")
     assert hits == [{"id": "r2", "reward": 0.25, "step": 2, "similarity": pytest.approx(1.0)}]
 
 

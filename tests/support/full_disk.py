@@ -27,7 +27,7 @@ def read(buffer: StepTraceBuffer) -> bool:
 def refusal(buffer: StepTraceBuffer) -> str:
     try:
         for number in range(20):
-            buffer.insert([replace(LATER[0], id=f"big{number}", text="x" * 4_000_000)])
+            buffer.insert([replace(LATER[0], id=f"big{number}/{part}", text="x" * 62_000) for part in range(64)])  # 4 MB
     except RetrievalError as error:
         return str(error)
     return "all was stored"

@@ -113,7 +113,7 @@ def drop(
             if buffer.exists():
                 raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")
             raise ValueError(f"there is no collection {collection!r} at {buffer.uri}; correct --uri or --collection")
-        typer.echo(f"{buffer.uri} ({collection}): {buffer.count():,} step traces, their notes and use counts will be deleted.")
+        typer.echo(f"{buffer.uri} ({collection}): {buffer.count():,} step traces and their notes will be deleted.")
         if not yes:
             typer.confirm("Delete them?", abort=True)
         buffer.drop()
@@ -142,8 +142,6 @@ def _told(verdict: Verdict, where: str) -> str:
     lines = [f"{where}: {verdict.rows:,} step traces"]
     if verdict.worst_cosine is not None:
         lines.append(f"{verdict.embedded_again} keys embedded again: cosine {verdict.worst_cosine:.4f} or more")
-    if verdict.duplicates:
-        lines.append(f"{verdict.duplicates:,} are the same step as another one, by another agent")
     for finding in verdict.findings:
         lines.append(f"WRONG: {finding.kind}: {finding.count:,}, such as {'; '.join(finding.examples)}")
     return "\n".join([*lines, "" if verdict.findings else "Nothing is wrong."]).rstrip()

@@ -38,7 +38,7 @@ def import_(
     key_history_tokens: Annotated[int | None, typer.Option(help="So many tokens of the steps' end alone are a key.")] = None,
     format: Annotated[str, typer.Option(help="auto, traces, released, chat, traces-steps or transcripts.")] = "auto",
     source: Annotated[str | None, typer.Option(help="Name of the agent, in place of the files'.")] = None,
-    max_traces: Annotated[int | None, typer.Option(min=1, help="So many step traces, shared evenly by the sources.")] = None,
+    max_traces: Annotated[int | None, typer.Option(min=1, help="The first so many step traces.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not get in; .jsonl[.gz], ….")] = None,
     db_name: DbName = "",

@@ -52,7 +52,7 @@ def opened_as_stored(
         key_history_tokens: the same.
         keys: further ones of ``BufferSettings``.
     """
-    from rapo_rllib.buffer.stored import adopted
+    from rapo_rllib.buffer.maker import adopted
     from rapo_rllib.settings import BufferSettings
 
     insisted: dict[str, Any] = {

@@ -1,8 +1,9 @@
-"""``rllib buffer stats``: what a buffer holds, as tables or JSON."""
+"""``rllib buffer stats``: what a buffer holds, as lines or JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +23,7 @@ from rapo_rllib.cli.buffer.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from rapo_rllib.buffer.statistics import BufferStats, UsedTrace
+    from rapo_rllib.buffer.statistics import BufferStats
 
 
 @buffer_app.command("stats")
@@ -33,12 +32,11 @@ def stats(
     collection: Collection = DEFAULT_COLLECTION,
     questions: Annotated[list[Path] | None, typer.Option(help="Training questions, for the coverage; .jsonl[.gz], ….")] = None,
     near: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cosine from which on two keys are near-duplicates.")] = 0.98,
-    ranked: Annotated[int, typer.Option(min=0, help="How many of the best and of the worst step traces by use.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     embedder: StoredEmbedder = None,
     db_name: DbName = "",
 ) -> None:
-    """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage, use."""
+    """Describe a buffer: sources, lengths, rewards, near-duplicates, coverage."""
     opening = opened_as_stored if questions else opened_to_read  # questions are embedded
     with opening(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
@@ -46,87 +44,20 @@ def stats(
         from rapo_rllib.cli.build_display import counted
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
-        with counted("rows", quiet=as_json) as tell:  # each is read twice
-            found = statistics(buffer, texts, near, ranked, tell)
-        if as_json:
-            typer.echo(json.dumps(asdict(found), ensure_ascii=False))
-        else:
-            _print(found)
+        with counted("rows", quiet=as_json) as tell:
+            found = statistics(buffer, texts, near, tell)
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_lines(found)))
 
 
-def _print(found: BufferStats) -> None:
-    from rich.console import Console
-
-    console = Console()
-    for part in (_overview(found), _sources(found), _spreads(found), *_usage(found)):
-        console.print(part)
-
-
-def _overview(found: BufferStats) -> RenderableType:
-    """The single numbers, each with its name."""
-    from rich.table import Table
-
-    share = found.near_duplicates / max(found.near_sample, 1)
-    compared = "every key" if found.near_sample == found.traces else f"a sample of {found.near_sample:,} keys"
-    rows = [
-        ("step traces", f"{found.traces:,}"),
-        ("trajectories", f"{found.trajectories:,}"),
-        ("different questions", f"{found.questions:,}"),
-        ("steps per trajectory", _lengths(found.steps_per_trajectory)),
-        ("near-duplicate keys", f"{share:.1%} (cosine of {found.near_threshold:g} or more to another; {compared})"),
-        ("shown in training", f"{found.used:,} step traces"),
-        ("embedder", str(found.facts.get("name", "unknown"))),
-    ]
-    if known := found.coverage:
-        share = known.covered / max(known.questions, 1)
-        rows.insert(4, ("training questions with a trace", f"{known.covered:,} of {known.questions:,} ({share:.1%})"))
-    table = Table(title=found.where, show_header=False, title_justify="left")
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
-
-
-def _lengths(lengths: dict[int, int]) -> str:
-    total = max(sum(lengths.values()), 1)
-    return f"{sum(n * count for n, count in lengths.items()) / total:.1f} on average, {max(lengths, default=0)} at most"
-
-
-def _spreads(found: BufferStats) -> RenderableType:
-    """The distributions that are there, each with its name."""
-    from rich.table import Table
-
-    named = {
-        "text, characters": found.text_length,
-        "history, characters": found.history_length,
-        "reward": found.reward,
-        "cosine to the nearest other key": found.near_similarity,
-        "cosine of a training question to the nearest key": found.coverage.similarity if found.coverage else None,
-    }
-    parts = [(name, spread) for name, spread in named.items() if spread is not None]
-    table = Table("", "mean", *parts[0][1].quantiles)
-    for name, spread in parts:
-        table.add_row(name, f"{spread.mean:.4g}", *(f"{value:.4g}" for value in spread.quantiles.values()))
-    return table
-
-
-def _sources(found: BufferStats) -> RenderableType:
-    from rich.table import Table
-
-    table = Table("source", "step traces", "share", "mean reward")
-    for name, count in found.by_source.items():
-        reward = found.mean_reward_by_source[name]
-        table.add_row(name or "(none)", f"{count:,}", f"{count / found.traces:.1%}", f"{reward:.3g}")
-    return table
-
-
-def _usage(found: BufferStats) -> list[RenderableType]:
-    return [_used(title, traces) for title, traces in (("best", found.best), ("worst", found.worst)) if traces]
-
-
-def _used(title: str, traces: list[UsedTrace]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table("uses", "mean retrieval reward", "source", "text", title=f"{title} by use", title_justify="left")
-    for trace in traces:
-        table.add_row(str(trace.uses), f"{trace.mean_reward:+.3f}", trace.source, " ".join(trace.text.split())[:80])
-    return table
+def _lines(found: BufferStats) -> Iterator[str]:
+    near = f"{found.near_duplicates / found.near_sample:.1%} of {found.near_sample:,} keys"
+    yield f"{found.where}, embedded by {found.embedder}"
+    yield f"{found.traces:,} step traces of {found.trajectories:,} trajectories; {found.questions:,} different questions"
+    if found.asked:
+        known = f"{found.covered:,} of {found.asked:,} ({found.covered / found.asked:.1%})"
+        yield f"training questions with a trace: {known}"
+    yield f"near-duplicates: {near} have another at a cosine of {found.near_threshold:g} or more"
+    for name, count in sorted(found.by_source.items(), key=lambda each: -each[1]):
+        yield f"source {name!r}: {count:,} step traces, mean reward {found.mean_reward_by_source[name]:.3g}"
+    for name, numbers in found.spreads.items():
+        yield f"{name}: " + ", ".join(f"{which} {value:.4g}" for which, value in numbers.items())

@@ -6,6 +6,7 @@ it; who still asks makes the next. On the same node it is asked by ``line.py``. 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -14,19 +15,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri
-from rapo_rllib.milvus.expressions import Conditions
 from rapo_rllib.milvus.lite.line import Address, Line, LineServer
 from rapo_rllib.milvus.lite.owner import RAY, Owner, OwnerEndedError
-from rapo_rllib.milvus.schema import Field, Shape
-
-if TYPE_CHECKING:
-    import numpy as np
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,10 @@ START_S = 120.0  # of an actor, on a busy machine
 OPEN_S = 600.0  # of the first call about a collection, which reads it
 PATIENCE_S = 30.0  # how long a lost owner is waited for
 LONG_S = 3600.0
+LONG = ("flush", "drop")
 UNREAD = ("exists", "create", "drop")  # methods that do not read the collection
+_NAMES = ("exists", "create", "upsert", "shape", "delete", *LONG, "search", "search_words", "get", "page", "count")
+METHODS = {name: inspect.signature(getattr(Owner, name)) for name in _NAMES}
 NAMESPACE = "rapo_rllib"
 
 _lock = threading.RLock()  # for what follows; no call of Ray, Lite or the owner is made under it
@@ -62,17 +62,17 @@ class Reached:
         if self.line is not None:
             self.line.close()
 
-    def ask(self, timeout_s: float, method: str, collection: str, arguments: tuple) -> tuple[Exception | None, Any]:
+    def ask(self, timeout_s: float, method: str, arguments: tuple) -> tuple[Exception | None, Any]:
         """Have it answer; see ``OwnerActor.call``."""
         import ray
 
+        collection = arguments[0]
         patience_s = max(timeout_s, BUSY_S if collection in self.known else OPEN_S)
         if self.line is None:
             if (actor := self.actor) is None:
                 raise ConnectionResetError("another thread has let go of it")
-            return ray.get(actor.call.remote(math.inf, method, collection, *arguments), timeout=patience_s)
-        deadline = time.time() + patience_s
-        found: tuple[Exception | None, Any] = self.line.ask(patience_s, deadline, method, collection, *arguments)
+            return ray.get(actor.call.remote(math.inf, method, *arguments), timeout=patience_s)
+        found: tuple[Exception | None, Any] = self.line.ask(patience_s, time.time() + patience_s, method, *arguments)
         if method not in UNREAD:
             self.known.add(collection)
         return found
@@ -92,9 +92,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class LiteHandle:
-    """Operations on the collections of a Lite path: those of ``MilvusHandle``. Cheap to construct, picklable, safe in threads.
+    """Operations on the collections of a Lite path: those of ``MilvusHandle``, of which the owner has most.
 
-    Every method but ``close`` raises ``RetrievalError`` when the path cannot be read or written, or is open elsewhere.
+    Cheap to construct, picklable, safe in threads. Every method but ``close`` raises ``RetrievalError`` when the path cannot be
+    read or written, or is open elsewhere.
     """
 
     is_lite = True
@@ -102,90 +103,26 @@ class LiteHandle:
     def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
         self.uri = checked_uri(uri, uri_key)
         self._uri_key, self._timeout_s = uri_key, timeout_s
-        self._forget_process_state()
 
-    def _forget_process_state(self) -> None:
-        self._shapes: dict[str, Shape] = {}
-
-    def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_timeout_s")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._forget_process_state()
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """A method of the owner, which is asked wherever it is."""
+        if method not in METHODS:
+            raise AttributeError(f"a Milvus Lite path has no {method}")
+        return partial(self._ask, method)
 
     def close(self) -> None:
         """Let go of the path. The next call opens it again."""
-        self._forget_process_state()
         _leave(self.uri, id(self))
-
-    def exists(self, collection: str) -> bool:
-        """Whether the collection exists."""
-        return bool(self._ask("exists", collection))
 
     def makes_terms(self) -> bool:
         """Whether it can search by words (BM25)."""
         return True
 
-    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
-        """See ``MilvusHandle.create``."""
-        self._ask("create", collection, list(fields), dim, words_of)
-
-    def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
-        """See ``MilvusHandle.upsert``."""
-        if rows:
-            self._ask("upsert", collection, list(rows), vectors)
-
-    def shape(self, collection: str) -> Shape:
-        """Columns and width of vectors."""
-        if collection not in self._shapes:
-            self._shapes[collection] = self._ask("shape", collection)
-        return self._shapes[collection]
-
-    def delete(self, collection: str, ids: Sequence[str]) -> None:
-        """Delete the rows with these keys; those that are not there are none the less gone."""
-        if ids:
-            self._ask("delete", collection, list(ids))
-
-    def flush(self, collection: str) -> None:
-        """Have everything written in its final form; Lite would index unflushed rows anew for every search by words."""
-        self._ask("flush", collection, timeout_s=LONG_S)
-
-    def search(
-        self,
-        collection: str,
-        vectors: np.ndarray,
-        top_k: int,
-        fields: Sequence[str],
-        index: str = "auto",
-        only: Sequence[Conditions] | None = None,
-    ) -> list[list[dict[str, Any]]]:
-        """See ``MilvusHandle.search``."""
-        found: list[list[dict[str, Any]]] = self._ask(
-            "search", collection, vectors, top_k, list(fields), index == "exact", only
-        )
-        return found
-
-    def search_words(
-        self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
-    ) -> list[list[dict[str, Any]]]:
-        """See ``MilvusHandle.search_words``."""
-        found: list[list[dict[str, Any]]] = self._ask("search_words", collection, list(texts), top_k, list(fields))
-        return found
-
-    def get(self, collection: str, ids: Sequence[str], fields: Sequence[str], latest: bool = True) -> list[dict[str, Any]]:
-        """The rows with these keys, in no particular order, after the latest write."""
-        return list(self._ask("get", collection, list(ids), list(fields))) if ids else []
-
-    def count(self, collection: str) -> int:
-        """Number of rows, after the latest write."""
-        return int(self._ask("count", collection))
-
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
-        """Every row, in no particular order, up to ``rows`` at a time."""
+        """See ``MilvusHandle.pages``."""
         after = None
         while True:
-            page, after = self._ask("page", collection, list(fields), after, min(rows, PAGE))
+            page, after = self._ask("page", collection, fields, after, min(rows, PAGE))
             if page:
                 yield page
             if after is None:
@@ -194,25 +131,23 @@ class LiteHandle:
     def set_index(self, collection: str, index: str = "auto") -> None:
         """Nothing to do: the owner chooses by the present size."""
 
-    def drop(self, collection: str) -> None:
-        """Delete the collection, if it is there."""
-        self._shapes.pop(collection, None)
-        self._ask("drop", collection, timeout_s=LONG_S)
-
-    def _ask(self, method: str, collection: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+    def _ask(self, method: str, *given: Any, **named: Any) -> Any:
+        bound = METHODS[method].bind(None, *given, **named)
+        bound.apply_defaults()
+        arguments = bound.args[1:]
         self._join()
         if _is_inside_ray():
             with _lock:  # one from before Ray was there cannot be reached by others in Ray
                 before = _here.pop(self.uri, None)
             if before is not None:
                 before.end()
-            return self._ask_actor(method, collection, arguments, timeout_s or self._timeout_s)
+            return self._ask_actor(method, arguments, LONG_S if method in LONG else self._timeout_s)
         while True:
             with _lock:
                 _reached.pop(self.uri, None)  # of a Ray that has ended
                 owner = _here.setdefault(self.uri, Owner(self.uri, self._uri_key))
             try:
-                return getattr(owner, method)(collection, *arguments)
+                return getattr(owner, method)(*arguments)
             except OwnerEndedError:  # another thread let go of the path
                 continue
 
@@ -223,13 +158,13 @@ class LiteHandle:
                 users.add(id(self))
                 weakref.finalize(self, _leave, self.uri, id(self))
 
-    def _ask_actor(self, method: str, collection: str, arguments: tuple, timeout_s: float) -> Any:
+    def _ask_actor(self, method: str, arguments: tuple, timeout_s: float) -> Any:
         from ray.exceptions import GetTimeoutError, RayError
 
         lost_since, wait_s = math.inf, 0.05
         while True:
             try:
-                error, value = self._reach().ask(timeout_s, method, collection, arguments)
+                error, value = self._reach().ask(timeout_s, method, arguments)
             except (TimeoutError, GetTimeoutError) as lost:
                 _lose(self.uri)
                 raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from None

@@ -67,7 +67,7 @@ class Owner:
         with self.lock:
             return (self._ended or Path(self.path).exists()) and self._open("exists", collection).has(collection)
 
-    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
+    def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
         """See ``MilvusHandle.create``."""
         with self._writing("create", collection) as database:
             if not database.has(collection):
@@ -75,6 +75,8 @@ class Owner:
 
     def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
         """See ``MilvusHandle.upsert``."""
+        if not rows:
+            return
         with self.lock:
             table = self._table(collection)
             check_rows(rows, vectors, self.shape(collection))
@@ -84,6 +86,8 @@ class Owner:
 
     def delete(self, collection: str, ids: Sequence[str]) -> None:
         """See ``MilvusHandle.delete``."""
+        if not ids:
+            return
         with self.lock:
             table = self._table(collection)
             with self._writing("delete", collection) as database:
@@ -115,44 +119,46 @@ class Owner:
         collection: str,
         vectors: np.ndarray,
         top_k: int,
-        names: Sequence[str],
-        exact: bool,
-        only: Sequence[Conditions] | None,
+        fields: Sequence[str],
+        index: str = "auto",
+        only: Sequence[Conditions] | None = None,
     ) -> list[list[dict[str, Any]]]:
         """See ``MilvusHandle.search``."""
         with self.lock:
             table = self._table(collection)
-            found = table.nearest(vectors, top_k, only, exact)
-            rows = [table.rows([number for number, _ in hits], names) for hits in found]
+            found = table.nearest(vectors, top_k, only, index == "exact")
+            rows = [table.rows([number for number, _ in hits], fields) for hits in found]
         return [
             [{**row, "similarity": similarity} for row, (_, similarity) in zip(some, hits, strict=True)]
             for some, hits in zip(rows, found, strict=True)
         ]
 
     def search_words(
-        self, collection: str, texts: Sequence[str], top_k: int, names: Sequence[str]
+        self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
     ) -> list[list[dict[str, Any]]]:
         """See ``MilvusHandle.search_words``."""
         with self.lock:
             table = self._table(collection)
             with self._told("search", collection):
                 found = self._open("search", collection).search_words(collection, texts, top_k)
-            return [[{**table.rows(table.find([one]), names)[0], "similarity": score} for one, score in hits] for hits in found]
+            return [
+                [{**table.rows(table.find([one]), fields)[0], "similarity": score} for one, score in hits] for hits in found
+            ]
 
-    def get(self, collection: str, ids: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
-        """See ``MilvusHandle.get``."""
+    def get(self, collection: str, ids: Sequence[str], fields: Sequence[str], latest: bool = True) -> list[dict[str, Any]]:
+        """See ``MilvusHandle.get``; every answer is of the latest write."""
         with self.lock:
             table = self._table(collection)
-            return table.rows(table.find(ids), names)
+            return table.rows(table.find(ids), fields)
 
     def page(
-        self, collection: str, names: Sequence[str], after: str | None, size: int
+        self, collection: str, fields: Sequence[str], after: str | None, size: int
     ) -> tuple[list[dict[str, Any]], str | None]:
         """See ``Table.page``."""
         with self.lock:
             table = self._table(collection)
             numbers, following = table.page(after, size)
-            return table.rows(numbers, names), following
+            return table.rows(numbers, fields), following
 
     def count(self, collection: str) -> int:
         """See ``MilvusHandle.count``."""

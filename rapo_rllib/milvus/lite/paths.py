@@ -5,17 +5,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
-
-from rapo_rllib.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
-
-SAY_S = 10.0  # between messages about a lock that is waited for
 
 
 def beside(path: str, kind: str) -> Path:
@@ -44,26 +38,12 @@ def check_lite_path(path: str, uri_key: str) -> None:
 
 
 @contextmanager
-def exclusive_lock(file_name: Path, timeout_s: float) -> Iterator[None]:
-    """Hold an exclusive flock on a file. Raises ``RetrievalError`` if it is not free within ``timeout_s``."""
+def exclusive_lock(file_name: Path) -> Iterator[None]:
+    """Hold an exclusive flock on a file; who must wait for another process says so."""
     with file_name.open("a") as file:
-        start = said = time.monotonic()
-        while not _try_lock(file):
-            now = time.monotonic()
-            if now - start > timeout_s:
-                raise RetrievalError(
-                    f"{file.name} stayed locked for {timeout_s:.0f} s; a process that holds it may hang (see `lsof`)"
-                )
-            if now - said > SAY_S:
-                said = now
-                logger.warning("waiting for another process to unlock %s (for %.0f s now)", file.name, now - start)
-            time.sleep(0.05)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.warning("waiting for another process to unlock %s (see `lsof` for which)", file.name)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _try_lock(file: IO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
