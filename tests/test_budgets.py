@@ -28,7 +28,6 @@ BUDGETS = {
     "estimate": 510,
     "evaluation": 770,
     "learner": 1880,
-    "loggers": 280,
     "milvus": 2170,
     "models": 700,
     "monitoring": 710,

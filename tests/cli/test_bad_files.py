@@ -56,7 +56,7 @@ RAPO = "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_o
         (ppo(rest="stop: {env_runners: {num_episodes: true}}"), ["stop.env_runners/num_episodes = True", "must be a number"]),
         (ppo(rest="stop: {training_iteration: [1]}"), ["stop.training_iteration = [1]", "must be a number"]),
         (ppo(rest="stop: 3"), ["stop = 3", "must be a mapping"]),
-        (ppo(rest="loggers: [{type: mlfow}]"), ["'cart'", "loggers[0].type = 'mlfow'", "did you mean mlflow?"]),
+        (ppo(rest="loggers: [{type: mlfow}]"), ["'cart'", "loggers[0] = {'type': 'mlfow'}", "none of wandb, mlflow"]),
         (ppo(rest="num_samples: few"), ["num_samples = 'few'", "whole number"]),
         (ppo(rest="num_samples: 0"), ["num_samples = 0", "at least 1"]),
         (ppo(rest="resources_per_trial: {cpu: 1}"), ["unknown key 'resources_per_trial'"]),

@@ -187,7 +187,7 @@ ELSEWHERE = {
     ),
     "tensorboard": (
         "a server for people, not installed; what it reads",
-        "loggers/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
+        "cli/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
     ),
     "rllib example list": ("its own page of tests", "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it"),
     "rllib example get": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +48,7 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
     """
     from ray.tune import CheckpointConfig
 
-    from rapo_rllib.loggers.choice import made_loggers
+    from rapo_rllib.cli.train.loggers import made_loggers
 
     try:
         for key in ("checkpoint_frequency", "num_to_keep"):
@@ -180,11 +179,9 @@ def _named_env(env: Any) -> Any:
         return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
     if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):
         return env
-    module, _, name = env.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env = {env!r}: {error}") from error
+    from rapo_rllib.cli.train.loggers import imported
+
+    return imported(env, "env")
 
 
 def _check_env(config: AlgorithmConfig) -> None:
