@@ -138,13 +138,13 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     [
         (["--set", "gama=1"], ["gama", "gamma"]),
         (["--set", "lr.schedule=1"], ["--set lr: its value is 0.001, which has no keys"]),
-        (["--env", "CartPool-v1"], ["env = 'CartPool-v1'"]),
+        (["--set", "env=CartPool-v1"], ["env = 'CartPool-v1'"]),
         (["--restore", "nowhere"], ["restore = 'nowhere'"]),
-        (["--keep-checkpoints-num", "0"], ["num_to_keep"]),
+        (["--set", "checkpoint_config.num_to_keep=0"], ["num_to_keep"]),
         (["--stop", '{"training_iteration": "x"}'], ["stop.training_iteration = 'x'"]),
         (["--ray-address", "127.0.0.1:1"], ["--ray-address 127.0.0.1:1", "no Ray cluster there"]),
-        (["--ray-address", "127.0.0.1:1", "--ray-num-cpus", "2"], ["--ray-num-cpus", "leave them out"]),
-        (["--scheduler", "lifo"], ["--scheduler lifo", "fifo"]),
+        (["--ray-address", "127.0.0.1:1", "--ray-num-cpus", "2"], ["--ray-num-cpus", "leave it out"]),
+        (["--set", "scheduler.type=lifo"], ["scheduler.type = 'lifo'", "fifo"]),
     ],
 )
 def test_a_bad_option_is_refused(tmp_path: Path, options: list[str], parts: list[str]) -> None:

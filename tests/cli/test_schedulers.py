@@ -137,9 +137,9 @@ def test_a_mistake_is_refused_by_its_key(tmp_path: Path, text: str, parts: list[
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--scheduler", "asha"], ["--scheduler asha", "scheduler.metric is missing"]),
-        (["--scheduler", "asha", "--scheduler-config", '{"metric": "a", "max": 3}'], ["'scheduler.max'", "max_t"]),
-        (["--scheduler-config", '{"metric": "a"}'], ["--scheduler-config: there is no scheduler"]),
+        (["--set", "scheduler.type=asha"], ["scheduler.metric is missing"]),
+        (["--set", "scheduler={type: asha, metric: a, max: 3}"], ["'scheduler.max'", "max_t"]),
+        (["--set", "scheduler.metric=a"], ["scheduler.type = None"]),
         (["--set", "lr={loguniform: [1, 0.1]}"], ["config.lr = {loguniform: [1, 0.1]}"]),
     ],
 )
