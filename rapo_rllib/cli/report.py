@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,22 +14,11 @@ def report(
     run_dir: Annotated[Path, typer.Argument(help="A trial's folder, or one with trials in it.", show_default=False)],
     output: Annotated[Path | None, typer.Option(help="The page (default: report.html in RUN_DIR).")] = None,
     max_mb: Annotated[float, typer.Option(help="Megabytes of transcripts in the page; the newest come first.")] = 20.0,
-    watch: Annotated[float | None, typer.Option(min=1.0, help="Write the page again every so many seconds.")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write one page with the curves of a run, a table of its trials, and a reader for its trajectories.
 
     Also while the run goes; for trajectories the job needs ``transcripts: true``.
     """
-    path = _written(run_dir, output, max_mb)
-    if open_:
-        typer.launch(str(path))
-    while watch is not None:
-        time.sleep(watch)
-        _written(run_dir, output, max_mb)
-
-
-def _written(run_dir: Path, output: Path | None, max_mb: float) -> Path:
     from rapo_rllib.report.page import write_report
 
     try:
@@ -39,4 +27,3 @@ def _written(run_dir: Path, output: Path | None, max_mb: float) -> Path:
         fail(f"Error: {error}")
     trials = "1 trial" if made.trials == 1 else f"{made.trials} trials"
     typer.echo(f"{made.path}: {trials}, {made.groups} questions with trajectories, {made.num_bytes / 1e6:.1f} MB")
-    return made.path

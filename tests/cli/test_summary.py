@@ -5,9 +5,10 @@ import json
 import numpy
 import pytest
 
+from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, result_value
 from rapo_rllib.cli.train.progress import result_line
-from rapo_rllib.cli.train.summary import summary_of
+from rapo_rllib.cli.train.summary import _goal, summary_of
 from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
 
 
@@ -83,3 +84,16 @@ def test_any_criterion_stops(capsys) -> None:
 def test_no_time_left_stops() -> None:
     assert TrialStopper({}, 0.0, Interruption())("t", {})
     assert not TrialStopper({}, 100.0, Interruption())("t", {})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "checkpoints", "goal"),
+    [
+        ({}, {}, (None, "max")),
+        ({"metric": "a"}, {"checkpoint_score_attribute": "loss"}, ("a", "max")),
+        ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
+        ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
+    ],
+)
+def test_scheduler_then_checkpoints_name_the_goal(scheduler: dict, checkpoints: dict, goal: tuple) -> None:
+    assert _goal(ExperimentSpec("a", "RAPO", {}, scheduler=scheduler, checkpoint_config=checkpoints)) == goal

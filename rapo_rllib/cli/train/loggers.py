@@ -42,9 +42,7 @@ def _made(item: Any, where: str) -> Callback:
     arguments = {"type": item} if isinstance(item, str) else dict(item) if isinstance(item, dict) else {}
     name = arguments.pop("type", None)
     if not isinstance(name, str) or (name not in _NAMED and "." not in name):
-        raise ValueError(
-            f"{where} = {item!r}: its type is none of {', '.join(_NAMED)}, package.module.Class"
-        )
+        raise ValueError(f"{where} = {item!r}: its type is none of {', '.join(_NAMED)}, package.module.Class")
     if name in _NAMED and importlib.util.find_spec(name) is None:
         raise ValueError(f"{where}: {name} needs the package {name}: run `pip install 'rapo_rllib[loggers]'`")
     check_no_secret(arguments, name, "set WANDB_API_KEY, or name a file by api_key_file")

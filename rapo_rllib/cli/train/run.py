@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import typer
 
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_resources
+from rapo_rllib.cli.train.comparison import written
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
 from rapo_rllib.monitoring.quiet import quiet_libraries
@@ -31,6 +33,7 @@ _RAY_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # scheduler_checks.py does it
 }
+_MOST_CHARS = 130  # of a folder's name, as Tune has it
 
 
 def prepare(path: Path, verbose: int = 0) -> None:
@@ -134,7 +137,6 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
     from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
     from rapo_rllib.cli.train.scheduler_checks import MetricCheck
-    from rapo_rllib.cli.train.trial_tags import trial_folder
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
@@ -149,7 +151,7 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         storage_path=_local(spec.storage_path),
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
-        trial_dirname_creator=trial_folder,
+        trial_dirname_creator=_folder,
     )
     resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
     typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
@@ -170,6 +172,11 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
     if stopper.interrupted and not interruption.requested:
         typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
     return trials, reporter
+
+
+def _folder(trial: Any) -> str:
+    """Name a trial's folder as Tune does, with exact numbers."""
+    return re.sub(r"[^\w.,=+-]+", "_", f"{trial}_{written(trial.evaluated_params)}")[:_MOST_CHARS].rstrip("_")
 
 
 def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:

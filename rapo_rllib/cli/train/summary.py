@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from rapo_rllib.cli.train.comparison import comparison, goal_of
+from rapo_rllib.cli.train.comparison import comparison
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.monitoring.warning_rules import ALARMS
 from rapo_rllib.monitoring.warnings import WarningWatch
@@ -66,7 +66,7 @@ def close_run(
     for trial in trials:
         _summarize(trial, watches[trial.trial_id])
     for spec, of_one in trained:
-        if lines := comparison(of_one, *goal_of(spec.scheduler, spec.checkpoint_config)):
+        if lines := comparison(of_one, *_goal(spec)):
             typer.echo("\n".join(["", *lines]))
     if interrupted:
         typer.echo("\nYour training was interrupted. The same command with --resume continues it.")
@@ -83,6 +83,14 @@ def close_run(
     typer.echo(f"  rllib train file {file} --restore {checkpoints[0]}")
     typer.echo("  from ray.rllib.algorithms.algorithm import Algorithm")
     typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
+
+
+def _goal(spec: ExperimentSpec) -> tuple[str | None, str]:
+    """Find the metric that an experiment names, and max or min: its scheduler's, else that of its checkpoints."""
+    if metric := spec.scheduler.get("metric"):
+        return metric, spec.scheduler.get("mode", "max")
+    kept = spec.checkpoint_config
+    return kept.get("checkpoint_score_attribute"), kept.get("checkpoint_score_order", "max")
 
 
 def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
