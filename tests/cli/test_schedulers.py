@@ -15,7 +15,7 @@ from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import read_experiments
-from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.cli.train.search_space import with_searches
 
 REWARD = "env_runners/episode_return_mean"
@@ -45,19 +45,6 @@ def test_tunes_scheduler_with_its_own_arguments(given: dict[str, Any], kind: typ
     scheduler = make_scheduler(given)
     assert type(scheduler) is kind
     assert {name: getattr(scheduler, name) for name in attributes} == attributes
-
-
-@pytest.mark.parametrize(
-    ("given", "most"),
-    [
-        ({"type": "asha", "metric": "a", "max_t": 20}, {"training_iteration": 20.0}),
-        ({"type": "asha", "metric": "a", "time_attr": "time_total_s"}, {"time_total_s": 100.0}),
-        ({"type": "asha", "metric": "a", "stop_last_trials": False}, {}),
-        (PBT, {}),
-    ],
-)
-def test_how_far_a_scheduler_lets_trials_train(given: dict[str, Any], most: dict[str, float]) -> None:
-    assert trained_at_most(given) == most
 
 
 def test_perturbed_values_stay_in_their_range() -> None:

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, result_value
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
 from rapo_rllib.cli.train.progress import result_line
 from rapo_rllib.cli.train.summary import _goal, summary_of
 from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
@@ -61,14 +61,6 @@ def test_a_line_before_the_first_episode_ends() -> None:
 @pytest.mark.parametrize(("iterations", "left"), [(None, ""), (2, ""), (1, ""), (6, " · about 20 min left")])
 def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str) -> None:
     assert result_line({"training_iteration": 2, "time_total_s": 600.0}, iterations) == f"iteration 2 · 600.0 s{left}"
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("a", 1.0), ("b/c", 2.0), ("b/d", None), ("b", None), ("x/y", 3.0), ("a/z", None), ("none", None)],
-)
-def test_result_value(key: str, value: float | None) -> None:
-    assert result_value({"a": 1, "b": {"c": 2}, "x/y": 3, "none": None}, key) == value
 
 
 def test_any_criterion_stops(capsys) -> None:

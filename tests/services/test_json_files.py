@@ -10,8 +10,7 @@ import pytest
 
 from rapo_rllib.agents.journal import Journal
 from rapo_rllib.checkpoints.folder import MANIFEST, atomic_directory, check_whole, strangers, whole_checkpoints
-from rapo_rllib.cli.train.result_journal import complete_results
-from rapo_rllib.cli.train.resume import resume_config
+from rapo_rllib.cli.train.resume import noted, resume_config
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.evaluation.journal import MADE_OF, TRANSCRIPTS, EvaluationJournal
 from rapo_rllib.learner.identity import IDENTITY, check_identity
@@ -87,9 +86,8 @@ READERS: list[tuple[str, Callable[[Path], object], str]] = [
     (TRANSCRIPTS, evaluation, ""),
     ("n.progress.jsonl", build, json.dumps({"format": 1, "agent": "a"}) + "\n"),
     ("n.progress.jsonl", build, ""),
-    ("experiment_state-2026.json", lambda folder: resume_config(folder, []), ""),
-    ("result.json", complete_results, ""),
-    ("result_journal.jsonl", complete_results, ""),
+    ("experiment_state-2026.json", lambda folder: resume_config(folder, {}), ""),
+    ("result.json", lambda folder: noted(folder / "result.json"), ""),
     (IDENTITY, identity, ""),
 ]
 

@@ -17,7 +17,7 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_resources
 from rapo_rllib.cli.train.comparison import written
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.monitoring.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ _RAY_SETTINGS = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # scheduler_checks.py does it
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the stopper does it
+    "TUNE_GLOBAL_CHECKPOINT_S": "2",  # a kill loses results that Tune has not copied yet: by default those of 10 s, or more
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 _MOST_CHARS = 130  # of a folder's name, as Tune has it
 
@@ -134,13 +136,11 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
 
     from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
     from rapo_rllib.cli.train.progress import TrainingReporter
-    from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
-    from rapo_rllib.cli.train.scheduler_checks import MetricCheck
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
-    check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, check)
+    metric = None if scheduler is None else scheduler.metric
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, metric)
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
@@ -153,7 +153,7 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         max_failures=spec.max_failures,
         trial_dirname_creator=_folder,
     )
-    resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
+    resumed = resume_config(Path(str(experiment.path)), spec.stop) if options.resume else None
     typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
     reporter = TrainingReporter(spec.stop)
     try:
@@ -162,12 +162,12 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
             scheduler=scheduler,
             verbose=2 if options.verbose else 0,
             raise_on_failed_trial=False,
-            callbacks=[TrialWatch(stopper, interruption), ResultJournal(), reporter, *spec.loggers],
+            callbacks=[TrialWatch(stopper, interruption), reporter, *spec.loggers],
             resume_config=resumed,
         )
     except tune.TuneError as error:
-        if check is not None and check.problem:
-            raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
+        if stopper.problem:
+            raise ValueError(f"experiment {spec.name!r}: {stopper.problem}") from error
         raise
     if stopper.interrupted and not interruption.requested:
         typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
@@ -177,11 +177,6 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
 def _folder(trial: Any) -> str:
     """Name a trial's folder as Tune does, with exact numbers."""
     return re.sub(r"[^\w.,=+-]+", "_", f"{trial}_{written(trial.evaluated_params)}")[:_MOST_CHARS].rstrip("_")
-
-
-def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
-    """Numbers of a result at which a trial ends, whatever the others did."""
-    return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
 
 
 def _local(path: str | None) -> str | None:
