@@ -1,12 +1,10 @@
-"""Show how far a build or an import is: a bar on a terminal, a line now and then elsewhere."""
+"""Show how far a build or an import is: a line now and then."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 import typer
@@ -21,28 +19,18 @@ class Display:
     """Shows progress while it is entered."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
         self._said = time.monotonic()
-        self._bar = Progress(BarColumn(), TextColumn("{task.description}")) if sys.stdout.isatty() else None
-        self._task = self._bar.add_task("starting", total=None) if self._bar else None
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open."""
 
     def show(self, text: str, done: int, total: int, ended: bool) -> None:
         """Show it, if it is time."""
-        now = time.monotonic()
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, description=text)
-        elif now - self._said >= LINE_EVERY_S or ended:
-            self._said = now
+        if time.monotonic() - self._said >= LINE_EVERY_S or ended:
+            self._said = time.monotonic()
             typer.echo(text)
 
 

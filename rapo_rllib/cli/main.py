@@ -17,7 +17,6 @@ from rapo_rllib.cli.endings import fail
 from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
 from rapo_rllib.cli.options import RunOptions, json_object, key_value
-from rapo_rllib.cli.report import report
 from rapo_rllib.cli.tools import tools_app
 
 app = typer.Typer(
@@ -29,8 +28,8 @@ app.add_typer(corpus_app, name="corpus")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(config_app, name="config")
 app.add_typer(tools_app, name="tools")
+app.add_typer(example_app, name="example")
 app.command("evaluate")(evaluate)
-app.command("report")(report)
 
 
 def _print_version(value: bool) -> None:
@@ -102,9 +101,6 @@ def train_file(
     raise typer.Exit(status)
 
 
-app.add_typer(example_app(train_file), name="example")
-
-
 def _train_file(path: Path, options: RunOptions) -> int:
     """Check and train; returns the exit status."""
     from rapo_rllib.cli.train.run import prepare
@@ -128,6 +124,26 @@ def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_js
     from rapo_rllib.cli.train.experiments import read_experiments
 
     return show_estimate(read_experiments(path, options), options, gpu_gib, as_json)
+
+
+@app.command("report")
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="A trial's folder, or one with trials in it.", show_default=False)],
+    output: Annotated[Path | None, typer.Option(help="The page (default: report.html in RUN_DIR).")] = None,
+    max_mb: Annotated[float, typer.Option(help="Megabytes of transcripts in the page; the newest come first.")] = 20.0,
+) -> None:
+    """Write one page with the curves of a run, a table of its trials, and a reader for its trajectories.
+
+    Also while the run goes; for trajectories the job needs ``transcripts: true``.
+    """
+    from rapo_rllib.report.page import write_report
+
+    try:
+        made = write_report(run_dir, output, max_mb)
+    except ValueError as error:
+        fail(f"Error: {error}")
+    trials = "1 trial" if made.trials == 1 else f"{made.trials} trials"
+    typer.echo(f"{made.path}: {trials}, {made.groups} questions with trajectories, {made.num_bytes / 1e6:.1f} MB")
 
 
 def main() -> None:

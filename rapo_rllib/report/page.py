@@ -130,8 +130,7 @@ def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
         notes.append("no transcripts (the job's `transcripts: true` writes them), so the reader has no trajectories of it.")
     elif len(picked.iterations) < picked.available:
         notes.append(
-            f"the reader holds {len(picked.iterations)} of {picked.available} iterations, the newest and samples of the rest "
-            f"(--max-mb {max_mb:g})."
+            f"the reader holds the newest {len(picked.iterations)} of {picked.available} iterations (--max-mb {max_mb:g})."
         )
     if picked.cut is not None:
         notes.append(f"of iteration {picked.cut} only the first {len(picked.groups)} questions fit (--max-mb {max_mb:g}).")
@@ -143,7 +142,7 @@ def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
 
 
 def _asset(name: str) -> str:
-    return (files("rapo_rllib.report") / name).readhtml.escape(encoding="utf-8")
+    return (files("rapo_rllib.report") / name).read_text(encoding="utf-8")
 
 
 def _plural(word: str, count: int) -> str:

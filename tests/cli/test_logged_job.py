@@ -79,7 +79,7 @@ def test_mlflow_has_numbers_parameters_and_tags(job: Job, mlflow_run: tuple[Any,
 
 
 def test_wandb_has_numbers(job: Job) -> None:
-    (file,) = trial_folder(job).glob("wandb/offline-run-*/*.wandb")
+    (file,) = job[0].glob("wandb/offline-run-*/*.wandb")
     records = list(wandb_records(file))
     logged = {}
     for history in (record.history for record in records if record.HasField("history")):

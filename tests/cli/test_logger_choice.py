@@ -1,6 +1,7 @@
 """``loggers`` of a job: what is understood, and what is refused with the reason."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ def test_names_paths_and_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Callback()
     wandb_item = {"type": "wandb", "project": "maths", "mode": "offline", "tags": ["a"]}
     made = made_loggers([wandb_item, {"type": "mlflow", "experiment_name": "x"}, "ray.tune.logger.TBXLoggerCallback", own])
-    assert [type(each) for each in made] == [WandbLoggerCallback, MLflowLoggerCallback, TBXLoggerCallback, Callback]
-    assert made[0].kwargs == {"mode": "offline", "tags": ["a"]} and made[0].project == "maths"
+    assert isinstance(made[0], WandbLoggerCallback)
+    assert [type(each) for each in made[1:]] == [MLflowLoggerCallback, TBXLoggerCallback, Callback]
+    assert made[0].kwargs == {"mode": "offline", "tags": ["a"], "dir": str(Path.cwd())} and made[0].project == "maths"
     assert made[1].experiment_name == "x" and made[3] is own
     assert wandb_item["type"] == "wandb"  # what was given is as it was
 
@@ -27,9 +29,9 @@ def test_names_paths_and_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "message"),
     [
         ("wandb", r"loggers = 'wandb': must be a list"),
-        ([3], r"loggers\[0\] = 3: its type is none of wandb, mlflow"),
-        ([{"project": "x"}], r"loggers\[0\] = .*: its type is none of"),
-        (["wandb", "mlfow"], r"loggers\[1\] = 'mlfow': its type is none of wandb, mlflow, package.module.Class"),
+        ([3], r"loggers\[0\].type = None: must be one of wandb, mlflow"),
+        ([{"project": "x"}], r"loggers\[0\].type = None: must be one of"),
+        (["wandb", "mlfow"], r"loggers\[1\].type = 'mlfow': must be one of wandb, mlflow, package.module.Class"),
         ([{"type": "mlflow", "experiment": "x"}], r"loggers\[0\] \(mlflow\): .*unexpected keyword argument 'experiment'"),
         (["no_such_package.Logger"], r"type = 'no_such_package.Logger': No module named 'no_such_package'"),
         (["ray.tune.logger.Nothing"], r"'ray.tune.logger.Nothing': module .* has no attribute 'Nothing'"),

@@ -36,5 +36,5 @@ def test_after_an_exploit_the_clone_names_its_new_settings_and_the_donor_goes_on
 
 def test_a_trials_folder_is_named_by_exact_numbers() -> None:
     given = {"lr": 1e-6, "a/lr2": 2.5e-7, "model/lora/rank": 8, "b/uri": "./b.db", "steps": [1, 2]}
-    assert _folder(Trial(trial_id="1", evaluated_params=given)) == "PPO_1_lr=1e-06,lr2=2.5e-07,rank=8,uri=._b.db,steps=_1_2"
+    assert _folder(Trial(trial_id="1", evaluated_params=given)) == "PPO_1_lr=1e-06,lr2=2.5e-07,rank=8,uri=._b.db,steps=_1,_2"
     assert _folder(Trial(trial_id="1", evaluated_params={})) == "PPO_1"

@@ -22,7 +22,7 @@ WRONG = (
     *('{"format": 1}', '{"format": "1", "files": {"a": [1, 2]}}', '{"format": 1, "files": {"a": [1, 2]}}'),
     *('{"format": 2, "files": {}}', '{"format": 2, "files": {"a": [1, 2, 3]}}', '{"format": 2, "files": {"a": [true, 2]}}'),
     *('{"id": 1}', '{"trial_data": 1, "runner_data": {}}', '{"trial_data": [1]}', '{"trial_data": [["a"]], "runner_data": []}'),
-    *('{"training_iteration": "1"}', '{"training_iteration": 1, "timestamp": []}', '{"model": "a", "benchmark": "b"}'),
+    *('{"training_iteration": "1"}', '{"model": "a", "benchmark": "b"}'),
     *('{"question_id": "q", "number": "1", "tokens": 1, "rows": []}', '{"id": "q", "question": "?", "attempts": [1]}'),
     *('{"id": "q", "rewards": 1}', '{"name_or_path": "m", "base": null, "reference": null, "vocabulary": "0", "config": 1}'),
 )

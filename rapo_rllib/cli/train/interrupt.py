@@ -56,8 +56,8 @@ class TrialStopper(Stopper):
     """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
 
     ``interrupted`` has the ids of the trials that had reached no criterion when the budget or Ctrl-C ended them. Tune writes
-    the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among the
-    results; Tune's own check ends a run whose metric only comes with evaluations.
+    the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among
+    the results; Tune's own check ends a run whose metric only comes with evaluations.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
     trials = [_restored(state, metadata, experiment_folder) for state, metadata in note["trial_data"]]
     for trial in trials:
         if trial.status != Trial.TERMINATED or trial.trial_id in interrupted:
-            _go_on(trial, criteria)
+            _go_on(trial, Path(str(trial.path)), criteria)
     note["trial_data"] = [trial.get_json_state() for trial in trials]
     note["runner_data"] = {key: value for key, value in note["runner_data"].items() if key not in _OF_ITS_PROCESS}
     replace_file(notes[-1], json.dumps(note).encode())
@@ -81,14 +81,13 @@ def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
     return trial
 
 
-def _go_on(trial: Any, criteria: Mapping[str, float]) -> None:
+def _go_on(trial: Any, folder: Path, criteria: Mapping[str, float]) -> None:
     """Point a trial to its newest complete checkpoint, and let it run unless that is its end."""
-    folder = Path(str(trial.path))
     checkpoints = _checkpoints(folder)
     trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # a new one goes where there never was one
     _drop_half_line(folder / "result.json")
     if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: as Tune has it
-        kept = _register(trial, [path for path in whole_checkpoints(folder) if path in checkpoints])
+        kept = _register(trial, folder, [path for path in whole_checkpoints(folder) if path in checkpoints])
         _delete_cut_short([path for path in checkpoints if path not in kept], checkpoints)
     newest = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
     if newest is not None and (newest.metrics.get("done") or reaches(newest.metrics, criteria)):
@@ -129,14 +128,14 @@ def noted(results: Path) -> set[int]:
     return {parsed(line, _RESULT, str(results))["training_iteration"] for line in lines}
 
 
-def _register(trial: Any, kept: list[Path]) -> list[Path]:
+def _register(trial: Any, folder: Path, kept: list[Path]) -> list[Path]:
     """Make Tune's list of checkpoints anew: of ``kept``, the furthest last, each with the result it was written after.
 
     Results of theirs that the trial's file lacks are added to it.
     """
     from ray.train._internal.checkpoint_manager import _CheckpointManager, _TrainingResult
 
-    file = Path(str(trial.path)) / "result.json"
+    file = folder / "result.json"
     known = noted(file)
     manager = _CheckpointManager(trial.run_metadata.checkpoint_manager.checkpoint_config)
     for path in kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.cli.train.schedulers import MUTATIONS, bounds, make_scheduler, mutations_of, with_value
+from rapo_rllib.cli.train.schedulers import MUTATIONS, bounds, mutations_of, with_value
 from rapo_rllib.monitoring.metrics_flat import flattened
 
 if TYPE_CHECKING:
@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
 
 def check_scheduler(
-    given: Mapping[str, Any], variant: Mapping[str, Any], config: AlgorithmConfig, made_config: Callable[[dict[str, Any]], Any]
+    scheduler: Any,
+    given: Mapping[str, Any],
+    variant: Mapping[str, Any],
+    config: AlgorithmConfig,
+    made_config: Callable[[dict[str, Any]], Any],
 ) -> None:
     """Check a scheduler against one variant of an experiment.
 
     Args:
-        given: type and arguments.
+        scheduler: Tune's.
+        given: its type and arguments.
         variant: what the experiment says in ``config``.
         config: the ``AlgorithmConfig`` made of it.
         made_config: makes one of another variant, refusing unknown keys and values of a wrong kind.
@@ -26,11 +31,10 @@ def check_scheduler(
     Raises:
         ValueError: naming the key and what to do.
     """
-    scheduler = make_scheduler(given)
     metric, interval = getattr(scheduler, "_metric", None) or "", config.evaluation_interval
     if metric.startswith("evaluation/") and not interval:
         raise ValueError(f"scheduler.metric = {metric!r}: nothing is evaluated; set config.evaluation_interval")
-    if metric.startswith("evaluation/") and interval > 1 and getattr(scheduler, "_require_attrs", False):
+    if metric.startswith("evaluation/") and (interval or 1) > 1 and getattr(scheduler, "_require_attrs", False):
         raise ValueError(
             f"scheduler.metric = {metric!r} is in one of {interval} results only (config.evaluation_interval): set "
             "scheduler.require_attrs to false, or evaluate every iteration"

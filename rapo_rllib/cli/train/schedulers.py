@@ -89,7 +89,8 @@ def bounds(values: Any) -> list[Any]:
     if numbers := [one for one in getattr(values, "categories", ()) if isinstance(one, int | float)]:
         return [min(numbers), max(numbers)]
     low, high = getattr(values, "lower", None), getattr(values, "upper", None)
-    high = high - 1 if isinstance(values, Integer) else high  # Tune's upper end of whole numbers is outside
+    if isinstance(values, Integer):
+        high = values.upper - 1  # Tune's upper end of whole numbers is outside
     return [None if end in (-float("inf"), float("inf")) else end for end in (low, high)]
 
 
