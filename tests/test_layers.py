@@ -22,7 +22,7 @@ FOLDERS = (
     *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
     *("batching", "attention", "monitoring", "rollout", "learner"),
     *("config", "agents", "env_runner", "evaluation", "algorithm", "registration.py", "__init__.py"),
-    *("loggers", "report", "estimate", "cli"),
+    *("report", "estimate", "cli"),
 )
 
 ROOT_FILES = 6  # at most
@@ -41,15 +41,13 @@ DECLARING = ("algorithm/algorithm.py", "learner/fsdp.py", "learner/learner.py", 
 HOMES = {
     "ray": (
         *("weights/*", "checkpoints/*", "monitoring/*", "learner/*", "config/*", "env_runner/*", "evaluation/*", "algorithm/*"),
-        *("registration.py", "loggers/*", "cli/*", "milvus/lite/handle.py"),
+        *("registration.py", "cli/*", "milvus/lite/handle.py"),
     ),
     "vllm": ("rollout/vllm/*.py", "weights/vllm_transfer.py"),
     "pymilvus": ("milvus/*",),
     "milvus_lite": ("milvus/lite/*",),
     "diskcache": ("web_search/store.py",),
     "mcp": ("tools/mcp/*",),
-    "mlflow": ("loggers/mlflow_logger.py",),
-    "wandb": ("loggers/wandb_logger.py",),
 }
 
 # Folders that import nothing from outside but these and the standard library.

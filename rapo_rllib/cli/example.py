@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import difflib
-import inspect
 import re
 import shutil
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -21,19 +19,16 @@ FOLDER = "tuned_examples"
 Name = Annotated[str, typer.Argument(help="As `rllib example list` has it.", show_default=False)]
 
 
-def example_app(train_file: Callable[..., None]) -> typer.Typer:
-    """The commands.
-
-    Args:
-        train_file: ``rllib train file``, whose options ``rllib example run`` has too.
-    """
-    app = typer.Typer(no_args_is_help=True, help="Jobs that come with the package: list them, get one, run one.")
-    app.command("list")(list_examples)
-    app.command("get")(get_example)
-    app.command("run")(_run(train_file))
-    return app
+example_app = typer.Typer(no_args_is_help=True, help="Jobs that come with the package: list them, get one, run one.")
 
 
+@example_app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_example(context: typer.Context, name: Name) -> None:
+    """Train what an example describes; options as of `rllib train file`."""
+    context.find_root().command.main(["train", "file", str(_example(name)), *context.args])
+
+
+@example_app.command("list")
 def list_examples(
     filter_: Annotated[str, typer.Option("--filter", "-f", help="Only those with this word in name or description.")] = "",
 ) -> None:
@@ -46,6 +41,7 @@ def list_examples(
             typer.echo(f"{name:<{width}}  {text}")
 
 
+@example_app.command("get")
 def get_example(
     name: Name,
     to: Annotated[Path | None, typer.Option(help="Write it, and modules that it needs, into this folder.")] = None,
@@ -67,22 +63,6 @@ def get_example(
 def _example(name: str) -> Path:
     with one_line_errors():
         return example(name)
-
-
-def _run(train_file: Callable[..., None]) -> Callable[..., None]:
-    """``train_file`` with a name in place of its path."""
-
-    def run_example(name: str, **options: Any) -> None:
-        """Train what an example describes; options as of `rllib train file`."""
-        train_file(_example(name), **options)
-
-    hints = {**get_type_hints(train_file, include_extras=True), "name": Name}
-    _, *others = inspect.signature(train_file).parameters.values()
-    first = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    signature = inspect.Signature([each.replace(annotation=hints[each.name]) for each in (first, *others)])
-    run_example.__signature__ = signature  # type: ignore[attr-defined]
-    run_example.__annotations__ = {name: hints[name] for name in signature.parameters}
-    return run_example
 
 
 def examples_folder() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rapo_rllib.estimate.layout import Process, peak
 from rapo_rllib.estimate.memory import Parts
@@ -26,29 +27,21 @@ class Machine:
     gpus: int | None
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A need of the job against what is there."""
+def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -> dict[str, Any]:
+    """Judge a need of the job against what is there, in bytes or GPUs; ``fits`` is None where nobody knows.
 
-    where: str  # for people
-    needed: float  # bytes, or GPUs
-    there: float | None  # None: not known here
-    unit: str = "GiB"
-
-    @property
-    def fits(self) -> bool | None:
-        """None: nobody knows."""
-        return None if self.there is None else self.needed <= self.there
-
-    def __str__(self) -> str:
-        scale = GIB if self.unit == "GiB" else 1
-        needed = f"{self.where}: needs {self.needed / scale:.3g} {self.unit}"
-        if self.there is None:
-            return f"{needed}; what there is, is not known from here"
-        close = self.unit == "GiB" and self.needed <= self.there < self.needed * (1 + ERROR)
-        verdict = "fits, but closer than this estimate's error" if close else "fits" if self.fits else "does not fit"
-        advice = ADVICE if not self.fits and "GPU of" in self.where else ""
-        return f"{verdict}: {needed}, {self.there / scale:.3g} {self.unit} there{advice}"
+    Returns:
+        The arguments, ``fits``, and ``text`` for people.
+    """
+    scale = GIB if unit == "GiB" else 1
+    fits, said = None if there is None else needed <= there, f"{where}: needs {needed / scale:.3g} {unit}"
+    if there is None:
+        text = f"{said}; what there is, is not known from here"
+    else:
+        close = unit == "GiB" and needed <= there < needed * (1 + ERROR)
+        told = "fits, but closer than this estimate's error" if close else "fits" if fits else "does not fit"
+        text = f"{told}: {said}, {there / scale:.3g} {unit} there" + (ADVICE if not fits and "GPU of" in where else "")
+    return {"where": where, "needed": needed, "there": there, "unit": unit, "fits": fits, "text": text}
 
 
 def this_machine() -> Machine:
@@ -62,23 +55,22 @@ def this_machine() -> Machine:
     return Machine(min([psutil.virtual_memory().total, *map(int, limits)]), min(sizes, default=None), len(sizes))
 
 
-def fits(found: list[Process], machine: Machine) -> list[Fit]:
+def fits(found: list[Process], machine: Machine) -> list[dict[str, Any]]:
     """Judge the processes of a trial on a machine, by each kind of memory.
 
     All peaks on the host are added up, though they seldom come together. Processes with a fraction of a GPU share one, as many
     as there is room for.
     """
-    verdicts = [Fit("memory of all processes", sum(one.count * peak(one.host) for one in found), machine.host_bytes)]
+    verdicts = [verdict("memory of all processes", sum(one.count * peak(one.host) for one in found), machine.host_bytes)]
     if wanted := sum(one.count * one.gpus for one in found):
-        verdicts.append(Fit("GPUs", wanted, machine.gpus, "GPUs"))
-    verdicts += [Fit(f"memory of a GPU of: {one.name}", peak(one.gpu), machine.gpu_bytes) for one in found if one.gpus >= 1]
+        verdicts.append(verdict("GPUs", wanted, machine.gpus, "GPUs"))
+    verdicts += [verdict(f"memory of a GPU of: {one.name}", peak(one.gpu), machine.gpu_bytes) for one in found if one.gpus >= 1]
     if sharing := [one for one in found if 0 < one.gpus < 1]:
         together: Parts = ()
         room = 1.0
-        for turn in range(max(one.count for one in sharing)):
-            for one in sharing:
-                if turn < one.count and one.gpus <= room + 1e-9:
-                    together, room = together + one.gpu, room - one.gpus
+        for one in sharing:
+            beside = min(one.count, int(room / one.gpus + 1e-9))
+            together, room = together + beside * one.gpu, room - beside * one.gpus
         names = " and ".join(one.name for one in sharing)
-        verdicts.append(Fit(f"memory of a GPU of: {names}", peak(together), machine.gpu_bytes))
+        verdicts.append(verdict(f"memory of a GPU of: {names}", peak(together), machine.gpu_bytes))
     return verdicts

@@ -58,39 +58,32 @@ def peak(parts: Parts) -> int:
 
 def processes(settings: Settings, shape: Shape, device: int | None) -> list[Process]:
     """List all that run for one trial of checked settings. ``device``: bytes of a GPU; None: not known."""
-    rllib, python = settings.rllib, (Part("Python and libraries", PYTHON),)
+    rllib, python, gpus = settings.rllib, Part("Python and libraries", PYTHON), settings.rllib.num_gpus_per_learner
     (learner, learner_gpu), first = _learner(settings, shape), _first_learner(settings, shape)
     engine, engine_gpu = _engine(settings, shape, device)
-    embedder = _embedder(settings) if rllib.num_env_runners else ()  # else the engine in the same process has it
-    main = Process("main", 1, (*python, *embedder))
+    main = Process("main", 1, (python, *(_embedder(settings) if rllib.num_env_runners else ())))  # else the engine has it
     if not rllib.num_learners:
-        main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, rllib.num_gpus_per_learner)
+        main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, gpus)
     if not rllib.num_env_runners:
-        name, gpus = f"{main.name} {'with' if rllib.num_learners else 'and'} engine", main.gpus + rllib.num_gpus_per_env_runner
-        main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), gpus)
+        name = f"{main.name} {'with' if rllib.num_learners else 'and'} engine"
+        beside = main.gpus + rllib.num_gpus_per_env_runner
+        main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), beside)
     name = "learner" if rllib.num_learners == 1 else "first learner"
     engines = rllib.num_env_runners + rllib.evaluation_num_env_runners
     found = [
         main,
-        Process(name, min(1, rllib.num_learners), (*python, *learner, *first), learner_gpu, rllib.num_gpus_per_learner),
-        Process("other learners", rllib.num_learners - 1, (*python, *learner), learner_gpu, rllib.num_gpus_per_learner),
-        Process("engine", engines, (*python, *engine), engine_gpu, rllib.num_gpus_per_env_runner),
-    ]
-    return [*(one for one in found if one.count > 0), *_others(settings)]
-
-
-def _others(settings: Settings) -> list[Process]:
-    """List the command, Ray, and the owner of a Lite path with all step traces."""
-    buffer = settings.buffer
-    found = [
+        Process(name, min(1, rllib.num_learners), (python, *learner, *first), learner_gpu, gpus),
+        Process("other learners", rllib.num_learners - 1, (python, *learner), learner_gpu, gpus),
+        Process("engine", engines, (python, *engine), engine_gpu, rllib.num_gpus_per_env_runner),
         Process("the rllib command", 1, (Part("Python and libraries", COMMAND),)),
         Process("Ray", 1, (Part("its own processes", RAY),)),
     ]
+    buffer = settings.buffer
     if settings.uses_retrieval and is_lite_path(buffer.uri):
         rows = (buffer.max_traces or 0) + (buffer.max_grown if buffer.growth != "none" else 0)
         parts = (Part("Python and libraries", OWNER), Part("step traces", rows * ROW_BYTES))
         found.append(Process("owner of the Step-Trace Buffer", 1, parts))
-    return found
+    return [one for one in found if one.count > 0]
 
 
 def _learner(settings: Settings, shape: Shape) -> tuple[Parts, Parts]:

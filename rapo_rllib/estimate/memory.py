@@ -67,10 +67,9 @@ def row_of(settings: Settings) -> Row:
 
 
 def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
-    """Count weights, moments, masters, and gradients, which are there in an update only.
+    """Count weights, moments, masters, and gradients, which are there in an update only, on one of ``shards`` learners.
 
-    All of it is divided where it is sharded; there the shards are the masters. A step of a single micro batch makes its
-    gradients only as activations go, and needs less than is said here.
+    Where weights are sharded the shards are the masters. A step of a single micro batch needs less than is said here.
     """
     width, adapters = ITEMSIZE[model.dtype], shape.adapters(model.lora)
     masters = model.lora is None and model.master_weights is not None and width < FLOAT32
@@ -83,8 +82,7 @@ def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
         "Adam's moments": 2 * trained * step,
         "gradients": trained * step,
     }
-    phases = {"gradients": "update"}
-    return tuple(Part(name, -(-size // shards), phases.get(name, "")) for name, size in sizes.items() if size)
+    return tuple(Part(name, -(-n // shards), "update" if name == "gradients" else "") for name, n in sizes.items() if n)
 
 
 def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> tuple[int, int]:
@@ -94,7 +92,7 @@ def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> t
     the input and what matrix products and attention return, ``w D + 2 p (D + Q + K + I)``, with LoRA the adapters' products,
     too; with ``true`` the input, ``w D``.
     """
-    width, product = itemsizes(model)
+    width, product = _itemsizes(model)
     hidden, mlp = shape.hidden, shape.intermediate
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     precision = "autocast" if product != width else "float32" if width == FLOAT32 else "16 bits"
@@ -102,12 +100,12 @@ def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> t
     whole = per_hidden * hidden + per_query * queries + per_mlp * mlp
     if precision == "autocast" and not on_gpu:
         whole += 2 * row.longest
-    kept = width * hidden
+    kept = width * hidden if model.gradient_checkpointing else whole
     if model.gradient_checkpointing == "selective":
         kept += product * 2 * (hidden + queries + keys + mlp)
         if model.lora is not None:
             kept += (product if precision == "autocast" else FLOAT32) * (2 * (hidden + keys + mlp) + queries)
-    return whole * row.tokens, (kept if model.gradient_checkpointing else whole) * row.tokens
+    return whole * row.tokens, kept * row.tokens
 
 
 def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = False) -> Parts:
@@ -120,7 +118,7 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
     - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
     """
-    width, product = itemsizes(model)
+    width, product = _itemsizes(model)
     trained, recomputes, autocast = model.lora is None, bool(model.gradient_checkpointing), product != width
     whole, kept = layer_bytes(shape, model, row, on_gpu)
     copies, head_copy = (2 * shape.layer, 2 * shape.head) if autocast else (0, 0)  # a layer's live as long as its activations
@@ -131,21 +129,19 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     softmax = 2 * FLOAT32 * min(chunk * shape.vocabulary, ELEMENTS_AT_ONCE if on_gpu else ELEMENTS_AT_ONCE_CPU)
     head, head_low = (width * shape.head, product * shape.head) if trained else (0, 0)  # gradients
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
-    mlp = 2 * product * shape.intermediate * row.tokens
     most = max(
         logits + softmax + early + head_copy,
         max(2 * logits + softmax, heads) + head_copy,
-        (whole + copies if recomputes else 0) + mlp + head,
+        (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + head,
+        (3 if shape.tied else 1) * head - activations,
     )
-    most = max(most, (3 if shape.tied else 1) * head - activations)
     return Part("activations", activations, "update"), Part("logits, gradients on their way", most, "update")
 
 
 def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
-    """Count whole weights beside the shards in a pass, and their gradients, at most: the root and two layers.
+    """Count whole weights beside the shards in a pass, and their gradients, at most: the root unit and two layers.
 
-    The root unit (embedding, LM head, norm) stays; of two layers one is gathered while the other computes. Gradients are at
-    least float32 where there are masters; frozen weights have none.
+    Gradients are at least float32 where there are masters; frozen weights have none.
     """
     width = ITEMSIZE[model.dtype]
     gradient = 0 if model.lora is not None else width if model.master_weights is None else FLOAT32
@@ -160,9 +156,7 @@ def packed_bytes(shape: Shape, model: ModelSettings, itemsize: int) -> int:
 
 
 def engine_bytes(shape: Shape, settings: Settings) -> tuple[int, int, int]:
-    """Count weights, one step, and keys and values of a token in a worker of vLLM.
-
-    With ``b`` bytes of an element and ``t`` workers (``tensor_parallel_size``):
+    """Count weights, one step, and keys and values of a token in one of ``t`` workers of vLLM, with ``b`` bytes an element.
 
     - weights: ``b N / t``; on a CPU a tied LM head has a copy packed for its kernel (``rollout/vllm/worker.py``);
     - one step, about: ``tokens (4 D + 3 I) b``, residual stream, attention, MLP; ``12 V`` a sequence, logits and entropies;
@@ -177,7 +171,7 @@ def engine_bytes(shape: Shape, settings: Settings) -> tuple[int, int, int]:
     return (shape.parameters + copy) * width // workers, step, kv_per_token
 
 
-def itemsizes(model: ModelSettings) -> tuple[int, int]:
+def _itemsizes(model: ModelSettings) -> tuple[int, int]:
     """Find ``w`` and ``p``."""
     width = ITEMSIZE[model.dtype]
     return width, width if model.autocast_dtype in (None, model.dtype, "float32") else 2

@@ -28,13 +28,8 @@ class Shape:
     def linears(self) -> dict[str, tuple[int, int]]:
         """Outputs and inputs of the matrices of a layer, under Hugging Face's names."""
         hidden, mlp, queries, keys = self.hidden, self.intermediate, self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = {
-            "q_proj": (queries, hidden),
-            "k_proj": (keys, hidden),
-            "v_proj": (keys, hidden),
-            "o_proj": (hidden, queries),
-        }
-        return {**attention, "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden), "down_proj": (hidden, mlp)}
+        heads = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden), "o_proj": (hidden, queries)}
+        return {**heads, "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden), "down_proj": (hidden, mlp)}
 
     @property
     def layer(self) -> int:
@@ -52,16 +47,12 @@ class Shape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + self.hidden
 
     def adapters(self, lora: LoraSettings | None) -> int:
-        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers (arXiv 2106.09685, section 4.1).
-
-        A matrix of another name counts as the largest.
-        """
+        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers; an unknown matrix is the largest."""
         if lora is None:
             return 0
         largest = max(self.linears.values())
         names = self.linears if lora.target_modules == ALL_LINEAR else lora.target_modules
-        adapted = [self.linears.get(name.rpartition(".")[2], largest) for name in names]
-        return self.layers * lora.rank * sum(map(sum, adapted))
+        return self.layers * lora.rank * sum(sum(self.linears.get(name.rpartition(".")[2], largest)) for name in names)
 
 
 def read_shape(model: ModelSettings) -> Shape:
@@ -72,13 +63,6 @@ def read_shape(model: ModelSettings) -> Shape:
 
     config = AutoConfig.from_pretrained(resolve_model(model.name_or_path), trust_remote_code=model.trust_remote_code)
     hidden, heads = config.hidden_size, config.num_attention_heads
-    return Shape(
-        hidden=hidden,
-        intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
-        layers=config.num_hidden_layers,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or hidden // heads,
-        vocabulary=config.vocab_size,
-        tied=config.tie_word_embeddings,
-    )
+    mlp, keys, size = (getattr(config, name, None) for name in ("intermediate_size", "num_key_value_heads", "head_dim"))
+    sizes = (hidden, mlp or 4 * hidden, config.num_hidden_layers, heads, keys or heads, size or hidden // heads)
+    return Shape(*sizes, config.vocab_size, config.tie_word_embeddings)

@@ -68,26 +68,16 @@ def _outcome(trial: Trial) -> dict[str, str]:
     return {
         "state": trial.state,
         "iterations": f"{int((rows[-1].get('training_iteration') or len(rows)) if rows else 0):,}",
-        "held-out accuracy, before": _shown([before], -1),
-        "held-out accuracy, last": _shown(_of(rows, HELD_OUT), -1),
-        "held-out accuracy, best": _best(_of(rows, HELD_OUT)),
-        "training accuracy, last": _shown(_of(rows, ACCURACY), -1),
-        "training accuracy, best": _best(_of(rows, ACCURACY)),
-        "reward, last": _shown(_of(rows, REWARD), -1),
-        "reward, best": _best(_of(rows, REWARD)),
+        "held-out accuracy, before": "" if before is None else f"{before:.3f}",
+        **_last_and_best(rows, "held-out accuracy", HELD_OUT),
+        **_last_and_best(rows, "training accuracy", ACCURACY),
+        **_last_and_best(rows, "reward", REWARD),
         "generated tokens": f"{sum(map(generated_tokens, rows)):,.0f}",
         "seconds": f"{(rows[-1].get('time_total_s') or 0.0) if rows else 0.0:,.0f}",
     }
 
 
-def _of(rows: Sequence[dict[str, float | None]], key: str) -> list[float | None]:
-    return [row[key] for row in rows if row.get(key) is not None]
-
-
-def _shown(values: Sequence[float | None], place: int) -> str:
-    return "" if not values or values[place] is None else f"{values[place]:.3f}"
-
-
-def _best(values: Sequence[float | None]) -> str:
-    found = [value for value in values if value is not None]
-    return f"{max(found):.3f}" if found else ""
+def _last_and_best(rows: Sequence[dict[str, float | None]], title: str, key: str) -> dict[str, str]:
+    values = [value for row in rows if (value := row.get(key)) is not None]
+    last, best = (f"{values[-1]:.3f}", f"{max(values):.3f}") if values else ("", "")
+    return {f"{title}, last": last, f"{title}, best": best}

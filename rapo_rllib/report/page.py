@@ -1,4 +1,4 @@
-"""The report as one HTML file that loads nothing: text, styles, scripts and data are inside.
+"""The report as one HTML file that loads nothing: text, styles, scripts and data are put into ``page.html``.
 
 Whatever models, tools and users wrote is data: the table has it escaped, everything else is JSON that the scripts put into the
 page as text. A content security policy forbids every request, so that no text can start one.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from rapo_rllib.monitoring.warnings import warnings_of
 from rapo_rllib.report.comparison import Comparison, compared
@@ -22,13 +23,6 @@ from rapo_rllib.report.runs import Trial, find_trials
 from rapo_rllib.report.selection import Selection, script_json, selected
 
 _SCRIPTS = ("elements.js", "charts.js", "reader.js", "search.js")
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-_KEYS = (
-    ("/", "search"),
-    ("j k or ← →", "trajectory"),
-    ("[ ]", "question"),
-    ("Esc", "leave the search"),
-)
 
 
 @dataclass(frozen=True)
@@ -73,33 +67,20 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def page(title: str, trials: Sequence[Trial], chosen: Sequence[Selection], max_mb: float) -> str:
-    """The whole page."""
+    """Fill ``page.html``."""
     table = compared(trials)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    parts = [
-        _head(title),
-        f"<header><h1>{_text(Path(title).resolve().name)}</h1><p class=soft>{len(trials)} {_plural('trial', len(trials))} · "
-        f"made {made} · {_text(str(Path(title)))}</p>{_NAVIGATION}{_warnings(trials, table)}"
-        f"{_notes(trials, chosen, table, max_mb)}</header>",
-        "<noscript><p>The curves and the trajectory reader need JavaScript; the table does not.</p></noscript><main>",
-        _table(table),
-        _CURVES,
-        _READER.replace("KEYS", " · ".join(f"<kbd>{_text(key)}</kbd> {_text(does)}" for key, does in _KEYS)),
-        "</main>",
-        f'<script type="application/json" id="report-data">{_data(trials, chosen, table)}</script>',
-        *(f"<script>{_asset(name)}</script>" for name in _SCRIPTS),
-        "</body></html>\n",
-    ]
-    return "\n".join(parts)
-
-
-def _head(title: str) -> str:
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{_text(Path(title).resolve().name)}: report</title><style>{_asset('report.css')}</style></head><body>"
-    )
+    parts = {
+        "name": html.escape(Path(title).resolve().name),
+        "about": f"{len(trials)} {_plural('trial', len(trials))} · made {made} · {html.escape(title)}",
+        "style": _asset("report.css"),
+        "warnings": _warnings(trials, table),
+        "notes": _notes(trials, chosen, table, max_mb),
+        "table": _table(table),
+        "data": _data(trials, chosen, table),
+        "scripts": "\n".join(f"<script>{_asset(name)}</script>" for name in _SCRIPTS),
+    }
+    return Template(_asset("page.html")).substitute(parts)
 
 
 def _data(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparison) -> str:
@@ -115,25 +96,22 @@ def _data(trials: Sequence[Trial], chosen: Sequence[Selection], table: Compariso
 
 
 def _table(table: Comparison) -> str:
-    head = "".join(f"<th scope=col>{_text(column)}</th>" for column in ("trial", *table.columns))
+    head = "".join(f"<th scope=col>{html.escape(column)}</th>" for column in ("trial", *table.columns))
     rows = "".join(
-        f'<tr><th scope=row><span class="dot c{index % 8}"></span>{_text(label)}</th>'
-        + "".join(f"<td>{_text(cell)}</td>" for cell in row)
+        f'<tr><th scope=row><span class="dot c{index % 8}"></span>{html.escape(label)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
         + "</tr>"
         for index, (label, row) in enumerate(zip(table.labels, table.rows, strict=True))
     )
-    return (
-        '<section aria-labelledby="trials"><h2 id="trials">Trials</h2><div class="scroll" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
-    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _warnings(trials: Sequence[Trial], table: Comparison) -> str:
     """List what the results say went wrong, and what to do about it."""
     items = [
-        f"<li><b>{_text(label)}, from iteration {warning.iteration} on: {_text(warning.text)}.</b> {_text(warning.advice)}</li>"
+        f"<li><b>{html.escape(f'{label}, from iteration {one.iteration} on: {one.text}.')}</b> {html.escape(one.advice)}</li>"
         for label, trial in zip(table.labels, trials, strict=True)
-        for warning in warnings_of(trial.rows, trial.config)
+        for one in warnings_of(trial.rows, trial.config)
     ]
     return f"<ul class=warnings>{''.join(items)}</ul>" if items else ""
 
@@ -143,7 +121,7 @@ def _notes(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparis
     notes = []
     for label, trial, picked in zip(table.labels, trials, chosen, strict=True):
         notes += [f"{label}: {note}" for note in _trial_notes(trial, picked, max_mb)]
-    return f"<ul class=notes>{''.join(f'<li>{_text(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul class=notes>{''.join(f'<li>{html.escape(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
@@ -152,8 +130,7 @@ def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
         notes.append("no transcripts (the job's `transcripts: true` writes them), so the reader has no trajectories of it.")
     elif len(picked.iterations) < picked.available:
         notes.append(
-            f"the reader holds {len(picked.iterations)} of {picked.available} iterations, the newest and samples of the rest "
-            f"(--max-mb {max_mb:g})."
+            f"the reader holds the newest {len(picked.iterations)} of {picked.available} iterations (--max-mb {max_mb:g})."
         )
     if picked.cut is not None:
         notes.append(f"of iteration {picked.cut} only the first {len(picked.groups)} questions fit (--max-mb {max_mb:g}).")
@@ -164,42 +141,9 @@ def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
     return notes
 
 
-_NAVIGATION = '<nav><a href="#trials">Trials</a><a href="#curves">Curves</a><a href="#reader">Trajectories</a></nav>'
-
-_CURVES = """<section aria-labelledby="curves"><h2 id="curves">Curves</h2>
-<div class="controls"><label>Trial <select id="curve-trial"></select></label>
-<label>Over <select id="curve-axis"></select></label></div>
-<div id="charts" class="charts"></div></section>"""
-
-_READER = """<section aria-labelledby="reader"><h2 id="reader">Trajectories</h2>
-<div class="controls" id="reader-controls">
-<label>Trial <select id="trial"></select></label>
-<label>Iteration <select id="iteration"></select></label>
-<label>Outcome <select id="outcome"><option value="">any</option><option value="correct">correct</option>
-<option value="wrong">wrong</option></select></label>
-<label>Policy <select id="policy"><option value="">any</option><option value="hybrid">hybrid</option>
-<option value="on">on-policy</option></select></label>
-<label>Retrieval <select id="retrieval"><option value="">any</option><option value="with">with</option>
-<option value="without">without</option></select></label>
-<label>End <select id="end"></select></label>
-<label class="grow">Search <input id="search" type="search" placeholder="text, question or id" autocomplete="off"></label></div>
-<div class="controls"><button id="before" type="button" aria-label="question before">‹</button>
-<label class="grow">Question <select id="question"></select></label>
-<button id="after" type="button" aria-label="question after">›</button>
-<span id="count" class="soft" role="status"></span></div>
-<p class="legend"><span class="by policy">policy</span> <span class="by tool">tool</span>
-<span class="by retrieved">retrieved</span> <span class="soft">The stronger the policy's colour, the higher the entropy of
-the step; the strip below it has that of its tokens.</span></p>
-<div id="group"></div><p class="soft keys">KEYS</p></section>"""
-
-
 def _asset(name: str) -> str:
     return (files("rapo_rllib.report") / name).read_text(encoding="utf-8")
 
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
-
-
-def _text(value: str) -> str:
-    return html.escape(value)

@@ -1,10 +1,9 @@
-"""Select the transcripts of the page: whole iterations, the newest first, then ever finer samples, up to a size."""
+"""Select the transcripts of the page: whole iterations, the newest first, up to a size."""
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +27,7 @@ def selected(trial: Trial, max_bytes: int) -> Selection:
     found = Selection(available=len(trial.iterations))
     held: dict[int, list[str]] = {}
     left = max_bytes
-    for number in sampling_order(sorted(trial.iterations)):
+    for number in sorted(trial.iterations, reverse=True):
         lines, objective = JsonLines(trial.iterations[number]), objective_of(trial.objective_keys(number))
         groups = [script_json(shown_group(rows, number, objective)) for rows in grouped(lines)]
         found.unreadable_lines += lines.unreadable
@@ -42,22 +41,6 @@ def selected(trial: Trial, max_bytes: int) -> Selection:
     found.iterations = sorted(number for number, groups in held.items() if groups)
     found.groups = [group for number in found.iterations for group in held[number]]
     return found
-
-
-def sampling_order(numbers: Sequence[int]) -> Iterator[int]:
-    """The last, the first, then the middle of every gap that is left, the widest first. Example: 1..5 gives 5, 1, 3, 2, 4."""
-    if not numbers:
-        return
-    yield numbers[-1]
-    if len(numbers) > 1:
-        yield numbers[0]
-    gaps = deque([(0, len(numbers) - 1)])
-    while gaps:
-        low, high = gaps.popleft()
-        middle = (low + high) // 2
-        if low < middle < high:
-            yield numbers[middle]
-            gaps += [(low, middle), (middle, high)]
 
 
 def _fitting(groups: Sequence[str], room: int) -> list[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from rapo_rllib.cli.train.comparison import METRICS, comparison, goal_of
+from rapo_rllib.cli.train.comparison import METRICS, comparison
 
 ACCURACY, REWARD = METRICS[0], METRICS[2]
 
@@ -21,9 +19,7 @@ def trial(number: int, status: str = "TERMINATED", **values: float) -> Any:
     """One with the last values of metrics, by their last names."""
     found = {name: {"last": values[key]} for name in METRICS if (key := name.rpartition("/")[2]) in values}
     result = {"training_iteration": 3, "time_total_s": 9.0}
-    return Trial(
-        number=number, status=status, metric_analysis=found, last_result=result, experiment_tag=f"{number}_lr={number}"
-    )
+    return Trial(number=number, status=status, metric_analysis=found, last_result=result, evaluated_params={"lr": number})
 
 
 def test_the_best_comes_first_and_is_named() -> None:
@@ -60,16 +56,3 @@ def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
     assert "cannot be compared" in line
     (line,) = comparison([trial(0, "ERROR", accuracy=1.0), trial(1, "ERROR", accuracy=0.5)])
     assert "cannot be compared" in line
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "checkpoints", "goal"),
-    [
-        ({}, {}, (None, "max")),
-        ({"metric": REWARD}, {"checkpoint_score_attribute": "loss"}, (REWARD, "max")),
-        ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
-        ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
-    ],
-)
-def test_scheduler_then_checkpoints_name_the_goal(scheduler: dict[str, Any], checkpoints: dict[str, Any], goal: Any) -> None:
-    assert goal_of(scheduler, checkpoints) == goal

@@ -116,7 +116,7 @@ def test_neither_data_nor_servers_are_asked_for(tmp_path: Path) -> None:
     path = write_job(tmp_path, num_hybrid=2, retrieval_prob=0.5, step_trace_buffer=nowhere)
     started = {"warm_start.traces": str(tmp_path / "none.jsonl"), "env_config.dataset": str(tmp_path / "none.parquet")}
     options = [option for key, value in started.items() for option in ("--set", f"{key}={value}")]
-    assert estimated(path, "--env", "rapo/questions", *options)["parameters"] == SMOLLM2
+    assert estimated(path, "--set", "env=rapo/questions", *options)["parameters"] == SMOLLM2
     result = CliRunner().invoke(app, ["train", "file", path, "--estimate", "--set", "model.name_or_path=/no/such/model"])
     assert result.exit_code == 1 and "model.name_or_path" in result.output
 

@@ -15,7 +15,7 @@ def test_help_of_train_file_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("heavy: []\n")
-    for option in ("--stop", "--set", "--restore", "--checkpoint-freq", "--scheduler-config"):
+    for option in ("--stop", "--set", "--restore", "--storage-path", "--estimate"):
         assert option in done.stdout
 
 

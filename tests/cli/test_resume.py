@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from ray.tune.utils.serialization import TuneFunctionEncoder
 
 from rapo_rllib.checkpoints.folder import atomic_directory
 from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
-from rapo_rllib.cli.train.result_journal import JOURNAL, ResultJournal
 from rapo_rllib.cli.train.resume import resume_config
 
 NOTE = "experiment_state-2026-01-01_00-00-00.json"
@@ -49,13 +47,13 @@ class Run:
     def checkpoint(self, iteration: int) -> Path:
         return self.trial_folder / f"checkpoint_{iteration - 1:06d}"
 
-    def resumed(self, *ends: dict[str, float], folder: Path | None = None) -> Any:
+    def resumed(self, criteria: dict[str, float] | None = None, folder: Path | None = None) -> Any:
         """The trial as Tune reads it from the note after a kill."""
         folder = folder or self.folder
         runner_data = {"_stopper": self.stopper, "_cached_trial_decisions": {"a": "STOP"}, "_total_time": 7.0}
         note = {"trial_data": [self.trial.get_json_state()], "runner_data": runner_data}
         (folder / NOTE).write_text(json.dumps(note, cls=TuneFunctionEncoder))
-        assert resume_config(folder, ends) is not None
+        assert resume_config(folder, criteria or {}) is not None
         self.note = json.loads((folder / NOTE).read_text())
         ((state, metadata),) = self.note["trial_data"]
         trial: Any = Trial.from_json_state(state)
@@ -93,25 +91,6 @@ def test_results_that_were_not_noted_any_more_are_in_the_checkpoints(tmp_path: P
     run = Run(tmp_path, iterations=[3, 4], results=[1, 2])
     assert newest(run.resumed()).metrics == {"training_iteration": 4, "reward": 0.4}
     assert run.results() == [1, 2, 3, 4]
-
-
-def test_results_that_tune_had_not_copied_yet_are_in_the_journal(tmp_path: Path) -> None:
-    run = Run(tmp_path, iterations=[6], results=[])
-    journal = ResultJournal()
-    for moment, iteration in enumerate((1, 2, 3, 4, 3, 4, 5, 6)):  # it was killed after 4, and went on from 2
-        journal.on_trial_result(0, [], run.trial, {**result(iteration), "timestamp": moment})
-    lines = (run.trial_folder / JOURNAL).read_text().splitlines(keepends=True)
-    (run.trial_folder / "result.json").write_text("".join(lines[3:6]) + lines[6][:9])  # Tune's, as a kill left it
-    with (run.trial_folder / JOURNAL).open("a") as file:
-        file.write(lines[0][:9])
-    assert run.resumed().status == "PENDING"
-    assert (run.trial_folder / "result.json").read_text() == "".join(lines)
-
-
-def test_a_remote_storage_has_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    ResultJournal().on_trial_result(0, [], SimpleNamespace(path="s3://bucket/job/trial"), result(1))
-    assert not list(tmp_path.iterdir())
 
 
 def test_as_many_are_kept_as_ever(tmp_path: Path) -> None:
@@ -172,7 +151,7 @@ def test_other_algorithms_go_on_as_tune_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", ["RUNNING", "PAUSED", "ERROR"])
 @pytest.mark.parametrize(("end", "goes_on"), [({"training_iteration": 5}, True), ({"reward": 0.4}, False)])
 def test_a_trial_whose_end_was_not_noted_has_ended(tmp_path: Path, status: str, end: dict[str, float], goes_on: bool) -> None:
-    trial = Run(tmp_path, iterations=[3, 4], results=[1, 2, 3], status=status).resumed({"training_iteration": 9}, end)
+    trial = Run(tmp_path, iterations=[3, 4], results=[1, 2, 3], status=status).resumed({"training_iteration": 9, **end})
     assert trial.status == ("PENDING" if goes_on else "TERMINATED")
     assert goes_on or {**trial.last_result, **result(4)} == trial.last_result
 
@@ -230,4 +209,4 @@ def test_samples_that_are_still_to_come_are_made(tmp_path: Path, ctrl_c: bool) -
 def test_no_run_to_resume(tmp_path: Path, trials: list[Any] | None) -> None:
     if trials is not None:
         (tmp_path / NOTE).write_text(json.dumps({"trial_data": trials, "runner_data": {}}))
-    assert resume_config(tmp_path, []) is None
+    assert resume_config(tmp_path, {}) is None

@@ -24,7 +24,7 @@ def iterations(folder: Path, name: str) -> dict[str, list[int]]:
     return {
         number: [json.loads(line)["training_iteration"] for line in lines[trial]]
         for trial in lines
-        for number in re.findall(r"_[0-9a-f]{5}_(\d{5})_", trial)  # the trial's name begins with the run's
+        for number in re.findall(r"_[0-9a-f]{5}_(\d{5})", trial)  # the trial's name begins with the run's
     }
 
 

@@ -5,9 +5,10 @@ import json
 import numpy
 import pytest
 
-from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, result_value
+from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
 from rapo_rllib.cli.train.progress import result_line
-from rapo_rllib.cli.train.summary import summary_of
+from rapo_rllib.cli.train.summary import _goal, summary_of
 from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
 
 
@@ -62,14 +63,6 @@ def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str)
     assert result_line({"training_iteration": 2, "time_total_s": 600.0}, iterations) == f"iteration 2 · 600.0 s{left}"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("a", 1.0), ("b/c", 2.0), ("b/d", None), ("b", None), ("x/y", 3.0), ("a/z", None), ("none", None)],
-)
-def test_result_value(key: str, value: float | None) -> None:
-    assert result_value({"a": 1, "b": {"c": 2}, "x/y": 3, "none": None}, key) == value
-
-
 def test_any_criterion_stops(capsys) -> None:
     stopper = TrialStopper({"a": 10, "b/c": 5, "episode_retrun": 1}, None, Interruption())
     assert not stopper("t", {"a": 9, "b": {"c": 4}, "episode_return": 7})
@@ -83,3 +76,16 @@ def test_any_criterion_stops(capsys) -> None:
 def test_no_time_left_stops() -> None:
     assert TrialStopper({}, 0.0, Interruption())("t", {})
     assert not TrialStopper({}, 100.0, Interruption())("t", {})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "checkpoints", "goal"),
+    [
+        ({}, {}, (None, "max")),
+        ({"metric": "a"}, {"checkpoint_score_attribute": "loss"}, ("a", "max")),
+        ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
+        ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
+    ],
+)
+def test_scheduler_then_checkpoints_name_the_goal(scheduler: dict, checkpoints: dict, goal: tuple) -> None:
+    assert _goal(ExperimentSpec("a", "RAPO", {}, scheduler=scheduler, checkpoint_config=checkpoints)) == goal

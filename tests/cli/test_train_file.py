@@ -87,17 +87,14 @@ def test_a_checkpoint_loads_with_every_setting(cartpole_run) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_without_a_file_a_checkpoint_is_continued(cartpole_run, tmp_path: Path) -> None:
+def test_a_checkpoint_is_continued(cartpole_run, tmp_path: Path) -> None:
     folder, _ = cartpole_run
-    config = {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_env_runners": 0}
-    config |= {"model_config": {"fcnet_hiddens": [7], "vf_share_layers": True}}
-    words = ["--algo", "PPO", "--env", "CartPole-v1", "--config", json.dumps(config), "--stop", '{"training_iteration": 3}']
-    done = train_here(tmp_path, *words, "--restore", str(checkpoints(folder)[-1]))
+    more = ("--set", "stop.training_iteration=3", "--restore", str(checkpoints(folder)[-1]))
+    done = train_here(tmp_path, "file", str(folder / "ppo.yaml"), *more)
     assert done.returncode == 0, done.stderr
     assert [result["training_iteration"] for result in results(tmp_path)] == [3]
     (checkpoint,) = checkpoints(tmp_path)
-    assert checkpoint.parent.parent.name == "PPO-CartPole-v1"
-    assert f"rllib train --algo PPO --env CartPole-v1 --restore {checkpoint}" in done.stdout
+    assert f"rllib train file {folder / 'ppo.yaml'} --restore {checkpoint}" in done.stdout
 
 
 def evaluate(*arguments: str, status: int = 0) -> str:

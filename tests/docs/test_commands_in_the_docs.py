@@ -21,11 +21,9 @@ PLACEHOLDER = re.compile(r"^[A-Z_]+$|\.\.\.|^<")
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that ``rllib WORDS`` calls, and what is left for its own parser; ``rllib train --algo`` has no leaf."""
+    """The command that ``rllib WORDS`` calls, and what is left for its own parser."""
     command: Any = get_command(app)
     while getattr(command, "commands", None):
-        if command.invoke_without_command and words and words[0].startswith("-"):
-            break
         assert words and words[0] in command.commands, f"no such command: {words}"
         command, words = command.commands[words[0]], words[1:]
     return command, words

@@ -188,7 +188,7 @@ ELSEWHERE = {
     ),
     "tensorboard": (
         "a server for people, not installed; what it reads",
-        "loggers/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
+        "cli/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
     ),
     "rllib example list": ("its own page of tests", "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it"),
     "rllib example get": (
@@ -196,7 +196,6 @@ ELSEWHERE = {
         "cli/test_example.py::test_get_writes_the_file_and_the_modules_that_it_needs",
     ),
     "rllib example run grpo_math": ("a training", f"{TRAINED}::test_an_example_by_its_name"),
-    "rllib train --algo": ("ten iterations; one", "cli/test_train_file.py::test_without_a_file_a_checkpoint_is_continued"),
     "rllib train file my_job.yaml": ("a training", "e2e/test_main_job.py::test_summary"),
     "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_four_kills"),
     "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (

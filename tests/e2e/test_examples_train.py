@@ -33,8 +33,8 @@ RETRIEVING = {"num_hybrid": 2, "step_trace_buffer.max_traces": 20}
 TWO = ("--num-samples", "2")
 SWEEPS: dict[str, tuple[str, ...]] = {
     "rapo_sweep.yaml": ("--set", "retrieval_prob={grid_search: [0.0, 1.0]}"),
-    "rapo_asha.yaml": (*TWO, "--scheduler-config", '{"grace_period": 1, "max_t": 1}'),
-    "rapo_pbt.yaml": (*TWO, "--scheduler-config", '{"perturbation_interval": 1}'),
+    "rapo_asha.yaml": (*TWO, "--set", "scheduler={grace_period: 1, max_t: 1}"),
+    "rapo_pbt.yaml": (*TWO, "--set", "scheduler.perturbation_interval=1"),
 }
 
 
@@ -47,7 +47,7 @@ def options(model: str, **config: Any) -> list[str]:
 
 def trained(folder: Path, model: str, *arguments: str, **config: Any) -> list[Trial]:
     """The trials of ``rllib ARGUMENTS`` after one iteration, two at a time."""
-    more = ("--ray-num-cpus", "2", "--no-checkpoint-at-end")
+    more = ("--ray-num-cpus", "2", "--set", "checkpoint_config.checkpoint_at_end=false")
     done = rllib(folder, *arguments, *more, *options(model, **config), timeout_s=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return trials(folder)

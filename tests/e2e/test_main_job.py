@@ -52,7 +52,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     changes["expert_step_share"] = [[0, 1.0], [8, 1.0], [9, 0.0]]  # the first iteration alone
     path = str(short_job(folder, task={}, warm_start=warm, **changes))
     # those of a small model are read back in other tests: this one's are 2 GB, with the optimiser's state
-    done = rllib(folder, "train", "file", path, "--no-checkpoint-at-end", timeout_s=LIMIT_S)
+    done = rllib(folder, "train", "file", path, "--set", "checkpoint_config.checkpoint_at_end=false", timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (trial,) = trials(folder)
     return done, trial

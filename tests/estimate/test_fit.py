@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.fit import ADVICE, GIB, Fit, Machine, fits, this_machine
+from rapo_rllib.estimate.fit import ADVICE, GIB, Machine, fits, this_machine, verdict
 from rapo_rllib.estimate.layout import peak, processes
 from rapo_rllib.estimate.memory import engine_bytes
 from rapo_rllib.estimate.shape import Shape
@@ -32,55 +32,55 @@ def sized(**keys: Any) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("fit", "text"),
+    ("given", "text"),
     [
-        (Fit("x", 15 * GIB, 20 * GIB), "fits: x: needs 15 GiB, 20 GiB there"),
-        (Fit("x", 19 * GIB, 20 * GIB), "fits, but closer than this estimate's error: x: needs 19 GiB, 20 GiB there"),
-        (Fit("GPU of: x", 42 * GIB, 20 * GIB), f"does not fit: GPU of: x: needs 42 GiB, 20 GiB there{ADVICE}"),
-        (Fit("GPUs", 2, 1, "GPUs"), "does not fit: GPUs: needs 2 GPUs, 1 GPUs there"),
-        (Fit("x", GIB, None), "x: needs 1 GiB; what there is, is not known from here"),
+        (("x", 15 * GIB, 20 * GIB), "fits: x: needs 15 GiB, 20 GiB there"),
+        (("x", 19 * GIB, 20 * GIB), "fits, but closer than this estimate's error: x: needs 19 GiB, 20 GiB there"),
+        (("GPU of: x", 42 * GIB, 20 * GIB), f"does not fit: GPU of: x: needs 42 GiB, 20 GiB there{ADVICE}"),
+        (("GPUs", 2, 1, "GPUs"), "does not fit: GPUs: needs 2 GPUs, 1 GPUs there"),
+        (("x", GIB, None), "x: needs 1 GiB; what there is, is not known from here"),
     ],
 )
-def test_verdicts(fit: Fit, text: str) -> None:
-    assert str(fit) == text
+def test_verdicts(given: tuple[Any, ...], text: str) -> None:
+    assert verdict(*given)["text"] == text
 
 
-def verdicts(settings: Settings, machine: Machine) -> list[Fit]:
+def verdicts(settings: Settings, machine: Machine) -> list[dict[str, Any]]:
     return fits(processes(settings, SHAPE, machine.gpu_bytes), machine)
 
 
-def on_gpu(settings: Settings, device: int) -> Fit:
+def on_gpu(settings: Settings, device: int) -> dict[str, Any]:
     return verdicts(settings, Machine(None, device, None))[-1]
 
 
 def test_a_job_on_a_machine() -> None:
     found = verdicts(sized(**GPUS), Machine(10**12, 80 * GIB, 1))
-    assert [(fit.where, fit.fits) for fit in found] == [
+    assert [(fit["where"], fit["fits"]) for fit in found] == [
         ("memory of all processes", True),
         ("GPUs", False),  # of two
         ("memory of a GPU of: learner", False),
         ("memory of a GPU of: engine", True),
     ]
-    assert {fit.fits for fit in verdicts(sized(**GPUS), Machine(None, None, None))} == {None}
+    assert {fit["fits"] for fit in verdicts(sized(**GPUS), Machine(None, None, None))} == {None}
     (host,) = verdicts(sized(), Machine(GIB, None, 0))
-    assert host.fits is False
-    assert host.needed == sum(one.count * peak(one.host) for one in processes(sized(), SHAPE, None))
+    assert host["fits"] is False
+    assert host["needed"] == sum(one.count * peak(one.host) for one in processes(sized(), SHAPE, None))
 
 
 def test_processes_with_a_fraction_of_a_gpu_share_it() -> None:
     _, learner, engine, *_ = processes(sized(**HALVES), SHAPE, 80 * GIB)
     shared = on_gpu(sized(**HALVES), 80 * GIB)
-    assert shared.where == "memory of a GPU of: learner and engine"
-    assert shared.needed == peak((*learner.gpu, *engine.gpu)) > peak(learner.gpu)
+    assert shared["where"] == "memory of a GPU of: learner and engine"
+    assert shared["needed"] == peak((*learner.gpu, *engine.gpu)) > peak(learner.gpu)
     engines = sized(num_learners=1, num_env_runners=3, num_gpus_per_env_runner=0.5)
-    assert on_gpu(engines, 80 * GIB).needed == 2 * peak(engine.gpu)
+    assert on_gpu(engines, 80 * GIB)["needed"] == 2 * peak(engine.gpu)
     more = sized(**{**HALVES, "num_env_runners": 3})  # one learner and one engine, then no room is left
-    assert on_gpu(more, 80 * GIB).needed == shared.needed
+    assert on_gpu(more, 80 * GIB)["needed"] == shared["needed"]
 
 
 def test_an_engine_that_sleeps_is_not_beside_the_update() -> None:
     awake, asleep = (on_gpu(sized(**HALVES, engine={**KEYS["engine"], "sleep": sleep}), 80 * GIB) for sleep in (False, True))
-    assert asleep.needed < awake.needed
+    assert asleep["needed"] < awake["needed"]
 
 
 def test_an_engine_that_has_no_room_for_one_trajectory_does_not_fit_its_share() -> None:
@@ -89,7 +89,7 @@ def test_an_engine_that_has_no_room_for_one_trajectory_does_not_fit_its_share() 
     weights, step, token = engine_bytes(SHAPE, job)
     least = weights + step + token * (512 + 1536)
     small, large = (on_gpu(job, int(factor * least)) for factor in (1.9, 2.1))
-    assert (small.fits, small.needed, large.fits) == (False, 2 * least, True)
+    assert (small["fits"], small["needed"], large["fits"]) == (False, 2 * least, True)
 
 
 def test_this_machine_has_memory() -> None:

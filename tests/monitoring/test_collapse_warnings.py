@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,7 +121,9 @@ def test_a_run_that_ends_below_its_best_does_not_end_as_a_success(curve: list[fl
     watch, trial, results = WarningWatch(), Trial("rapo-math", stub=True), evaluated(curve)
     for result in results:
         watch.take(result, CONFIG)
-    close_run("file job.yaml", [(ExperimentSpec("rapo-math", "RAPO", {}), [trial])], {trial.trial_id: watch}, interrupted=False)
+    close_run(
+        Path("job.yaml"), [(ExperimentSpec("rapo-math", "RAPO", {}), [trial])], {trial.trial_id: watch}, interrupted=False
+    )
     said = capsys.readouterr().out
     lost = curve is COLLAPSED
     assert ("Your training finished." in said) is not lost

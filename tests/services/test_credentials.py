@@ -11,9 +11,9 @@ from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_experiment
 from rapo_rllib.cli.train.experiments import read_experiments
+from rapo_rllib.cli.train.loggers import made_loggers
 from rapo_rllib.corpus.search_tool import CorpusSearch
 from rapo_rllib.embedding.endpoint import split_endpoint
-from rapo_rllib.loggers.choice import made_loggers
 from rapo_rllib.milvus import connection
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.rewards.judge import JudgeOptions

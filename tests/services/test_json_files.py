@@ -9,8 +9,7 @@ import pytest
 
 from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal
 from rapo_rllib.checkpoints.folder import MANIFEST, atomic_directory, check_whole, strangers, whole_checkpoints
-from rapo_rllib.cli.train.result_journal import complete_results
-from rapo_rllib.cli.train.resume import resume_config
+from rapo_rllib.cli.train.resume import noted, resume_config
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner.identity import IDENTITY, check_identity
 from rapo_rllib.services.json_files import difference, read_json
@@ -21,7 +20,7 @@ WRONG = (
     *('{"format": 1}', '{"format": "1", "files": {"a": [1, 2]}}', '{"format": 1, "files": {"a": [1, 2]}}'),
     *('{"format": 2, "files": {}}', '{"format": 2, "files": {"a": [1, 2, 3]}}', '{"format": 2, "files": {"a": [true, 2]}}'),
     *('{"id": 1}', '{"trial_data": 1, "runner_data": {}}', '{"trial_data": [1]}', '{"trial_data": [["a"]], "runner_data": []}'),
-    *('{"training_iteration": "1"}', '{"training_iteration": 1, "timestamp": []}', '{"model": "a", "benchmark": "b"}'),
+    *('{"training_iteration": "1"}', '{"model": "a", "benchmark": "b"}'),
     *('{"question_id": "q", "number": "1", "tokens": 1, "rows": []}', '{"id": "q", "question": "?", "attempts": [1]}'),
     *('{"id": "q", "rewards": 1}', '{"name_or_path": "m", "base": null, "reference": null, "vocabulary": "0", "config": 1}'),
 )
@@ -78,9 +77,8 @@ def identity(folder: Path) -> None:
 READERS: list[tuple[str, Callable[[Path], object], str]] = [
     (SETTINGS, journal, ""),
     (TRANSCRIPTS, journal, ""),
-    ("experiment_state-2026.json", lambda folder: resume_config(folder, []), ""),
-    ("result.json", complete_results, ""),
-    ("result_journal.jsonl", complete_results, ""),
+    ("experiment_state-2026.json", lambda folder: resume_config(folder, {}), ""),
+    ("result.json", lambda folder: noted(folder / "result.json"), ""),
     (IDENTITY, identity, ""),
 ]
 

@@ -72,7 +72,8 @@ stop = {{"training_iteration": {iterations}}}
 
 # the third step begins the second epoch, and what the policy wrote is more than its buffer keeps
 SIZES = {"num_questions": 10, "questions_per_step": 4, "max_grown": 12}
-COMMAND_LINE = ("file", "job.py", "--checkpoint-freq", "1", "--keep-checkpoints-num", "2", "--resume")
+CHECKPOINTS = "checkpoint_config={checkpoint_frequency: 1, num_to_keep: 2}"
+COMMAND_LINE = ("file", "job.py", "--set", CHECKPOINTS, "--resume")
 
 
 class KilledJob:

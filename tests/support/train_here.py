@@ -19,7 +19,7 @@ import pytest
 import ray
 import typer
 
-from rapo_rllib.cli.main import _status, app
+from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
 from rapo_rllib.cli.train.run import _RAY_SETTINGS, run_experiments
@@ -46,9 +46,10 @@ def train_toys(folder: Path, file: str, **options: Any) -> CompletedProcess[str]
         for spec in specs:
             spec.algorithm = Toy
         try:
-            return _status(lambda: run_experiments(f"file {file}", specs, [], chosen), file, verbose=0)
-        except typer.Exit as ended:
-            return ended.exit_code
+            return run_experiments(Path(file), specs, [], chosen)
+        except ValueError as error:  # as the command does
+            typer.secho(f"{file}: {error}", err=True)
+            return 1
 
     return _done(folder, command)
 

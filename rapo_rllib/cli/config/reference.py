@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.envs.external.base import ExternalOptions
@@ -60,25 +60,16 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
 _LONGEST_DEFAULT = 60
 
 
-@dataclass(frozen=True)
-class ConfigKey:
-    """One key.
+class ConfigKey(NamedTuple):
+    """One key."""
 
-    Attributes:
-        name: with what it is nested in, dots between.
-        must_be: what a value must be, in words.
-        default: as Python writes it.
-        meaning: one sentence or so.
-    """
-
-    name: str
-    must_be: str
-    default: str
+    name: str  # with what it is nested in, dots between
+    must_be: str  # in words
+    default: str  # as Python writes it
     meaning: str
 
 
-@dataclass(frozen=True)
-class ConfigSection:
+class ConfigSection(NamedTuple):
     """Keys that are shown together under ``title``."""
 
     title: str
@@ -98,7 +89,7 @@ def markdown() -> str:
 
 
 def _keys(config: RAPOConfig, where: str, cls: type) -> Iterator[ConfigKey]:
-    """The keys that ``cls`` itself declares first; of RLlib's, the default is what RLlib has where RAPO has none of its own."""
+    """The keys that ``cls`` itself declares first; of RLlib's, the default is the config's."""
     for name, knob in knobs(cls).items():
         if name in cls.__annotations__ and not knob.hidden and not _is_inherited(cls, name):
             default = getattr(config, name) if cls is RLlibSettings else knob.default
@@ -133,10 +124,6 @@ def _shown(default: Any) -> str:
 def _section_markdown(section: ConfigSection) -> str:
     lines = [f"## {section.title}", "", section.about, "", "| key | must be | default | meaning |", "| --- | --- | --- | --- |"]
     for key in section.keys:
-        lines.append(f"| `{key.name}` | {_cell(key.must_be)} | `{_cell(key.default)}` | {_cell(key.meaning)} |")
+        must_be, default, meaning = (text.replace("|", "\\|").replace("\n", " ") for text in key[1:])
+        lines.append(f"| `{key.name}` | {must_be} | `{default}` | {meaning} |")
     return "\n".join([*lines, ""])
-
-
-def _cell(text: str) -> str:
-    """``text`` between the bars of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")

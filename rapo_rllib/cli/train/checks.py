@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.scheduler_checks import check_scheduler
+from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.config.checks import known_keys
 from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.settings.knobs import build
-from rapo_rllib.validation import nearest_key, refuse_unknown_keys
+from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
-_OLD_STACK = frozenset(  # keys that RLlib still takes, and reads on its old API stack only
-    (
-        *("framework", "framework_str", "model", "num_gpus", "num_workers", "num_cpus_for_driver", "worker_cls", "monitor"),
-        *("train_batch_size", "sgd_minibatch_size", "lr_schedule", "entropy_coeff_schedule", "optimizer", "simple_optimizer"),
-        *("observation_filter", "preprocessor_pref", "sample_collector", "exploration_config", "env_task_fn", "render_env"),
-        *("remote_worker_envs", "remote_env_batch_wait_ms", "input_evaluation", "evaluation_num_episodes"),
-        *("buffer_size", "learning_starts", "replay_mode", "replay_batch_size", "replay_sequence_length", "prioritized_replay"),
-        *("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps", "custom_eval_function"),
-        *("collect_metrics_timeout", "metrics_smoothing_episodes", "timesteps_per_iteration", "min_iter_time_s"),
-        *("min_time_s_per_reporting", "min_sample_timesteps_per_reporting", "min_train_timesteps_per_reporting"),
-        *("tf_session_args", "local_tf_session_args", "eager_tracing", "eager_max_retraces", "enable_tf1_exec_eagerly"),
-        *("_enable_new_api_stack", "_enable_rl_module_api"),
-    )
-)
 
 
 def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
@@ -48,8 +32,9 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
         ValueError: naming the experiment, the key and what to do.
     """
     from ray.tune import CheckpointConfig
+    from ray.tune.search.variant_generator import generate_variants
 
-    from rapo_rllib.loggers.choice import made_loggers
+    from rapo_rllib.cli.train.loggers import made_loggers
 
     try:
         for key in ("checkpoint_frequency", "num_to_keep"):
@@ -61,16 +46,15 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
         for name, low in (("num_samples", 1), ("time_budget_s", 1), ("max_failures", -1)):
             _check_number(name, getattr(spec, name), low)
         spec.loggers = made_loggers(spec.loggers)
-        if isinstance(spec.algorithm, str):
-            spec.algorithm = _algorithm_class(spec.algorithm)
-        if "env" in spec.config:
-            spec.config["env"] = _named_env(spec.config["env"])
+        _find_classes(spec)
+        scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
         needed = []
-        for variant in _variants(spec.config):
-            config = _checked_config(spec, variant)
-            if spec.scheduler:
-                check_scheduler(spec.scheduler, variant, config, lambda values: _made_config(spec, values))
-            needed.append(_resources(spec.algorithm, config))
+        for _, variant in generate_variants(spec.config):
+            config = _made_config(spec, variant)
+            _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
+            if scheduler is not None:
+                check_scheduler(scheduler, spec.scheduler, variant, config, lambda values: _made_config(spec, values))
+            needed.append(dict(spec.algorithm.default_resource_request(config).required_resources))
         return needed
     except ValueError as error:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
@@ -84,18 +68,19 @@ def only_config(specs: list[ExperimentSpec]) -> Any:
     Raises:
         ValueError: there are several experiments or grid points, or something in the only one is wrong.
     """
+    from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
+
     if len(specs) > 1:
         raise ValueError(f"holds {len(specs)} experiments ({', '.join(spec.name for spec in specs)}): leave one of them in")
     (spec,) = specs
     try:
-        if isinstance(spec.algorithm, str):
-            spec.algorithm = _algorithm_class(spec.algorithm)
-        if "env" in spec.config:
-            spec.config["env"] = _named_env(spec.config["env"])
-        variants = list(_variants(spec.config))
+        _find_classes(spec)
+        variants = [variant for _, variant in generate_variants(spec.config)]
         if len(variants) > 1:
             raise ValueError(f"describes {len(variants)} trials: replace grid_search by one of its values (--set key=value)")
-        _refuse_random(spec.config)
+        for path, _ in parse_spec_vars(spec.config)[1]:
+            key = ".".join(map(str, path))
+            raise ValueError(f"config.{key} is to be drawn at random: replace the search by one value (--set {key}=value)")
         config = _made_config(spec, variants[0])
         _boundary(config.validate)
         return config
@@ -103,60 +88,33 @@ def only_config(specs: list[ExperimentSpec]) -> Any:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
 
 
-def _refuse_random(config: dict[str, Any]) -> None:
-    from ray.tune.search.variant_generator import parse_spec_vars
-
-    _, domains, _ = parse_spec_vars(config)
-    for path, _ in domains:
-        key = ".".join(map(str, path))
-        raise ValueError(f"config.{key} is to be drawn at random: replace the search by one value (--set {key}=value)")
-
-
 def _check_number(name: str, value: Any, low: float) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < low):
         raise ValueError(f"{name} = {value!r}: must be a number, at least {low}")
 
 
-def _algorithm_class(name: str) -> Any:
+def _find_classes(spec: ExperimentSpec) -> None:
+    """Put the classes of algorithm and environment in place of their names."""
     from ray.rllib.algorithms.registry import ALGORITHMS
 
-    if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name.upper(), ALGORITHMS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ALGORITHMS))}"
-        raise ValueError(f"run = {name!r} is not an algorithm of RLlib: {hint}")
-    return ALGORITHMS[name]()[0]
-
-
-def _variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every grid point; random samples are drawn once."""
-    from ray.tune.search.variant_generator import generate_variants
-
-    for _, variant in generate_variants(config):
-        yield variant
-
-
-def _checked_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
-    """Make the ``AlgorithmConfig`` of one variant, whose parts exist."""
-    config = _made_config(spec, variant)
-    _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
-    return config
+    if isinstance(name := spec.algorithm, str):
+        if name not in ALGORITHMS:
+            near = difflib.get_close_matches(name.upper(), ALGORITHMS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ALGORITHMS))}"
+            raise ValueError(f"run = {name!r} is not an algorithm of RLlib: {hint}")
+        spec.algorithm = ALGORITHMS[name]()[0]
+    if "env" in spec.config:
+        spec.config["env"] = _named_env(spec.config["env"])
 
 
 def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
-    names = {key: config._translate_special_keys(key, warn_deprecated=False) for key in variant}
     known = known_keys(config)
     if hasattr(config, "preflight"):  # RLlib's own algorithms have other keys
         refuse_other_names(variant, known)
-    else:
-        known -= _OLD_STACK
-        for key in _OLD_STACK & names.keys():
-            name = names.pop(key)
-            if variant[key] != vars(config).get(name):
-                meant = nearest_key(name, known, "config.")
-                raise ValueError(f"config.{key} is of RLlib's old API stack, and names of the new one are needed: {meant}")
-    refuse_unknown_keys(names.values(), known, where="config.")
+    names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
+    refuse_unknown_keys(names, known, where="config.")
     _boundary(lambda: config.update_from_dict(variant))
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         raise ValueError("config is for RLlib's old API stack: remove api_stack(...), or enable_rl_module_and_learner: false")
@@ -180,11 +138,9 @@ def _named_env(env: Any) -> Any:
         return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
     if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):
         return env
-    module, _, name = env.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env = {env!r}: {error}") from error
+    from rapo_rllib.cli.train.loggers import imported
+
+    return imported(env, "env")
 
 
 def _check_env(config: AlgorithmConfig) -> None:
@@ -203,11 +159,6 @@ def _check_env(config: AlgorithmConfig) -> None:
         gymnasium.spec(config.env)
     except (gymnasium.error.Error, ImportError) as error:
         raise ValueError(f"env = {config.env!r}: {error}") from error
-
-
-def _resources(algorithm: Any, config: AlgorithmConfig) -> dict[str, float]:
-    needed: dict[str, float] = dict(algorithm.default_resource_request(config).required_resources)
-    return needed
 
 
 def check_resources(needed: list[dict[str, float]], available: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -12,12 +12,12 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.run import joins_cluster
-
-if TYPE_CHECKING:
-    from rapo_rllib.estimate.memory import Parts
+from rapo_rllib.estimate.fit import GIB, Machine, fits, this_machine
+from rapo_rllib.estimate.layout import at_peak, peak, processes
+from rapo_rllib.estimate.memory import Parts
+from rapo_rllib.estimate.shape import read_shape
 
 DOES_NOT_FIT = 3  # exit status
-GIB = 2**30
 
 
 def show_estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
@@ -27,12 +27,27 @@ def show_estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: flo
         specs: the only experiment of a file, of RAPO, without a search.
         options: of the command line.
         gpu_gib: memory of each GPU of the machines that the job is for; None: this one, or a cluster that is not asked.
-        as_json: one object in place of lines.
+        as_json: one object, memory in bytes, in place of lines.
 
     Raises:
         ValueError: there are several trials, one of another algorithm, or a mistake in it.
     """
-    found = _estimate(specs, options, gpu_gib)
+    from rapo_rllib.algorithm.preflight import check_model
+
+    config = only_config(specs)
+    if specs[0].algorithm_name != "RAPO":
+        raise ValueError(f"--estimate: it runs {specs[0].algorithm_name}; only jobs of RAPO can be estimated")
+    check_model(config.settings)
+    shape = read_shape(config.settings.model)
+    elsewhere = gpu_gib is not None or joins_cluster(options)
+    machine = Machine(None, None if gpu_gib is None else int(gpu_gib * GIB), None) if elsewhere else this_machine()
+    processed = processes(config.settings, shape, machine.gpu_bytes)
+    found: dict[str, Any] = {
+        "parameters": shape.parameters,
+        "adapters": shape.adapters(config.settings.model.lora),
+        "processes": [{**asdict(one), "host": _memory(one.host), "gpu": _memory(one.gpu)} for one in processed],
+        "fits": fits(processed, machine),
+    }
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
     else:
@@ -40,46 +55,16 @@ def show_estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: flo
     return DOES_NOT_FIT if any(fit["fits"] is False for fit in found["fits"]) else 0
 
 
-def _estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: float | None) -> dict[str, Any]:
-    """Memory in bytes."""
-    from rapo_rllib.algorithm.preflight import check_model
-    from rapo_rllib.estimate.fit import Machine, fits, this_machine
-    from rapo_rllib.estimate.layout import processes
-    from rapo_rllib.estimate.shape import read_shape
-
-    config = only_config(specs)
-    if specs[0].algorithm_name != "RAPO":
-        raise ValueError(f"--estimate: it runs {specs[0].algorithm_name}; only jobs of RAPO can be estimated")
-    settings = config.settings
-    check_model(settings)
-    shape = read_shape(settings.model)
-    if gpu_gib is not None or joins_cluster(options):
-        machine = Machine(None, None if gpu_gib is None else int(gpu_gib * GIB), None)
-    else:
-        machine = this_machine()
-    found = processes(settings, shape, machine.gpu_bytes)
-    return {
-        "parameters": shape.parameters,
-        "adapters": shape.adapters(settings.model.lora),
-        "processes": [{**asdict(one), "host": _memory(one.host), "gpu": _memory(one.gpu)} for one in found],
-        "fits": [{**asdict(fit), "fits": fit.fits, "text": str(fit)} for fit in fits(found, machine)],
-    }
-
-
 def _memory(parts: Parts) -> dict[str, Any]:
-    from rapo_rllib.estimate.layout import at_peak, peak
-
     return {"bytes": peak(parts), "parts": [asdict(part) for part in at_peak(parts)]}
 
 
 def _print(found: dict[str, Any]) -> None:
-    trained = f"{found['adapters']:,} in adapters" if found["adapters"] else "all"
-    typer.echo(f"{found['parameters']:,} parameters, trained: {trained}")
+    typer.echo(f"{found['parameters']:,} parameters; in adapters: {found['adapters']:,}")
     for process in found["processes"]:
-        several = f"{process['count']} x " if process["count"] > 1 else ""
         for where, memory in (("on the host", process["host"]), ("on its GPU", process["gpu"])):
             if memory["parts"]:
-                typer.echo(f"\n{several}{process['name']}, {where}: {_gib(memory['bytes'])} at its peak")
+                typer.echo(f"\n{process['count']} x {process['name']}, {where}: {_gib(memory['bytes'])} at its peak")
             for part in memory["parts"]:
                 typer.echo(f"{_gib(part['num_bytes']):>12}  {part['name']}{part['phase'] and ', in phase ' + part['phase']}")
     typer.echo()

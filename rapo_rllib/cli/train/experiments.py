@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.dotted_keys import merge, set_dotted
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.cli.train.search_space import with_searches
 from rapo_rllib.cli.yaml_text import yaml_file
 from rapo_rllib.monitoring.metrics_flat import flattened
+from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-_KEYS = (
-    "run",
-    "env",
-    "stop",
-    "config",
-    "num_samples",
-    "scheduler",
-    "checkpoint_config",
-    "storage_path",
-    "restore",
-    "max_failures",
-    "time_budget_s",
-    "loggers",
+# What a job holds beside `run`, `env` and `config`; `--set` changes these, too.
+_BESIDE_CONFIG = (
+    *("stop", "num_samples", "scheduler", "checkpoint_config", "storage_path", "restore"),
+    *("max_failures", "time_budget_s", "loggers"),
 )
 
 
@@ -59,7 +50,7 @@ class ExperimentSpec:
 
 
 def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
-    """The experiments of ``path``, with what the command line changes.
+    """Read the experiments of ``path``, with what the command line changes.
 
     Raises:
         ValueError: naming the experiment, the key and what to do.
@@ -67,62 +58,66 @@ def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
     if not path.is_file():
         raise ValueError("no such file")
     if path.suffix in (".yaml", ".yml"):
-        specs = _from_yaml(path)
-    elif path.suffix == ".py":
-        specs = [_from_python(path)]
-    else:
+        content = yaml_file(path)
+        if not isinstance(content, dict) or not content:
+            raise ValueError("must hold at least one experiment: a name, and below it run, env, stop, config")
+        return [_named(str(name), body, options) for name, body in content.items()]
+    if path.suffix != ".py":
         raise ValueError(f"cannot train from a {path.suffix or 'file without a suffix'}: give a .yaml, .yml or .py file")
-    for spec in specs:
-        _apply(spec, options)
-    return specs
+    body, config = _from_python(path)
+    return [_spec(path.stem, body, options, config)]
 
 
-def named_experiment(algorithm: str, config: dict[str, Any], options: RunOptions) -> ExperimentSpec:
-    """The experiment of ``rllib train --algo``. Raises ``ValueError`` as :func:`read_experiments`."""
-    spec = _spec(f"{algorithm}-{options.env}".replace("/", "-"), {"run": algorithm, "config": config})
-    _apply(spec, options)
-    return spec
+def _named(name: str, body: Any, options: RunOptions) -> ExperimentSpec:
+    try:
+        return _spec(name, body, options)
+    except ValueError as error:
+        raise ValueError(f"experiment {name!r}: {error}") from error
 
 
-def _from_yaml(path: Path) -> list[ExperimentSpec]:
-    content = yaml_file(path)
-    if not isinstance(content, dict) or not content:
-        raise ValueError("must hold at least one experiment: a name, and below it run, env, stop, config")
-    specs = []
-    for name, body in content.items():
-        try:
-            specs.append(_spec(str(name), body))
-        except ValueError as error:
-            raise ValueError(f"experiment {str(name)!r}: {error}") from error
-    return specs
-
-
-def _spec(name: str, body: Any) -> ExperimentSpec:
-    from rapo_rllib.validation import refuse_unknown_keys
-
+def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | None = None) -> ExperimentSpec:
     if not isinstance(body, dict):
         raise ValueError("must be a mapping with run, env, stop, config")
-    refuse_unknown_keys([str(key) for key in body], _KEYS)
-    if not isinstance(body.get("run"), str):
+    refuse_unknown_keys([str(key) for key in body], ("run", "env", "config", *_BESIDE_CONFIG))
+    if base is None and not isinstance(body.get("run"), str):
         raise ValueError("run is missing: name the algorithm, for example run: RAPO")
-    config = _stored(_mapping(body, "config"))
-    if "env" in body:
-        config["env"] = body["env"]
-    config = with_searches(config, "config")
+    body = _overridden(body, options)
+    restore = options.restore or body.get("restore")
+    storage = options.storage_path or body.get("storage_path")
+    if options.resume and restore:
+        raise ValueError(f"--resume continues a whole run, restore = {restore!r} one checkpoint: leave one out")
+    if options.resume and "://" in (storage or ""):
+        raise ValueError(f"--resume: storage_path = {storage!r} is not on this machine; use --restore CHECKPOINT")
     return ExperimentSpec(
         name=name,
         algorithm=body["run"],
-        config=config,
-        stop=_criteria(_mapping(body, "stop")),
-        num_samples=_whole_number(body, "num_samples", 1),
-        scheduler=dict(_mapping(body, "scheduler")),
-        checkpoint_config=dict(_mapping(body, "checkpoint_config")),
-        storage_path=body.get("storage_path"),
-        restore=body.get("restore"),
+        config=with_searches(body["config"], "config"),
+        base_config=base,
+        stop=_criteria(_mapping(body, "stop") if options.stop is None else options.stop),
+        num_samples=_whole_number(body, "num_samples", 1) if options.num_samples is None else options.num_samples,
+        scheduler=_mapping(body, "scheduler"),
+        checkpoint_config={"checkpoint_at_end": True, **_mapping(body, "checkpoint_config")},
+        storage_path=storage,
+        restore=restore,
         max_failures=_whole_number(body, "max_failures", 0),
         time_budget_s=body.get("time_budget_s"),
         loggers=body.get("loggers") or [],
     )
+
+
+def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
+    """Put ``--set`` over a job: into its ``config``, or beside it."""
+    given: dict[str, Any] = {} if options.log_level is None else {"log_level": options.log_level}
+    for key, value in options.overrides:
+        set_dotted(given, key, value)
+    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given}
+    config = _stored(_mapping(body, "config"))
+    if "env" in body:
+        config["env"] = body["env"]
+    merge(config, _stored(given))
+    changed = {**body, "config": config}
+    merge(changed, beside)
+    return changed
 
 
 def _stored(config: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +148,8 @@ def _whole_number(body: dict[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _from_python(path: Path) -> ExperimentSpec:
+def _from_python(path: Path) -> tuple[dict[str, Any], AlgorithmConfig]:
+    """Run a Python file: what it says, as a YAML job has it, and its config."""
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
     try:
@@ -173,65 +169,4 @@ def _from_python(path: Path) -> ExperimentSpec:
     values = config.to_dict()
     if "language_model" in values:  # RAPO's `model`; where RLlib's dict of that name stays, --set would change that one
         values["model"] = values.pop("language_model")
-    return ExperimentSpec(
-        name=path.stem,
-        algorithm=config.algo_class,
-        config=values,
-        base_config=config,
-        stop=_criteria(given),
-        loggers=namespace.get("loggers") or [],
-    )
-
-
-def _apply(spec: ExperimentSpec, options: RunOptions) -> None:
-    """The command line wins over the file."""
-    if options.stop is not None:
-        spec.stop = _criteria(options.stop)
-    _override(spec, options)
-    spec.checkpoint_config = _checkpoint_config(spec, options)
-    spec.storage_path = options.storage_path or spec.storage_path
-    spec.restore = options.restore or spec.restore
-    if options.resume and spec.restore:
-        raise ValueError(f"--resume continues a whole run, restore = {spec.restore!r} one checkpoint: leave one out")
-    if options.resume and "://" in (spec.storage_path or ""):
-        raise ValueError(f"--resume: storage_path = {spec.storage_path!r} is not on this machine; use --restore CHECKPOINT")
-    spec.num_samples = spec.num_samples if options.num_samples is None else options.num_samples
-    _apply_scheduler(spec, options)
-
-
-def _apply_scheduler(spec: ExperimentSpec, options: RunOptions) -> None:
-    if options.scheduler is not None:
-        given = {**(options.scheduler_config or {}), "type": options.scheduler}
-        try:
-            make_scheduler(given)
-        except ValueError as error:
-            raise ValueError(f"--scheduler {options.scheduler}: {error}") from error
-        spec.scheduler = given
-    elif options.scheduler_config is not None:
-        if not spec.scheduler:
-            raise ValueError("--scheduler-config: there is no scheduler; name one by --scheduler")
-        spec.scheduler = {**spec.scheduler, **options.scheduler_config}
-
-
-def _override(spec: ExperimentSpec, options: RunOptions) -> None:
-    given: dict[str, Any] = {"env": options.env, "log_level": options.log_level}
-    given = {key: value for key, value in given.items() if value is not None}
-    for key, value in options.overrides:
-        set_dotted(given, key, value)
-    merge(spec.config, with_searches(_stored(given), "config"))
-
-
-def _checkpoint_config(spec: ExperimentSpec, options: RunOptions) -> dict[str, Any]:
-    given = {
-        "checkpoint_frequency": options.checkpoint_frequency,
-        "checkpoint_at_end": options.checkpoint_at_end,
-        "num_to_keep": options.num_to_keep,
-        "checkpoint_score_attribute": options.checkpoint_score_attribute,
-    }
-    chosen = {key: value for key, value in given.items() if value is not None}
-    merged = {"checkpoint_at_end": True, **spec.checkpoint_config, **chosen}
-    if (attribute := merged.get("checkpoint_score_attribute")) is not None:
-        lowest = attribute.startswith("min-")
-        merged["checkpoint_score_attribute"] = attribute.removeprefix("min-")
-        merged["checkpoint_score_order"] = "min" if lowest else merged.get("checkpoint_score_order", "max")
-    return merged
+    return {"run": config.algo_class, "config": values, "stop": given, "loggers": namespace.get("loggers")}, config

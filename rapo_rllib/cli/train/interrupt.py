@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ from ray.tune.stopper import Stopper
 
 from rapo_rllib.monitoring.metrics_flat import flattened
 
+_EVALUATION = "evaluation/"
 _STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl-C again to abort at once."
 
 
@@ -53,23 +55,20 @@ class Interruption:
 class TrialStopper(Stopper):
     """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
 
-    ``end`` is when the budget is spent, on the clock of ``time.monotonic``; ``interrupted`` has the ids of the trials that had
-    reached no criterion when the budget or Ctrl-C ended them. Tune writes the stopper into its notes, from which ``--resume``
-    reads them. ``check`` is called with every result first, and may raise.
+    ``interrupted`` has the ids of the trials that had reached no criterion when the budget or Ctrl-C ended them. Tune writes
+    the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among
+    the results; Tune's own check ends a run whose metric only comes with evaluations.
     """
 
     def __init__(
-        self,
-        criteria: dict[str, float],
-        time_budget_s: float | None,
-        interruption: Interruption,
-        check: Callable[[dict[str, Any]], None] | None = None,
+        self, criteria: dict[str, float], time_budget_s: float | None, interruption: Interruption, metric: str | None = None
     ) -> None:
         self.criteria = criteria
-        self.end = None if time_budget_s is None else time.monotonic() + time_budget_s
         self.interrupted: set[str] = set()
+        self.problem = ""
+        self._end = math.inf if time_budget_s is None else time.monotonic() + time_budget_s
         self._interruption = interruption
-        self._check = check
+        self._metric = metric
         self._trials: Iterable[Any] = ()
         self._warned: set[str] = set()
 
@@ -82,12 +81,16 @@ class TrialStopper(Stopper):
         self._trials = trials
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Asked after every result."""
-        if self._check is not None:
-            self._check(result)
-        for key in self.criteria:
-            if result_value(result, key) is None:
-                self._warn_missing(key, result)
+        """Look at a result, before the scheduler does. Raises ``ValueError`` without its metric: Tune makes it a traceback."""
+        names = flattened(result)
+        for key in self.criteria.keys() - names.keys() - self._warned:
+            self._warned.add(key)
+            said = f"Warning: stop criterion {key} is not among the results yet{_meant(key, names)}"
+            typer.secho(said, err=True, fg="yellow")
+        evaluated = any(name.startswith(_EVALUATION) for name in names)
+        if self._metric and self._metric not in names and (evaluated or not self._metric.startswith(_EVALUATION)):
+            self.problem = f"scheduler.metric = {self._metric!r} is not among the results{_meant(self._metric, names)}"
+            raise ValueError(self.problem)
         if reaches(result, self.criteria):
             return True
         if self._no_more():
@@ -103,15 +106,12 @@ class TrialStopper(Stopper):
         return True
 
     def _no_more(self) -> bool:
-        return self._interruption.requested or (self.end is not None and time.monotonic() >= self.end)
+        return self._interruption.requested or time.monotonic() >= self._end
 
-    def _warn_missing(self, key: str, result: dict[str, Any]) -> None:
-        if key in self._warned:
-            return
-        self._warned.add(key)
-        near = difflib.get_close_matches(key, flattened(result), n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        typer.secho(f"Warning: stop criterion {key} is not among the results yet{hint}", err=True, fg="yellow")
+
+def _meant(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(sorted(names)[:20])}, ..."
 
 
 class TrialWatch(Callback):
@@ -133,16 +133,5 @@ class TrialWatch(Callback):
 
 def reaches(result: Mapping[str, Any], criteria: Mapping[str, float]) -> bool:
     """Whether any number of a result is as large as its criterion; one that is missing is not."""
-    values = ((result_value(result, key), limit) for key, limit in criteria.items())
-    return any(value is not None and value >= limit for value, limit in values)
-
-
-def result_value(result: Mapping[str, Any], key: str) -> float | None:
-    """The number called ``key`` (``a/b``: nested); None where there is none (yet)."""
-    value: Any = result
-    if key in result:
-        value = result[key]
-    else:
-        for part in key.split("/"):
-            value = value.get(part) if isinstance(value, dict) else None
-    return None if value is None or isinstance(value, dict) else float(value)
+    values = flattened(result)
+    return any(values.get(key) is not None and values[key] >= limit for key, limit in criteria.items())

@@ -10,10 +10,9 @@ import typer
 from ray.tune import Callback
 
 from rapo_rllib.cli.build_display import duration
-from rapo_rllib.cli.train.trial_tags import exact_tag
+from rapo_rllib.cli.train.comparison import written
+from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.monitoring.warnings import WarningWatch
-
-_PERTURBED = "@perturbed["  # in the tag that Tune gives a trial after an exploit
 
 
 class TrainingReporter(Callback):
@@ -26,7 +25,7 @@ class TrainingReporter(Callback):
     def __init__(self, stop: Mapping[str, float]) -> None:
         self._stop = stop
         self._watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
-        self._tags: dict[str, str] = {}  # of the trials, which an exploit of population based training changes
+        self._configs: dict[str, dict[str, Any]] = {}  # of the trials, which an exploit of population based training changes
 
     def watch(self, trial: Any) -> WarningWatch:
         """Find what follows the warnings of a trial."""
@@ -34,14 +33,13 @@ class TrainingReporter(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial started, or goes on: from where it was, or in another's place."""
-        tag = str(trial.experiment_tag)
-        before = self._tags.get(trial.trial_id)
-        self._tags[trial.trial_id] = tag
+        config = {key: value for key, value in flattened(trial.config).items() if isinstance(value, int | float | str | list)}
+        before = self._configs.get(trial.trial_id)
+        self._configs[trial.trial_id] = config
         if before is None:
             typer.echo(f"[{trial}] started; results go to {trial.path}")
-        elif tag != before and _PERTURBED in tag:
-            settings = exact_tag(tag.rpartition(_PERTURBED)[2].rstrip("]"), getattr(trial, "config", {}))
-            typer.echo(f"[{trial}] continues from a better trial's checkpoint with {settings}")
+        elif changed := {key: value for key, value in config.items() if before.get(key) != value}:
+            typer.echo(f"[{trial}] continues from a better trial's checkpoint with {written(changed)}")
         else:
             typer.echo(f"[{trial}] continues")
 

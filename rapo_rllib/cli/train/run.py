@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ import typer
 
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_resources
+from rapo_rllib.cli.train.comparison import written
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.schedulers import make_scheduler, trained_at_most
+from rapo_rllib.cli.train.schedulers import make_scheduler
 from rapo_rllib.monitoring.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ _RAY_SETTINGS = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # scheduler_checks.py does it
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the stopper does it
+    "TUNE_GLOBAL_CHECKPOINT_S": "2",  # a kill loses results that Tune has not copied yet: by default those of 10 s, or more
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+_MOST_CHARS = 130  # of a folder's name, as Tune has it
 
 
 def prepare(path: Path, verbose: int = 0) -> None:
@@ -45,11 +49,11 @@ def prepare(path: Path, verbose: int = 0) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
-def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
+def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
     """Train; returns the exit status: 1 when a trial failed, 130 when the user aborted.
 
     Args:
-        described: what follows ``rllib train`` on the command line, to be said again: ``file job.yaml``.
+        file: that describes them, named again in hints.
         specs: checked.
         needed: resources of each trial.
         options: of the command line.
@@ -76,7 +80,7 @@ def run_experiments(described: str, specs: list[ExperimentSpec], needed: list[di
                     trials, reporter = _train(spec, interruption, options)
                     trained.append((spec, trials))
                     watches |= {trial.trial_id: reporter.watch(trial) for trial in trials}
-            close_run(described, trained, watches, interrupted=interruption.requested)
+            close_run(file, trained, watches, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
@@ -92,21 +96,15 @@ def _start_ray(options: RunOptions) -> Path:
     """Join the cluster that is named, or start a Ray of our own; returns the folder of its log files."""
     import ray
 
-    given: dict[str, Any] = {
-        "num_cpus": options.ray_num_cpus,
-        "num_gpus": options.ray_num_gpus,
-        "object_store_memory": options.ray_object_store_memory,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
+    given: dict[str, Any] = {}
     if joins_cluster(options):
-        if given:
-            names = ", ".join("--ray-" + key.replace("_", "-") for key in given)
-            raise ValueError(f"{names}: a running cluster has its own; leave them out, or leave out --ray-address")
+        if options.ray_num_cpus is not None:
+            raise ValueError("--ray-num-cpus: a running cluster has its own; leave it out, or leave out --ray-address")
         _check_reachable(options.ray_address or os.environ["RAY_ADDRESS"])
         given["address"] = options.ray_address
     else:
         hook = {} if options.verbose else {"worker_process_setup_hook": "rapo_rllib.monitoring.quiet.quiet"}
-        given |= {"address": "local", "include_dashboard": False, "runtime_env": hook}
+        given = {"address": "local", "num_cpus": options.ray_num_cpus, "include_dashboard": False, "runtime_env": hook}
     try:
         context = ray.init(logging_level=logging.WARNING, **given)
     except (ValueError, ConnectionError) as error:
@@ -138,14 +136,11 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
 
     from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
     from rapo_rllib.cli.train.progress import TrainingReporter
-    from rapo_rllib.cli.train.result_journal import ResultJournal
     from rapo_rllib.cli.train.resume import resume_config
-    from rapo_rllib.cli.train.scheduler_checks import MetricCheck
-    from rapo_rllib.cli.train.trial_tags import trial_folder
 
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
-    check = MetricCheck(scheduler.metric) if scheduler is not None and scheduler.metric else None
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, check)
+    metric = None if scheduler is None else scheduler.metric
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, metric)
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
@@ -156,33 +151,32 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         storage_path=_local(spec.storage_path),
         restore=_local(spec.restore),
         max_failures=spec.max_failures,
-        trial_dirname_creator=trial_folder,
+        trial_dirname_creator=_folder,
     )
-    resumed = resume_config(Path(str(experiment.path)), _ends(spec)) if options.resume else None
+    resumed = resume_config(Path(str(experiment.path)), spec.stop) if options.resume else None
     typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
     reporter = TrainingReporter(spec.stop)
-    with only_if_reported():
-        try:
-            trials: list[Any] = tune.run_experiments(
-                experiment,
-                scheduler=scheduler,
-                verbose=2 if options.verbose else 0,
-                raise_on_failed_trial=False,
-                callbacks=[TrialWatch(stopper, interruption), ResultJournal(), reporter, *spec.loggers],
-                resume_config=resumed,
-            )
-        except tune.TuneError as error:
-            if check is not None and check.problem:
-                raise ValueError(f"experiment {spec.name!r}: {check.problem}") from error
-            raise
+    try:
+        trials: list[Any] = tune.run_experiments(
+            experiment,
+            scheduler=scheduler,
+            verbose=2 if options.verbose else 0,
+            raise_on_failed_trial=False,
+            callbacks=[TrialWatch(stopper, interruption), reporter, *spec.loggers],
+            resume_config=resumed,
+        )
+    except tune.TuneError as error:
+        if stopper.problem:
+            raise ValueError(f"experiment {spec.name!r}: {stopper.problem}") from error
+        raise
     if stopper.interrupted and not interruption.requested:
         typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
     return trials, reporter
 
 
-def _ends(spec: ExperimentSpec) -> list[dict[str, float]]:
-    """Numbers of a result at which a trial ends, whatever the others did."""
-    return [spec.stop, trained_at_most(spec.scheduler)] if spec.scheduler else [spec.stop]
+def _folder(trial: Any) -> str:
+    """Name a trial's folder as Tune does, with exact numbers."""
+    return re.sub(r"[^\w.,=+-]+", "_", f"{trial}_{written(trial.evaluated_params)}")[:_MOST_CHARS].rstrip("_")
 
 
 def _local(path: str | None) -> str | None:
@@ -196,23 +190,3 @@ def _last_lines(trial: Any, count: int = 3) -> str:
         return "no error file"
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])
-
-
-@contextmanager
-def only_if_reported() -> Iterator[None]:
-    """Ray notes for its usage statistics which of its loggers a run has, and imports them all for that: W&B takes seconds.
-
-    Leave that out where the statistics are off (``RAY_USAGE_STATS_ENABLED=0``), so that nobody would get the note.
-    """
-    from ray._common.usage.usage_lib import usage_stats_enabled
-    from ray.air._internal import usage
-
-    if usage_stats_enabled():
-        yield
-        return
-    noted = usage.tag_callbacks
-    usage.tag_callbacks = lambda callbacks: False
-    try:
-        yield
-    finally:
-        usage.tag_callbacks = noted

@@ -47,16 +47,13 @@ def _domain(name: str, arguments: list[Any], where: str) -> Any:
     from ray import tune
 
     shown = f"{where} = {{{name}: {arguments}}}"
-    if name == "choice":
-        if not arguments:
-            raise ValueError(f"{shown}: nothing to choose from")
-        return tune.choice(arguments)
-    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in arguments):
+    if name != "choice" and not all(isinstance(number, int | float) for number in arguments):
         raise ValueError(f"{shown}: its arguments are numbers, as those of ray.tune.{name}")
     try:
-        domain = getattr(tune, name)(*arguments)
-    except (TypeError, ValueError) as error:
+        domain = tune.choice(arguments) if name == "choice" else getattr(tune, name)(*arguments)
+        domain.sample()
+    except (TypeError, ValueError, IndexError) as error:
         raise ValueError(f"{shown}: {error}") from error
-    if not name.endswith("randn") and arguments[0] >= arguments[1]:
+    if name not in ("choice", "randn", "qrandn") and arguments[0] >= arguments[1]:
         raise ValueError(f"{shown}: the first number is the lower end, the second the upper")
     return domain

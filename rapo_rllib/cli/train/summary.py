@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from rapo_rllib.cli.train.comparison import comparison, goal_of
+from rapo_rllib.cli.train.comparison import comparison
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.monitoring.warning_rules import ALARMS
 from rapo_rllib.monitoring.warnings import WarningWatch
@@ -48,16 +48,16 @@ def _number(value: Any) -> int | float | None:
 
 
 def close_run(
-    described: str,
+    file: Path,
     trained: Sequence[tuple[ExperimentSpec, list[Any]]],
     watches: Mapping[str, WarningWatch],
     *,
     interrupted: bool,
 ) -> None:
-    """Write the summaries, compare the trials, and say what can be done next with ``rllib train`` and the checkpoints.
+    """Write the summaries, compare the trials, and say what can be done next with the checkpoints.
 
     Args:
-        described: what follows ``rllib train`` on the command line.
+        file: that describes the experiments.
         trained: every experiment with its trials, which have ended.
         watches: of the warnings of each trial, by its id.
         interrupted: whether Ctrl-C ended them.
@@ -66,11 +66,10 @@ def close_run(
     for trial in trials:
         _summarize(trial, watches[trial.trial_id])
     for spec, of_one in trained:
-        if lines := comparison(of_one, *goal_of(spec.scheduler, spec.checkpoint_config)):
+        if lines := comparison(of_one, *_goal(spec)):
             typer.echo("\n".join(["", *lines]))
     if interrupted:
-        hint = "The same command with --resume continues it." if described.startswith("file ") else ""
-        typer.echo(f"\nYour training was interrupted. {hint}".rstrip())
+        typer.echo("\nYour training was interrupted. The same command with --resume continues it.")
     else:
         _say_end(trials, watches)
     checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
@@ -81,9 +80,17 @@ def close_run(
     for checkpoint in checkpoints:
         typer.echo(f"  {checkpoint}")
     typer.echo("\nYou can now train on from any checkpoint (with a higher stop criterion), or load it, e.g.:")
-    typer.echo(f"  rllib train {described} --restore {checkpoints[0]}")
+    typer.echo(f"  rllib train file {file} --restore {checkpoints[0]}")
     typer.echo("  from ray.rllib.algorithms.algorithm import Algorithm")
     typer.echo(f"  algo = Algorithm.from_checkpoint({checkpoints[0]!r})")
+
+
+def _goal(spec: ExperimentSpec) -> tuple[str | None, str]:
+    """Find the metric that an experiment names, and max or min: its scheduler's, else that of its checkpoints."""
+    if metric := spec.scheduler.get("metric"):
+        return metric, spec.scheduler.get("mode", "max")
+    kept = spec.checkpoint_config
+    return kept.get("checkpoint_score_attribute"), kept.get("checkpoint_score_order", "max")
 
 
 def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
