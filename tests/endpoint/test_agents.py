@@ -22,9 +22,11 @@ from rapo_rllib.endpoint.loop import Agents
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind, Trajectory
 
@@ -202,6 +204,27 @@ def test_a_turn_that_nobody_got_is_not_trained(make: Any) -> None:
         assert trajectory.num_generated == trajectory.steps[0].stop
 
 
+class Stopping(ScriptedTurns):
+    """Writes up to a stop string, where one is asked for."""
+
+    def _complete(self, request: GenerationRequest) -> Completion:
+        if not request.stop:
+            return super()._complete(request)
+        text = f"Thought: 8\n{request.stop[0]}"
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        n = len(ids)
+        return Completion(request.request_id, ids, [-0.5] * n, [1.0] * n, text, "", "stop", self.policy_version)
+
+
+def test_a_turn_that_the_agent_ends(make: Any) -> None:
+    made = make("stops")
+    made.loop.engine = Stopping(made.tokenizer, lambda so_far: "\\boxed{9}")
+    for trajectory in made.run():
+        first = trajectory.steps[0].stop
+        assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 1.0, 2, [])
+        assert trajectory.token_ids[first] == made.chat.end_ids[0] and trajectory.kinds[first] == TokenKind.OBSERVATION
+
+
 def test_texts_go_on_in_tokens(make: Any) -> None:
     made = make("texts", script=lambda so_far: " 9")
     for trajectory in made.run():
@@ -267,6 +290,32 @@ def test_64_trajectories_at_once(make: Any) -> None:
     trajectories = made.run(questions=8)
     assert [(t.end, len(t.steps), t.reward) for t in trajectories] == [("answer", 3, 1.0)] * 64
     assert len({tuple(t.token_ids) for t in trajectories}) == 1
+
+
+def test_weights_change_between_two_turns(make: Any) -> None:
+    made = make(latency=4)
+    made.engine.changes_at_poll = {10: 1}
+    stream = RolloutStream(made.loop)
+    stream.begin([(0, QUESTION)], 0.0)
+    while not (complete := stream.advance(1.0)):
+        pass
+    ((_, group),) = complete
+    for trajectory in group.trajectories:
+        assert trajectory.end == "answer" and set(trajectory.token_versions) == {0, 1}
+
+
+def test_a_group_that_is_given_up_leaves_nothing(make: Any) -> None:
+    made = make(latency=10**6)
+    stream = RolloutStream(made.loop)
+    stream.begin([(0, QUESTION)], 0.0)
+    while made.engine.num_unfinished < 2:
+        stream.advance(0.1)
+    stream.give_up([0])
+    stream.begin([(1, QUESTION)], 0.0)
+    stream.advance(1.0)
+    assert stream.under_way == [1] and made.engine.num_unfinished == 2  # those of the group that is wanted
+    stream.close()
+    assert made.engine.num_unfinished == 0
 
 
 def test_the_engine_breaks_and_nobody_hangs(make: Any) -> None:

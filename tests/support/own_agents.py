@@ -113,6 +113,15 @@ def rewrites(question: str, base_url: str) -> str:
     return said.choices[0].message.content or "none"
 
 
+def stops(question: str, base_url: str) -> str:
+    """Ends the policy's turn itself, where a result is to stand."""
+    asked, messages = client(base_url), start(question)
+    first = asked.chat.completions.create(model="policy", messages=messages, stop=["Observation:"]).choices[0]
+    assert (first.finish_reason, first.message.content) == ("stop", "Thought: 8\n")
+    messages += [first.message.model_dump(exclude_none=True), {"role": "user", "content": "Observation: 8"}]
+    return asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
+
+
 def never_asks(question: str, base_url: str) -> str:
     return "\\boxed{9}"
 
