@@ -223,6 +223,9 @@ class Trajectory:
     # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)
     unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
+    own_prompt: bool = False  # an agent made its prompt: it may differ from those of its group
+    # of an agent: branches of a history that it rewrote, and its other conversations; trained with the advantage of this one
+    others: list[Trajectory] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
         """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
@@ -253,14 +256,19 @@ class Trajectory:
         return [*before, self.reward - math.fsum(before)]
 
     @property
+    def sequences(self) -> list[Trajectory]:
+        """Itself, and the others that are trained with its advantage."""
+        return [self, *self.others]
+
+    @property
     def own_start(self) -> int:
         """The first token that is its own; those before it were taken over from the trajectory it branched off."""
         return self.segments[-1][0] if len(self.segments) > 1 else 0
 
     @property
     def own_steps(self) -> list[Step]:
-        """The steps that it generated itself."""
-        return [step for step in self.steps if step.start >= self.own_start]
+        """The steps that it generated itself, in all its sequences."""
+        return [step for one in self.sequences for step in one.steps if step.start >= one.own_start]
 
     @property
     def own_retrievals(self) -> list[Retrieval]:
@@ -365,7 +373,7 @@ class Trajectory:
     @property
     def num_generated(self) -> int:
         """Policy tokens that were generated for this trajectory: without those of the trajectory it branched off."""
-        return self.kinds[self.own_start :].count(TokenKind.POLICY)
+        return sum(sequence.kinds[sequence.own_start :].count(TokenKind.POLICY) for sequence in self.sequences)
 
     @property
     def retrieved_share(self) -> float:

@@ -20,7 +20,7 @@ FOLDERS = (
     *("errors.py", "types.py", "validation.py", "services", "settings"),
     *("objective", "protocol", "traces", "models", "embedding", "weights", "checkpoints"),
     *("sandbox", "tools", "rewards", "milvus", "buffer", "corpus", "web_search", "envs"),
-    *("batching", "attention", "monitoring", "rollout", "learner"),
+    *("batching", "attention", "monitoring", "rollout", "endpoint", "learner"),
     *("config", "agents", "env_runner", "evaluation", "algorithm", "registration.py", "__init__.py"),
     *("report", "estimate", "cli"),
 )
@@ -43,7 +43,7 @@ HOMES = {
         *("weights/*", "checkpoints/*", "monitoring/*", "learner/*", "config/*", "env_runner/*", "evaluation/*", "algorithm/*"),
         *("registration.py", "cli/*", "milvus/lite/handle.py"),
     ),
-    "vllm": ("rollout/vllm/*.py", "weights/vllm_transfer.py"),
+    "vllm": ("rollout/vllm/*.py", "weights/vllm_transfer.py", "endpoint/wire.py"),
     "pymilvus": ("milvus/*",),
     "milvus_lite": ("milvus/lite/*",),
     "diskcache": ("web_search/store.py",),

@@ -58,6 +58,7 @@ def test_all_are_here() -> None:
         "rapo_reasoning_gym.yaml",
         "rapo_tau2_retail.yaml",
         "rapo_treasure_hunt.yaml",
+        "rapo_agent.yaml",
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 
@@ -137,10 +138,7 @@ def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings)
 
 
 def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_groups: int, total_tokens: int) -> SampleGroup:
-    prompt = list(group.members[0].prompt_ids)
-    if any(list(t.prompt_ids) != prompt for t in group.members):
-        raise ValueError(f"the trajectories of question {group.question.id!r} have different prompts")
-    samples = []
+    prompt, samples = _shared_prompt(group), []
 
     def weight(num_tokens: int) -> float:
         sizes = (num_tokens, len(group.members), num_groups, total_tokens)
@@ -149,7 +147,10 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
     whole = trajectory_advantages(group, objective)
     for trajectory, own, as_whole in zip(group.members, token_advantages(group, objective), whole, strict=True):
         if num_tokens := _num_trained(trajectory, objective):
-            samples.append(_sample(trajectory, own, weight(num_tokens)))
+            samples.append(_sample(trajectory, own, weight(num_tokens), len(prompt)))
+            for other in trajectory.others:
+                advantages = np.full(len(other.token_ids), as_whole, dtype=np.float32)
+                samples.append(_sample(other, advantages, weight(num_tokens), len(prompt)))
             unaided = trajectory.unaided
             if unaided is not None and as_whole > 0:  # a failure with help does not say what to avoid without it
                 advantages = np.full(len(unaided.token_ids), as_whole, dtype=np.float32)
@@ -158,8 +159,19 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
         prompt_ids=np.array(prompt, dtype=np.int32),
         samples=tuple(samples),
         question_id=group.question.id,
-        num_env_steps=sum(len(t.steps) for t in group.counted),
+        num_env_steps=sum(len(one.steps) for t in group.counted for one in t.sequences),
     )
+
+
+def _shared_prompt(group: TrajectoryGroup) -> list[int]:
+    """The prompt of all members; of agents, which make their own, what these have in common."""
+    prompts = [list(one.prompt_ids) for t in group.members for one in t.sequences if one.num_trained]
+    shared = prompts[0] if prompts else []
+    if any(prompt != shared for prompt in prompts):
+        if not any(t.own_prompt for t in group.members):
+            raise ValueError(f"the trajectories of question {group.question.id!r} have different prompts")
+        shared = [tokens[0] for tokens in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*prompts, strict=False))]
+    return shared
 
 
 def _masked(trajectory: Trajectory, objective: ObjectiveSettings) -> bool:
@@ -168,16 +180,20 @@ def _masked(trajectory: Trajectory, objective: ObjectiveSettings) -> bool:
 
 
 def _num_trained(trajectory: Trajectory, objective: ObjectiveSettings) -> int:
-    return 0 if _masked(trajectory, objective) else trajectory.num_trained
+    return 0 if _masked(trajectory, objective) else sum(one.num_trained for one in trajectory.sequences)
 
 
-def _sample(trajectory: Trajectory, advantages: np.ndarray, weight: float) -> Sample:
-    mask = np.isin(np.array(trajectory.kinds), TRAINED_KINDS)
+def _sample(trajectory: Trajectory, advantages: np.ndarray, weight: float, shared: int | None = None) -> Sample:
+    """The sample of one sequence, with what its prompt has beyond the ``shared`` tokens; None: nothing."""
+    own_prompt = [] if shared is None else trajectory.prompt_ids[shared:]
+    before = np.zeros(len(own_prompt), dtype=np.float32)
+    mask = np.concatenate([before > 0, np.isin(np.array(trajectory.kinds), TRAINED_KINDS)])
+    logprobs = np.concatenate([before, np.array(trajectory.logprobs, dtype=np.float32)])
     return Sample(
-        token_ids=np.array(trajectory.token_ids, dtype=np.int32),
+        token_ids=np.array([*own_prompt, *trajectory.token_ids], dtype=np.int32),
         loss_mask=mask,
-        rollout_logprobs=np.where(mask, np.array(trajectory.logprobs, dtype=np.float32), np.float32(0)),
-        advantages=advantages,
+        rollout_logprobs=np.where(mask, logprobs, np.float32(0)),
+        advantages=np.concatenate([before, advantages]),
         retrieved_share=trajectory.retrieved_share,
         weight=weight,
         off_policy=trajectory.off_policy,

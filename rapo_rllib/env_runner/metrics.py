@@ -115,6 +115,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
         "eos_rate": mean(t.turn_ended for t in trajectories),
         "episode_return_mean": mean(t.reward for t in trajectories),
         "episode_len_mean": mean(len(t.steps) for t in trajectories),
+        "sequences_per_trajectory": mean(len(t.sequences) for t in trajectories),
         "entropy": mean(_step_entropies(trajectories)),
         "groups": float(len(result.groups)),
         "retrieval_prob": result.retrieval_prob,
@@ -156,12 +157,13 @@ def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     names = {kind: kind.name.lower() for kind in TokenKind if kind != TokenKind.EXPERT}
-    counts = {f"tokens/{name}": float(sum(t.num_tokens(kind) for t in trajectories)) for kind, name in names.items()}
+    sequences = [one for t in trajectories for one in t.sequences]
+    counts = {f"tokens/{name}": float(sum(one.num_tokens(kind) for one in sequences)) for kind, name in names.items()}
     return {
         **counts,
-        "tokens/response": float(sum(len(t.token_ids) for t in trajectories)),  # the sum of these
+        "tokens/response": float(sum(len(one.token_ids) for one in sequences)),  # the sum of these
         "tokens/generated": float(sum(t.num_generated for t in trajectories)),  # policy tokens less those that branches share
-        "tokens/prompt": float(sum(len(t.prompt_ids) for t in trajectories)),
+        "tokens/prompt": float(sum(len(one.prompt_ids) for one in sequences)),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import RetrievalError
@@ -14,7 +14,8 @@ from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.layered import LayeredBuffer
-    from rapo_rllib.rollout.loop import RolloutLoop
+    from rapo_rllib.protocol.turns import RolloutProtocol
+    from rapo_rllib.rollout.loop import AgentLoop, RolloutLoop
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
 logger = logging.getLogger(__name__)
@@ -56,10 +57,25 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
     if settings.rollout.branching is not None:
         check_copies(probe)
     chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
+    agents = _make_agents(chat, probe)
     probe.close()
     envs = EnvPool(make_env, settings.protocol.answer_tag)
     retriever = None if layers is None else make_retriever(settings, layers)
-    return RolloutLoop(engine, chat, envs, settings.rollout, retriever, seed=settings.rllib.seed)
+    return RolloutLoop(engine, chat, envs, settings.rollout, retriever, settings.rllib.seed, agents)
+
+
+def _make_agents(chat: RolloutProtocol, env: Any) -> AgentLoop | None:
+    """What runs agents with a loop of their own, where the environment is theirs."""
+    from rapo_rllib.endpoint.env import AgentEnv
+
+    if not isinstance(env.unwrapped, AgentEnv):
+        return None
+    from rapo_rllib.endpoint.loop import Agents
+    from rapo_rllib.protocol.native import NativeProtocol
+    from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
+
+    assert isinstance(chat, NativeProtocol)  # its environment knows no other format
+    return Agents(chat, vllm_call_reader)
 
 
 def open_layers(settings: Settings) -> LayeredBuffer:

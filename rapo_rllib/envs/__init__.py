@@ -8,6 +8,7 @@ _ENVIRONMENTS = {
     "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
     "rapo/gem": "rapo_rllib.envs.external.gem_env:Gem",
     "rapo/skyrl_gym": "rapo_rllib.envs.external.skyrl_gym_env:SkyRLGym",
+    "rapo/agent": "rapo_rllib.endpoint.env:AgentEnv",
     "rapo/openenv": "rapo_rllib.envs.external.openenv_env:OpenEnv",
 }
 

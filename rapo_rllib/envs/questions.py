@@ -55,12 +55,12 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
 class Questions(ToolEnv):
     """Any data set of questions with checkable answers."""
 
-    options_class: ClassVar[type[ToolEnvOptions]] = QuestionsOptions
+    options_class: ClassVar[type[QuestionsOptions]] = QuestionsOptions
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
         """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
-        options = read_options(QuestionsOptions, env_config)
+        options = read_options(cls.options_class, env_config)
         named = options.test_dataset if split == "test" else None
         if isinstance(named, tuple):
             return _in_turn({_short_name(name): _questions_of(options, name, split) for name in named})
@@ -69,7 +69,7 @@ class Questions(ToolEnv):
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
         """The usable trajectories of ``env_config.traces``."""
-        options = read_options(QuestionsOptions, env_config)
+        options = read_options(cls.options_class, env_config)
         if options.traces is None:
             require(False, "traces", None, "name a .jsonl[.gz] file of recorded trajectories to build a buffer from")
         if options.traces == ANNOTATIONS:

@@ -109,6 +109,15 @@ class NativeProtocol:
         tools = None if given is None else given.tools
         return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True))
 
+    def conversation_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation that others wrote, up to where the policy starts to write. ``[P]``."""
+        return self._guard.encode(self._template.render(self._guard.safe_schema(messages), opening=True))
+
+    def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
+        """Turns of others behind one of the policy's, which is ended where it did not end itself."""
+        ids, text = self._behind_turn(self._guard.safe_schema(messages))
+        return Piece(ids, text) if ended else Piece([self.end_ids[0], *ids], self._end + text)
+
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """No strings: a turn ends with its token."""
         return (), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from concurrent.futures import Future
 
 from rapo_rllib.errors import EngineError, GivenUpError
@@ -66,15 +67,21 @@ class EnginePump:
     def give_up(self, group: RolloutGroup) -> None:
         """Forget what is being generated for ``group``, whose trajectories are told so, at their next step if not now."""
         group.given_up = True
-        names = [name for name, (_, of) in self._running.items() if of is group]
-        self._engine.abort(names)
+        self.forget([name for name, (_, of) in self._running.items() if of is group])
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Generate no more for these requests: whoever waits is told that they were given up."""
+        names = [name for name in names if name in self._running]
+        if names:
+            self._engine.abort(names)
         for name in names:
             self._finished.pop(name, None)
             self._running.pop(name)[0].set_exception(GivenUpError(f"{name} was given up"))
 
     def abort(self) -> None:
         """Forget all that is being generated."""
+        names, self._running = list(self._running), {}
         try:
-            self._engine.abort(list(self._running))
+            self._engine.abort(names)
         except Exception as error:  # it may be what broke
-            logger.warning("the engine could not abort %d requests: %r", len(self._running), error)
+            logger.warning("the engine could not abort %d requests: %r", len(names), error)

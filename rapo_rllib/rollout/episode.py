@@ -212,20 +212,24 @@ class Episode:
         self.take_outcome(judgement.info)
 
     def _pay(self, reward: float) -> None:
-        self.trajectory.steps[-1].reward += reward
+        if self.trajectory.steps:
+            self.trajectory.steps[-1].reward += reward
         self.trajectory.reward += reward
 
     def append_observation(self, observation: str) -> bool:
         """Append what the environment says; False: the budget has no room for it. The policy always writes the next step."""
+        return self.append_turns(observation, self.plan.chat.observation(observation, self.turn))
+
+    def append_turns(self, said: str, piece: Piece) -> bool:
+        """The same of turns that are encoded already, in which ``said`` is what the policy is told."""
         chat = self.plan.chat
-        piece = chat.observation(observation, self.turn)
-        self.history += render_observation(observation, chat.settings)
         length = len(piece.token_ids) + len(chat.opening.token_ids)
         if length >= self.remaining_tokens:
             self.trajectory.unfitting_tokens = length
             return False
         self.trajectory.append_observation(piece.token_ids)
         self.trajectory.text += piece.text
+        self.history += render_observation(said, chat.settings)
         return True
 
     def open_turn(self) -> None:

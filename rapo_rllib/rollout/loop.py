@@ -12,8 +12,8 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError
 from rapo_rllib.protocol.turns import RolloutProtocol, Turn
@@ -58,6 +58,16 @@ class Observer:
         """It is whole, however it ended; its environment is about to be released."""
 
 
+class AgentLoop(Protocol):
+    """Rolls out trajectories of agents that have a loop of their own, in place of ``Run.roll_out``."""
+
+    async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
+        """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
+
 class RolloutLoop:
     """Rolls out questions on one engine.
 
@@ -68,6 +78,7 @@ class RolloutLoop:
         settings: group size, hybrid policy, branching, budgets.
         retriever: answers histories with step traces; None: every trajectory is on-policy.
         seed: of all coins, and of what each request samples; None: another one every time, and requests share the engine's.
+        agents: run the agents that ask for steps; None: environments answer them.
     """
 
     def __init__(
@@ -78,7 +89,9 @@ class RolloutLoop:
         settings: RolloutSettings,
         retriever: Retriever | None = None,
         seed: int | None = 0,
+        agents: AgentLoop | None = None,
     ) -> None:
+        self.agents = agents
         self.engine = engine
         self.chat = chat
         self.envs = envs
@@ -147,6 +160,8 @@ class RolloutLoop:
 
     def close(self) -> None:
         """Stop the threads; one that hangs in a tool is left behind."""
+        if self.agents is not None:
+            self.agents.close()
         self.env_threads.shutdown()
         self.search_thread.shutdown()
         self.envs.close()
@@ -171,10 +186,11 @@ class Run:
         observer: Observer | None = None,
         one_version: bool = True,
     ) -> None:
-        self._envs, self._stats, self._on_end, self._observer = loop.envs, stats, on_end, observer or Observer()
+        self._stats, self._on_end, self._agents = stats, on_end, loop.agents
+        self.envs, self.observer = loop.envs, observer or Observer()
         self._coroutines = Coroutines()
-        self._engine = EnginePump(loop.engine, stats, loop.finished, one_version)
-        self._env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
+        self.engine = EnginePump(loop.engine, stats, loop.finished, one_version)
+        self.env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
     async def roll_out(self, group: RolloutGroup, episode: Episode) -> str:
@@ -184,34 +200,38 @@ class Run:
         """
         await self._start(episode)
         while True:
-            completion = await self._engine.generate(episode.request(), group)
+            completion = await self.engine.generate(episode.request(), group)
             self._begin(group, group.fork(episode, completion))  # branches (ARPO) write their own step instead of this one
             result = await self._step(episode, episode.append_step(completion))
             episode.take_result(result)
             end = await self._end(episode, completion, result)
-            self._observer.stepped(episode, result.info, end)
+            self.observer.stepped(episode, result.info, end)
             if end:
                 return end
-            await self._maybe_retrieve(episode, "step")
+            await self.maybe_retrieve(episode, "step")
             episode.open_turn()
 
     async def _start(self, episode: Episode) -> None:
         """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
         if episode.env is not None:
-            self._observer.created(episode)
-            self._observer.started(episode)
+            self.observer.created(episode)
+            self.observer.started(episode)
             return
-        await self._env_calls.call(acquire_env, episode, self._envs)
-        self._observer.created(episode)
-        episode.begin(await self._env_calls.call(reset_env, episode, self._envs))
+        episode.begin(await self.reset(episode))
         for step in episode.question.start:
             episode.give_result(await self._step(episode, episode.give(step)))
             episode.open_turn()
-        self._observer.started(episode)
-        await self._maybe_retrieve(episode, "trajectory")
+        self.observer.started(episode)
+        await self.maybe_retrieve(episode, "trajectory")
+
+    async def reset(self, episode: Episode) -> str:
+        """Lend the episode an environment and start it; returns its first observation."""
+        await self.env_calls.call(acquire_env, episode, self.envs)
+        self.observer.created(episode)
+        return await self.env_calls.call(reset_env, episode, self.envs)
 
     async def _step(self, episode: Episode, turn: Turn) -> EnvResult:
-        return await self._env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)
+        return await self.env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)
 
     async def _end(self, episode: Episode, completion: Completion, result: EnvResult) -> str:
         """The end of the trajectory behind a step, if this is one; else the environment's answer is appended."""
@@ -221,11 +241,11 @@ class Run:
             episode.take_outcome(result.info)
             return result.info.get("end") or episode.natural_end(completion)
         if completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
-            episode.take_judgement(await self._env_calls.call(truncate_env, episode))  # running over must not pay
+            episode.take_judgement(await self.env_calls.call(truncate_env, episode))  # running over must not pay
             return "length"
         return ""
 
-    async def _maybe_retrieve(self, episode: Episode, level: str) -> None:
+    async def maybe_retrieve(self, episode: Episode, level: str) -> None:
         """Show the policy a step trace, if the coin says so, one is found, and the budget has room for it."""
         if not episode.wants_trace(level):
             return
@@ -244,12 +264,12 @@ class Run:
         try:
             episode.trajectory.end = await self._outcome(group, episode)
             episode.trajectory.seconds = time.monotonic() - episode.started
-            self._observer.ended(episode)
+            self.observer.ended(episode)
         except GivenUpError:
-            self._observer.given_up(episode)
+            self.observer.given_up(episode)
             return
         finally:
-            self._envs.release(episode, close_failed=episode.plan.branching is None)
+            self.envs.release(episode, close_failed=episode.plan.branching is None)
         self._on_end()
         self._begin(group, group.refill())
 
@@ -257,6 +277,8 @@ class Run:
         """The end of the trajectory; what fails for it alone is noted in it."""
         trajectory = episode.trajectory
         try:
+            if self._agents is not None:
+                return await self._agents.roll_out(self, group, episode)
             return await self.roll_out(group, episode)
         except (EnvError, RequestError) as error:
             step, age = max(len(trajectory.steps) - 1, 0), time.monotonic() - episode.started
@@ -268,6 +290,10 @@ class Run:
     def _begin(self, group: RolloutGroup, episodes: Sequence[Episode]) -> None:
         for episode in episodes:
             self._coroutines.run(self._follow(group, episode))
+
+    def spawn(self, beside: Coroutine[Any, None, None]) -> None:
+        """Run a coroutine beside that of its trajectory, which is not to raise."""
+        self._coroutines.run(beside)
 
     def drive(self, groups: Sequence[RolloutGroup]) -> None:
         """Roll out all groups. If the engine breaks nothing stays under way; environments that a call still uses are lost."""
@@ -287,11 +313,11 @@ class Run:
 
     def give_up(self, group: RolloutGroup) -> None:
         """Let go of a group: what is being generated for it at once, a tool that runs when it has returned."""
-        self._engine.give_up(group)
+        self.engine.give_up(group)
 
     def abort(self) -> None:
         """Leave nothing under way; environments that a call still uses are lost."""
-        self._engine.abort()
+        self.engine.abort()
         self._coroutines.close()
 
     @property
@@ -301,7 +327,7 @@ class Run:
 
     def tick(self) -> None:
         """Let the engine take one step, and everybody go on who can."""
-        generating = self._engine.poll()
+        generating = self.engine.poll()
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
-        self._env_calls.end_overdue()
+        self.env_calls.end_overdue()
         self._searcher.start(self._coroutines)

@@ -14,6 +14,7 @@ from rapo_rllib.corpus.passages import read_passages
 
 HERE = {"docs/ablations.md", "docs/search.md"}
 ELSEWHERE = {
+    "docs/agents.md": "endpoint/test_agents.py::test_the_agent_of_the_page",
     "README.md": "docs/test_readme.py::test_its_program_is_a_part_of_the_one_that_a_test_trains",
     # a program of TRL, for GPUs: its names
     "docs/from_verl_or_trl.md": "docs/test_from_verl_or_trl.py::test_the_script_uses_names_of_trl",

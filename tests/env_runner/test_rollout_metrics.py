@@ -46,6 +46,7 @@ def test_numbers() -> None:
         "eos_rate": 0.5,
         "episode_return_mean": 0.5,
         "episode_len_mean": 1.5,
+        "sequences_per_trajectory": 1,
         "entropy": (1.0 + 2.0 + 1.0) / 3,
         "groups": 1,
         "groups_without_signal": 0,

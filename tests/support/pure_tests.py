@@ -23,6 +23,7 @@ PURE = (
     "corpus/test_passages.py",
     "corpus/test_ranking.py",
     "docs/test_links.py",
+    "endpoint/test_conversation.py",
     "envs/test_benchmarks.py",
     "envs/test_calculator_traces.py",
     "envs/test_cursor.py",

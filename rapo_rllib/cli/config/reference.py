@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 from rapo_rllib.algorithm.config import RAPOConfig
+from rapo_rllib.endpoint.env import AgentOptions
 from rapo_rllib.envs.external.base import ExternalOptions
 from rapo_rllib.envs.external.gem_env import GemOptions
 from rapo_rllib.envs.external.openenv_env import OpenEnvOptions
@@ -48,6 +49,7 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
     ("`env_config` of rapo/questions and rapo/skyrl_gym", "env_config.", DatasetOptions),
     ("`env_config` of rapo/word_problems", "env_config.", WordProblemsOptions),
     ("`env_config` of rapo/questions", "env_config.", QuestionsOptions),
+    ("`env_config` of rapo/agent", "env_config.", AgentOptions),
     ("`env_config` of rapo/reasoning_gym", "env_config.", ReasoningGymOptions),
     ("`env_config` of rapo/gem, rapo/skyrl_gym and rapo/openenv", "env_config.", ExternalOptions),
     ("`env_config` of rapo/gem", "env_config.", GemOptions),

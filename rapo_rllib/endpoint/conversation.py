@@ -1,0 +1,207 @@
+"""Requests of one trajectory, matched to what is recorded of it. Pure: messages in, places in sequences of tokens out.
+
+    request --Ask.prefixes--> a key for each of its prefixes --Recorder.find--> Place --claim--> generate --record--> next one
+
+What the policy generated is known by its message as it was answered, and never encoded again: a request goes on behind the
+longest prefix that ends with such a message. That is the end of a sequence, most of the time. Where a history was rewritten,
+and where two requests go on at one place, it is a branch: a new sequence that begins with the tokens up to there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from rapo_rllib.errors import RequestError
+from rapo_rllib.protocol.template import Message
+from rapo_rllib.protocol.turns import Schema
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the policy wrote, as an agent gets it."""
+
+    text: str
+    calls: tuple[tuple[str, str, str], ...]  # id, name, arguments as JSON
+    finish: str  # stop, tool_calls or length
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def message(self) -> Message:
+        """The turn as an agent sends it back."""
+        calls = [{"id": id, "function": {"name": name, "arguments": arguments}} for id, name, arguments in self.calls]
+        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
+
+
+@dataclass
+class Ask:
+    """One request: messages, or a text to go on with; and its answer, which another thread waits for."""
+
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Schema, ...] = ()
+    text: str | None = None  # of /completions
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    retrieves: bool = True  # a retrieved step may be shown
+    again: bool = False  # the client says that it has asked this before
+    answer: Future[Answer] = field(default_factory=Future)
+    client_gone: bool = False  # before it had the answer
+    repeats: list[Ask] = field(default_factory=list)  # the same request, asked again
+
+    def __post_init__(self) -> None:
+        self.answer.set_running_or_notify_cancel()  # a server that stops is not to cancel what is generated
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody has got the answer, or waits for it."""
+        return self.client_gone and all(repeat.lost for repeat in self.repeats)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the policy has written its answer."""
+        return self.answer.done() and self.answer.exception() is None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it has none."""
+        return self.answer.done() and self.answer.exception() is not None
+
+    @property
+    def key(self) -> str:
+        """Equal for equal requests."""
+        asked = self.text if self.text is not None else [_said(message) for message in self.messages]
+        return _digest("", [asked, self.tools, self.max_tokens, self.stop])
+
+    def prefixes(self, text_lengths: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
+        """Yield (messages or characters of it, key of these), the longest first; of a text those of ``text_lengths``."""
+        if self.text is not None:
+            for length in sorted({n for n in text_lengths if n <= len(self.text)}, reverse=True):
+                yield length, _digest("text", self.text[:length])
+            return
+        yield from reversed(list(enumerate(_chain(self.tools, self.messages), start=1)))
+
+    def answered_key(self, answer: Answer) -> tuple[int, str]:
+        """Length and key of this request with its answer, as a later one has them."""
+        if self.text is not None:
+            whole = self.text + answer.text
+            return len(whole), _digest("text", whole)
+        return len(self.messages) + 1, _chain(self.tools, [*self.messages, answer.message])[-1]
+
+    def refuse(self, why: str) -> None:
+        """Answer with an error, unless it is answered."""
+        if not self.answer.done():
+            self.answer.set_exception(RequestError(why))
+
+    def answer_as(self, earlier: Ask) -> None:
+        """Get the answer of an equal request, now or when there is one."""
+        earlier.repeats.append(self)
+        earlier.answer.add_done_callback(self._take)
+
+    def _take(self, done: Future[Answer]) -> None:
+        error = done.exception()
+        if error is None:
+            self.answer.set_result(done.result())
+        else:
+            self.answer.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The end of a turn that the policy generated: turn ``turns`` of ``sequence``, counted from 1."""
+
+    sequence: int
+    turns: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a request goes on: its first ``matched`` messages (characters) are the tokens up to ``behind``."""
+
+    sequence: int  # that is written
+    behind: Point | None = None  # None: nothing of it is recorded, and the sequence begins with a prompt
+    matched: int = 0
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether it leaves another sequence."""
+        return self.behind is not None and self.behind.sequence != self.sequence
+
+
+class Recorder:
+    """The sequences of one trajectory, by what was said in them.
+
+    Example: after the request ``[s, u]`` was answered by ``a``, ``[s, u, a, t]`` goes on behind turn 1 of sequence 0; asked
+    once more it is a branch there, sequence 1; and ``[s, v]`` begins sequence 2.
+    """
+
+    def __init__(self) -> None:
+        self._turns: list[int] = []  # of each sequence, with one that is being generated
+        self._points: dict[str, list[Point]] = {}
+        self._text_lengths: list[int] = []
+        self._asked: dict[str, Ask] = {}
+
+    def earlier(self, ask: Ask) -> Ask | None:
+        """The equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
+
+        Else two equal requests are two samples. A request that repeats none is remembered.
+        """
+        known = self._asked.get(ask.key)
+        if known is not None and (ask.again or known.lost) and not known.refused:
+            return known
+        self._asked[ask.key] = ask
+        return None
+
+    def find(self, ask: Ask) -> Place:
+        """The place behind the longest recorded prefix; at the end of a sequence, where one has it there."""
+        for length, key in ask.prefixes(self._text_lengths):
+            points = self._points.get(key)
+            if points:
+                free = [point for point in points if point.turns == self._turns[point.sequence]]
+                behind = (free or points)[-1]
+                return Place(behind.sequence if free else len(self._turns), behind, length)
+        return Place(len(self._turns))
+
+    def claim(self, place: Place) -> None:
+        """Go on there: whoever comes to the same end of a sequence meanwhile makes a branch."""
+        if place.sequence == len(self._turns):
+            self._turns.append(0)
+        self._turns[place.sequence] += 1
+
+    def record(self, place: Place, ask: Ask, answer: Answer) -> None:
+        """Remember what the policy generated at a place that is claimed."""
+        length, key = ask.answered_key(answer)
+        if ask.text is not None:
+            self._text_lengths.append(length)
+        self._points.setdefault(key, []).append(Point(place.sequence, self._turns[place.sequence]))
+
+
+def _chain(tools: Sequence[Schema], messages: Sequence[Message]) -> list[str]:
+    """The key of each prefix of a conversation."""
+    keys, key = [], _digest("tools", tools)
+    for message in messages:
+        key = _digest(key, _said(message))
+        keys.append(key)
+    return keys
+
+
+def _said(message: Message) -> list[Any]:
+    """A message without what clients change when they send it back: ids, blanks around a turn, the order of arguments."""
+    content, role = message.get("content") or "", message["role"]
+    calls = [(call["function"]["name"], _value(call["function"]["arguments"])) for call in message.get("tool_calls", ())]
+    return [role, content.strip() if role == "assistant" else content, calls]
+
+
+def _value(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+def _digest(before: str, said: Any) -> str:
+    return sha256((before + json.dumps(said, sort_keys=True, default=str)).encode("utf-8", "surrogatepass")).hexdigest()

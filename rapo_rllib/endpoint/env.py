@@ -1,0 +1,77 @@
+"""``rapo/agent``: questions of a data set, which an agent with a loop of its own answers. docs/agents.md.
+
+env_config.agent, .command -> AgentOptions;   what the agent returned -> AgentEnv.step -> reward
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rapo_rllib.endpoint.function import GIVEN, agent_function
+from rapo_rllib.envs.questions import Questions, QuestionsOptions
+from rapo_rllib.protocol.answers import Answers
+from rapo_rllib.settings.knobs import knob
+from rapo_rllib.validation import require
+
+
+@dataclass(frozen=True)
+class AgentOptions(QuestionsOptions):
+    """Keys of ``env_config`` of ``rapo/agent``, beside those of ``rapo/questions`` that judge an answer."""
+
+    tools: tuple[Any, ...] = knob((), "an agent brings its own", hidden=True)
+    read_answer: Answers = knob("any", "where the answer is read in the text that the agent returns")
+    require_boxed: bool = knob(False, "a well-formed answer holds one \\boxed{...}")
+    agent: str = knob(
+        "", "import path of a function, package.module:run, that returns an answer (a text) or a reward (a number)"
+    )
+    agent_options: dict = knob(dict, "further arguments of the function")
+    own_process: bool = knob(False, "call the function in a process of its own for each trajectory, which can be ended")
+    command: tuple[str, ...] = knob((), "a program in place of a function: it reads OPENAI_BASE_URL, and prints its answer")
+    agent_timeout_s: float = knob(600.0, "deadline of the agent, from its start to its end", above=0)
+    max_requests: int = knob(64, "turns that it may ask for in a trajectory; one more ends it", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        native = self.protocol.format == "native"
+        rule = "an agent's messages are written as the model's chat template has them: set protocol.format to 'native'"
+        require(native, "protocol.format", self.protocol.format, rule)
+        require(self.tools == (), "tools", list(self.tools), "an agent brings its own tools: leave it out")
+        require(bool(self.agent) != bool(self.command), "agent", self.agent, "name a function, or a program in command")
+        if self.agent:
+            self._check_function()
+            return
+        for name in ("agent_options", "own_process"):
+            require(not getattr(self, name), name, getattr(self, name), "is read for a function: leave it out with command")
+
+    def _check_function(self) -> None:
+        """Refuse a function that cannot be imported, or be called with what it is given."""
+        function = agent_function(self.agent)
+        parameters = inspect.signature(function).parameters.values()
+        named = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        needed = [p.name for p in parameters if p.name in named and p.default is p.empty]
+        any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for name in needed:
+            rule = f"its argument {name!r} is none of {', '.join(GIVEN)}: give it in agent_options"
+            require(name in GIVEN or name in self.agent_options, "agent", self.agent, rule)
+        for name in self.agent_options:
+            require(any_name or name in named, "agent_options", name, f"{self.agent} has no argument of that name")
+            require(name not in GIVEN, "agent_options", name, "is given to each trajectory: leave it out")
+        require(any_name or "base_url" in named, "agent", self.agent, "takes no base_url, where it is to ask the policy")
+
+
+class AgentEnv(Questions):
+    """Judges what an agent returns: ``endpoint/loop.py`` runs it, and takes its one step with that."""
+
+    options_class: ClassVar[type[AgentOptions]] = AgentOptions
+
+    def step(self, action: str | float) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """End the episode: a text is an answer, and scored; a number is the reward."""
+        if isinstance(action, str):
+            return super().step(action)
+        self.end_sessions()
+        return "", action, True, False, {"end": "answer"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AgentEnv:
+        raise TypeError("an agent cannot be copied while it runs")

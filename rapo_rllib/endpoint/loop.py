@@ -1,0 +1,97 @@
+"""Trajectories of agents: each agent runs beside its coroutine, which generates what it asks for, until it ends.
+
+Agents.roll_out: agent --HTTP--> Endpoint --Ask--> Talk --Answer--> agent ... Ended --> AgentEnv.step --> reward
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rapo_rllib.endpoint.agent import Agent
+from rapo_rllib.endpoint.function import Ended
+from rapo_rllib.endpoint.server import Endpoint
+from rapo_rllib.endpoint.talk import Inbox, Talk
+from rapo_rllib.errors import EnvError, RequestError
+from rapo_rllib.protocol.make import MakeReader
+from rapo_rllib.protocol.native import NativeProtocol
+from rapo_rllib.protocol.turns import Schema
+from rapo_rllib.rollout.env_calls import step_env, truncate_env
+from rapo_rllib.rollout.episode import Episode
+from rapo_rllib.rollout.group import RolloutGroup
+from rapo_rllib.rollout.loop import Run
+
+
+class Agents:
+    """Rolls out agents: serves the policy to them, and takes what they return to their environment.
+
+    Args:
+        chat: the model's own form of turns, without tools.
+        make_reader: makes what reads calls, for the tools of a request.
+    """
+
+    def __init__(self, chat: NativeProtocol, make_reader: MakeReader) -> None:
+        self._chat, self._make_reader = chat, make_reader
+        self._chats: dict[str, NativeProtocol] = {}
+        self._endpoint: Endpoint | None = None
+
+    async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
+        """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
+        if not episode.question.is_whole:
+            raise EnvError("an agent begins by itself: set expert_start_share and expert_step_share to 0")
+        self._endpoint = self._endpoint or Endpoint()
+        episode.trajectory.own_prompt, episode.trajectory.question_text = True, await run.reset(episode)
+        run.observer.started(episode)
+        options, inbox = episode.env.unwrapped.options, Inbox()
+        url = self._endpoint.open(inbox.put)
+        agent = Agent(options, episode.question, episode.trajectory.question_text, url, inbox.put)
+        talk = Talk(self.chat_with, run, group, episode, inbox)
+        limit = min(options.max_requests, episode.plan.settings.max_steps or options.max_requests)
+        agent.start()
+        try:
+            ended = await talk.serve(limit)
+        finally:
+            self._endpoint.close_url(url)
+            inbox.close()
+            agent.stop()
+            talk.close()
+        return await self._judge(run, episode, talk, ended)
+
+    async def _judge(self, run: Run, episode: Episode, talk: Talk, ended: Ended | None) -> str:
+        """Pay for what the agent returned; one that a budget has ended, or broken, is judged as without an answer."""
+        if not any(sequence.steps for sequence in episode.trajectory.sequences):
+            refused = f"; it was refused: {talk.refused}" if talk.refused else ": did it ask at its base_url?"
+            raise EnvError(f"the agent has ended without a turn of the policy{refused} {'' if ended is None else ended.error}")
+        if ended is None or (ended.error and talk.refused):
+            result = await run.env_calls.call(truncate_env, episode)
+            episode.take_judgement(result)
+            end = "length"
+        elif ended.error or ended.returned is None:
+            raise EnvError(ended.error or "the agent returned nothing: return an answer (a text) or a reward (a number)")
+        else:
+            result = await run.env_calls.call(step_env, episode, ended.returned, True)
+            episode.take_judgement(result)
+            end = "answer"
+        if talk.told < len(episode.trajectory.steps):
+            run.observer.stepped(episode, result.info, end)
+        return end
+
+    def chat_with(self, tools: Sequence[Schema]) -> NativeProtocol:
+        """The form of turns for the tools of a request. Raises ``RequestError`` where the model has none for them."""
+        key = json.dumps(tools, sort_keys=True)
+        if key not in self._chats:
+            chat, tokenizer = self._chat, self._chat.tokenizer
+            try:
+                made = NativeProtocol(tokenizer, chat.settings, tools, game=not tools)
+                if tools and made.parser != "json":
+                    made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader(made.parser, tokenizer, tools))
+            except Exception as error:  # a template or a parser does not take the agent's tools
+                raise RequestError(f"the tools are refused: {error}") from error
+            self._chats[key] = made
+        return self._chats[key]
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None

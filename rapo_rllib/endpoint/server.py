@@ -1,0 +1,142 @@
+"""The HTTP server of one env runner, on a thread: a base URL of its own for each trajectory, on this machine alone.
+
+client --/{trajectory}/v1/chat/completions--> Ask --put--> the trajectory's coroutine --Ask.answer--> client
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from rapo_rllib.endpoint import wire
+from rapo_rllib.endpoint.conversation import Answer, Ask
+from rapo_rllib.errors import EngineError, RequestError
+
+MOST_BYTES = 8 << 20  # of a request
+_START_S = 30.0
+_JSON = "application/json"
+_CLIENT_GONE = 499  # nobody reads it
+_OVER = "this trajectory has ended"
+
+Put = Callable[[Ask], None]
+Read = Callable[[bytes, Mapping[str, str]], tuple[Ask, wire.Form]]
+
+
+class Endpoint:
+    """Hands requests to the trajectories whose base URLs they came to, and their answers back.
+
+    Raises:
+        EngineError: it does not start.
+    """
+
+    def __init__(self) -> None:
+        self._puts: dict[str, Put] = {}
+        routes = [
+            Route("/{trajectory}/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/{trajectory}/v1/completions", self._completion, methods=["POST"]),
+            Route("/{trajectory}/v1/models", self._models, methods=["GET"]),
+        ]
+        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._port = listening.getsockname()[1]
+        settings = uvicorn.Config(
+            Starlette(routes=routes),
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(settings)
+        arguments = {"sockets": [listening]}
+        self._thread = threading.Thread(target=self._server.run, kwargs=arguments, daemon=True, name="rapo-endpoint")
+        self._thread.start()
+        deadline = time.monotonic() + _START_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise EngineError("the endpoint that serves the policy to agents did not start on 127.0.0.1")
+            time.sleep(0.01)
+
+    def open(self, put: Put) -> str:
+        """Return a new base URL, whose requests are handed to ``put`` on the server's thread."""
+        name = secrets.token_hex(8)
+        self._puts[name] = put
+        return f"http://127.0.0.1:{self._port}/{name}/v1"
+
+    def close_url(self, url: str) -> None:
+        """Refuse what comes to a base URL from now on."""
+        self._puts.pop(url.split("/")[-2], None)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.should_exit = True
+        self._thread.join(_START_S)
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._served(request, wire.read_chat)
+
+    async def _completion(self, request: Request) -> Response:
+        return await self._served(request, wire.read_completion)
+
+    async def _models(self, request: Request) -> Response:
+        return Response(wire.models(), media_type=_JSON)
+
+    async def _served(self, request: Request, read: Read) -> Response:
+        try:
+            ask, form = read(await _body(request), request.headers)
+        except RequestError as wrong:
+            return _refused(wrong)
+        put = self._puts.get(request.path_params["trajectory"])
+        if put is None:
+            return _refused(_OVER, 410)
+        put(ask)
+        answer = await _answer(request, ask)
+        if answer is None:
+            return Response(status_code=_CLIENT_GONE)
+        if isinstance(answer, RequestError):
+            return _refused(answer)
+        if form.stream:
+            return StreamingResponse(form.chunks(answer), media_type="text/event-stream")
+        return Response(form.whole(answer), media_type=_JSON)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise RequestError(f"the request is longer than {MOST_BYTES} bytes")
+    return bytes(body)
+
+
+async def _answer(request: Request, ask: Ask) -> Answer | RequestError | None:
+    """Wait for the answer, or its refusal; None: the client has gone before."""
+    answer, gone = asyncio.wrap_future(ask.answer), asyncio.ensure_future(_gone(request))
+    either: list[asyncio.Future[Any]] = [answer, gone]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if gone.done():
+        ask.client_gone = True
+        answer.add_done_callback(lambda done: done.exception())  # whoever asks again has it
+        return None
+    gone.cancel()
+    wrong = answer.exception()
+    return answer.result() if wrong is None else RequestError(str(wrong))
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refused(why: RequestError | str, status: int = 400) -> Response:
+    return Response(wire.error(str(why), status), status, media_type=_JSON)

@@ -1,0 +1,228 @@
+"""OpenAI's protocol as vLLM's classes have it: bodies of requests to what is asked, answers to bodies.
+
+    body --read_chat, read_completion--> Ask, Form;   Answer --Form.whole, Form.chunks--> JSON, server-sent events
+
+How a token is sampled is the job's business: temperature, top_p, penalties and seeds of a request are not followed, and a
+``tool_choice`` of ``required`` is ``auto``. What would be answered wrongly is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.entrypoints.generate.base.protocol import (
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    FunctionCall,
+    ToolCall,
+)
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    ChatCompletionResponseChoice,
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+    ChatMessage,
+)
+from vllm.entrypoints.openai.completion.protocol import (
+    CompletionRequest,
+    CompletionResponse,
+    CompletionResponseChoice,
+    CompletionResponseStreamChoice,
+    CompletionStreamResponse,
+)
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, ModelCard, ModelList, UsageInfo
+from vllm.exceptions import VLLMClientError
+
+from rapo_rllib.endpoint.conversation import Answer, Ask
+from rapo_rllib.errors import RequestError
+from rapo_rllib.protocol.template import Message
+from rapo_rllib.protocol.turns import Schema
+
+MODEL = "policy"
+RETRY, RETRIEVE = "x-stainless-retry-count", "x-rapo-retrieve"  # headers: of OpenAI's clients; "off": no retrieved steps
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an answer is wanted."""
+
+    chat: bool
+    stream: bool
+    usage: bool  # a last chunk with it
+
+    def whole(self, answer: Answer) -> str:
+        """The body of an answer in one piece."""
+        made: Any
+        if self.chat:
+            choice = ChatCompletionResponseChoice(index=0, message=_message(answer), finish_reason=answer.finish)
+            made = ChatCompletionResponse(model=MODEL, choices=[choice], usage=_usage(answer))
+        else:
+            text = CompletionResponseChoice(index=0, text=answer.text, finish_reason=answer.finish)
+            made = CompletionResponse(model=MODEL, choices=[text], usage=_usage(answer))
+        return str(made.model_dump_json())
+
+    def chunks(self, answer: Answer) -> Iterator[str]:
+        """The events of a stream: the turn as a whole, its end, its usage where that is asked for."""
+        made: list[Any]
+        if self.chat:
+            ends = (({"delta": _delta(answer)}), {"delta": DeltaMessage(), "finish_reason": answer.finish})
+            made = [
+                ChatCompletionStreamResponse(model=MODEL, choices=[ChatCompletionResponseStreamChoice(index=0, **part)])
+                for part in ends
+            ]
+            made += [ChatCompletionStreamResponse(model=MODEL, choices=[], usage=_usage(answer))] if self.usage else []
+        else:
+            text = CompletionResponseStreamChoice(index=0, text=answer.text, finish_reason=answer.finish)
+            made = [CompletionStreamResponse(model=MODEL, choices=[text])]
+            made += [CompletionStreamResponse(model=MODEL, choices=[], usage=_usage(answer))] if self.usage else []
+        for chunk in made:
+            chunk.id, chunk.created = made[0].id, made[0].created
+            yield f"data: {chunk.model_dump_json(exclude_unset=False, exclude_none=True)}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
+    """Read a request for a turn. Raises ``RequestError`` saying what is wrong with it, or not served."""
+    data = _mapping(body)
+    asked = _valid(ChatCompletionRequest, data)
+    _check_served(asked.n, asked.logprobs, asked.prompt_logprobs)
+    structured = asked.response_format is not None and asked.response_format.type != "text"
+    if structured or asked.structured_outputs is not None:
+        raise RequestError("response_format is not served: it would change what the policy samples; ask for it in words")
+    tools = () if asked.tool_choice == "none" else tuple(_schema(tool) for tool in asked.tools or ())
+    names = [schema["function"]["name"] for schema in tools]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RequestError(f"tools: two are called {twice!r}")
+    ask = Ask(
+        messages=tuple(_plain(message, index) for index, message in enumerate(data["messages"])),
+        tools=tools,
+        max_tokens=asked.max_completion_tokens or vars(asked)["max_tokens"],
+        stop=_stop(asked.stop),
+        retrieves=_retrieves(headers),
+        again=_again(headers),
+    )
+    if not ask.messages:
+        raise RequestError("messages: must not be empty")
+    return ask, Form(True, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
+
+
+def read_completion(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
+    """The same of a text that is to go on."""
+    asked = _valid(CompletionRequest, _mapping(body))
+    _check_served(asked.n, asked.logprobs is not None, asked.prompt_logprobs)
+    if not isinstance(asked.prompt, str) or asked.echo or asked.suffix:
+        raise RequestError("completions: prompt must be one text; echo and suffix are not served")
+    stop, most = _stop(asked.stop), asked.max_tokens
+    ask = Ask(text=asked.prompt, max_tokens=most, stop=stop, retrieves=_retrieves(headers), again=_again(headers))
+    return ask, Form(False, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
+
+
+def models() -> str:
+    """The body of the list of models."""
+    return str(ModelList(data=[ModelCard(id=MODEL, owned_by="rapo_rllib")]).model_dump_json())
+
+
+def error(message: str, status: int) -> str:
+    """The body of an error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return str(ErrorResponse(error=ErrorInfo(message=message, type=kind, code=status)).model_dump_json())
+
+
+def _mapping(body: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
+    except (ValueError, RecursionError) as wrong:
+        raise RequestError(f"the body is no JSON: {wrong}") from wrong
+    if not isinstance(data, dict):
+        raise RequestError("the body must be a JSON object")
+    return data
+
+
+def _valid(cls: type, data: dict[str, Any]) -> Any:
+    """Checks of a copy: vLLM's classes read some lists only once."""
+    try:
+        return cls(**deepcopy(data))
+    except (ValueError, TypeError, VLLMClientError) as wrong:
+        raise RequestError(f"the request is refused: {wrong}") from wrong
+
+
+def _check_served(n: int | None, *logprobs: Any) -> None:
+    if (n or 1) != 1 or any(value not in (None, False) for value in logprobs):
+        raise RequestError("one choice is served for a request, without logprobs: leave n and logprobs out")
+
+
+def _again(headers: Mapping[str, str]) -> bool:
+    return headers.get(RETRY, "0").strip() not in ("", "0")
+
+
+def _retrieves(headers: Mapping[str, str]) -> bool:
+    return headers.get(RETRIEVE, "").lower() != "off"
+
+
+def _stop(stop: Any) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def _schema(tool: Any) -> Schema:
+    function = tool.function
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    if not isinstance(parameters.get("properties", {}), Mapping):
+        raise RequestError(f"tools: the properties of {function.name!r} must be an object")
+    described = {"name": function.name, "description": function.description or "", "parameters": parameters}
+    return {"type": "function", "function": described}
+
+
+def _plain(message: Mapping[str, Any], index: int) -> Message:
+    """A message with the fields that templates read; calls with arguments as objects."""
+    role = message.get("role")
+    found: Message = {"role": "system" if role == "developer" else role, "content": _text(message.get("content"), index)}
+    if calls := message.get("tool_calls"):
+        functions = [(call.get("id", ""), call["function"]) for call in calls]
+        found["tool_calls"] = [
+            {"id": id, "type": "function", "function": {"name": f["name"], "arguments": _arguments(f.get("arguments"))}}
+            for id, f in functions
+        ]
+    if role == "tool":
+        found["tool_call_id"] = str(message.get("tool_call_id", ""))
+    return found
+
+
+def _text(content: Any, index: int) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
+        raise RequestError(f"messages[{index}].content: only texts are served")
+    return "".join(part["text"] for part in content)
+
+
+def _arguments(arguments: Any) -> Any:
+    """As an object, where they are one: templates write it out themselves."""
+    try:
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+    return read if isinstance(read, dict) else arguments or {}
+
+
+def _message(answer: Answer) -> ChatMessage:
+    calls = [ToolCall(id=id, function=FunctionCall(name=name, arguments=text)) for id, name, text in answer.calls]
+    return ChatMessage(role="assistant", content=answer.text or (None if calls else ""), tool_calls=calls)
+
+
+def _delta(answer: Answer) -> DeltaMessage:
+    calls = [
+        DeltaToolCall(index=index, id=id, type="function", function=DeltaFunctionCall(name=name, arguments=arguments))
+        for index, (id, name, arguments) in enumerate(answer.calls)
+    ]
+    return DeltaMessage(role="assistant", content=answer.text or None, tool_calls=calls)
+
+
+def _usage(answer: Answer) -> UsageInfo:
+    total = answer.prompt_tokens + answer.completion_tokens
+    return UsageInfo(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens, total_tokens=total)

@@ -1,0 +1,348 @@
+"""Agents with a loop of their own against a scripted engine: real HTTP, the `openai` client, real templates."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
+from own_agents import CALCULATOR
+from pages import REPOSITORY, blocks
+
+from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.endpoint.env import AgentEnv
+from rapo_rllib.endpoint.loop import Agents
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.protocol.calls import ReadCalls, read_json
+from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.stream import RolloutStream
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind, Trajectory
+
+QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
+SETTINGS = ProtocolSettings(format="native")
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
+
+
+class OneTrace:
+    """Answers every query with the same trace."""
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
+        return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
+
+
+def strict_json(text: str) -> ReadCalls:
+    """A turn of JSON is a call in every family here: what is under test is the loop."""
+    return read_json(text.strip())
+
+
+def call(expression: str) -> str:
+    return json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+
+
+def solve(so_far: str) -> str:
+    done = so_far.rpartition("What is 3 + 5 + 1?")[2]
+    if "8 + 1" in done:
+        return "So it is \\boxed{9}."
+    return call("8 + 1") if "3 + 5" in done else call("3 + 5")
+
+
+class Made:
+    """A loop over agents, with one tokenizer and a script."""
+
+    def __init__(
+        self, tokenizer: Any, script: Callable[[str], str] = solve, latency: int = 1, env: Any = (), **rollout: Any
+    ) -> None:
+        config = {"dataset": "unread.jsonl", "scorer": "math", "protocol": SETTINGS, **dict(env)}
+        self.tokenizer, self.source = tokenizer, OneTrace()
+        self.chat = make_protocol(tokenizer, SETTINGS, AgentEnv(config))
+        self.agents = Agents(self.chat, lambda *_: strict_json)  # type: ignore[arg-type]
+        self.engine = ScriptedTurns(tokenizer, script)
+        self.engine.latency = lambda request: latency
+        settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
+        retriever = Retriever(self.source, selection="nearest", top_k=1)
+        pool = EnvPool(lambda: AgentEnv(config), "answer")
+        self.loop = RolloutLoop(self.engine, self.chat, pool, settings, retriever, agents=self.agents)
+
+    def run(self, chance: float = 0.0, questions: int = 1) -> list[Trajectory]:
+        asked = [Question(f"q{index}", QUESTION.text, QUESTION.answer) for index in range(questions)]
+        groups = self.loop.run(asked, retrieval_prob=chance)
+        self.groups = groups
+        for group in groups:
+            for trajectory in group.trajectories:
+                for one in trajectory.sequences:
+                    self.check(one)
+        return [trajectory for group in groups for trajectory in group.trajectories]
+
+    def check(self, one: Trajectory) -> None:
+        """Every token says who wrote it, and only what the policy wrote is trained."""
+        assert len(one.kinds) == len(one.token_ids) == len(one.logprobs) == len(one.entropies)
+        policy = [i for i, kind in enumerate(one.kinds) if kind == TokenKind.POLICY]
+        assert policy == [i for step in one.steps for i in range(step.start, step.stop)]
+        assert all(logprob == 0 for logprob, kind in zip(one.logprobs, one.kinds, strict=True) if kind)
+
+
+@pytest.fixture
+def make(smollm2: Path) -> Any:
+    made: list[Made] = []
+
+    def make_one(agent: str = "loop", family: str = "qwen25", env: Any = (), **more: Any) -> Made:
+        named = {"agent": f"own_agents:{agent}"} if agent else {}
+        made.append(Made(tokenizer_of(family, smollm2), env={**named, **dict(env)}, **more))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.loop.close()
+
+
+def questions_loop(made: Made, **rollout: Any) -> RolloutLoop:
+    """The same policy in an environment of ours, with the same tool."""
+    config = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": SETTINGS}
+    probe = ToolEnv(config)
+    probe.tool_schemas = [CALCULATOR]
+    chat = make_protocol(made.tokenizer, SETTINGS, probe, lambda *_: strict_json)
+    settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
+    engine, pool = ScriptedTurns(made.tokenizer, solve), EnvPool(lambda: ToolEnv(config), "answer")
+    return RolloutLoop(engine, chat, pool, settings, Retriever(OneTrace(), selection="nearest", top_k=1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("agent", ["loop", "with_tools_streamed"])
+def test_tokens_and_masks_are_those_of_questions(make: Any, family: str, agent: str) -> None:
+    made = make(agent, family, num_hybrid=1)
+    reference = questions_loop(made, num_hybrid=1)
+    (expected,) = reference.run([Question("q0", QUESTION.text, QUESTION.answer)], retrieval_prob=1.0)
+    found = made.run(chance=1.0)
+    for one, other in zip(found, expected.trajectories, strict=True):
+        for name in ("prompt_ids", "token_ids", "kinds", "logprobs", "entropies", "text", "reward", "correct", "turn_ended"):
+            assert getattr(one, name) == getattr(other, name), name
+        assert [(s.start, s.stop, s.text, s.record, s.tool, s.observation) for s in one.steps] == [
+            (s.start, s.stop, s.text, s.record, s.tool, s.observation) for s in other.steps
+        ]
+        assert [(r.start, r.stop) for r in one.retrievals] == [(r.start, r.stop) for r in other.retrievals]
+        assert (one.end, one.others) == ("answer", []) and len(one.steps) == 3
+    seeds = [[request.seed for request in engine.requests] for engine in (made.engine, reference.engine)]
+    assert sorted(seeds[0]) == sorted(seeds[1])  # so that it is the same sample
+    assert len(found[1].retrievals) == 2 and not found[0].retrievals
+    reference.close()
+
+
+def test_an_agent_may_ask_for_no_retrieval(make: Any) -> None:
+    for trajectory in make("without_retrieval", num_hybrid=2).run(chance=1.0):
+        assert trajectory.end == "answer" and not trajectory.retrievals
+
+
+def test_a_rewritten_history_is_a_sequence_of_its_own(make: Any) -> None:
+    made = make("rewrites", script=lambda so_far: "\\boxed{9}" if "tool_response" in so_far else call("3 + 5"))
+    for trajectory in made.run():
+        (branch,) = trajectory.others
+        first = trajectory.steps[0]
+        assert branch.prompt_ids == trajectory.prompt_ids
+        assert branch.token_ids[: first.stop] == trajectory.token_ids[: first.stop]
+        assert set(branch.kinds[: first.stop]) == {TokenKind.GIVEN}  # trained once, where it was generated
+        assert "as everybody knows" in made.tokenizer.decode(trajectory.token_ids)
+        assert "as everybody knows" not in made.tokenizer.decode(branch.token_ids)
+        assert (len(trajectory.steps), len(branch.steps), trajectory.reward) == (2, 1, 1.0)
+        assert trajectory.num_generated == sum(step.stop - step.start for step in trajectory.own_steps)
+        assert len(trajectory.own_steps) == 3
+
+
+def test_conversations_side_by_side_are_trained_with_their_trajectory(make: Any) -> None:
+    made = make("async_loop", script=lambda so_far: "eight" if "First." in so_far else "nine")
+    trajectories = made.run()
+    for trajectory in trajectories:
+        (other,) = trajectory.others
+        assert other.prompt_ids != trajectory.prompt_ids and trajectory.reward == 0.5
+        assert len({tuple(one.prompt_ids) for one in trajectory.sequences}) == 2
+    trajectories[0].reward = 1.0
+    batch = TrainingBatch.from_groups(made.groups, ObjectiveSettings())
+    (group,) = batch.groups
+    assert len(group.samples) == 4
+    for trajectory, samples in zip(trajectories, (group.samples[:2], group.samples[2:]), strict=True):
+        trained = sum(one.num_trained for one in trajectory.sequences)
+        for one, sample in zip(trajectory.sequences, samples, strict=True):
+            assert [*group.prompt_ids, *sample.token_ids] == [*one.prompt_ids, *one.token_ids]
+            assert sample.num_loss_tokens == one.num_trained and sample.weight == pytest.approx(1 / (2 * trained))
+            (advantage,) = {round(float(a), 4) for a in sample.advantages[sample.loss_mask]}
+            assert (advantage > 0) == (trajectory is trajectories[0])
+
+
+def test_a_retried_request_is_one_step(make: Any) -> None:
+    made = make("disconnects", script=lambda so_far: "\\boxed{9}", latency=30)
+    made.engine.poll = slowed(made.engine.poll, 0.02)
+    for trajectory in made.run():
+        assert (trajectory.end, len(trajectory.steps), trajectory.others, trajectory.reward) == ("answer", 1, [], 1.0)
+
+
+def slowed(poll: Callable[[], Any], seconds: float) -> Callable[[], Any]:
+    def slow() -> Any:
+        time.sleep(seconds)
+        return poll()
+
+    return slow
+
+
+def test_a_turn_that_nobody_got_is_not_trained(make: Any) -> None:
+    made = make("leaves_for_good", script=lambda so_far: "\\boxed{9}", latency=20)
+    made.engine.poll = slowed(made.engine.poll, 0.02)
+    for trajectory in made.run():
+        assert trajectory.end == "answer" and len(trajectory.steps) == 1
+        assert made.engine.num_unfinished == 0
+        assert trajectory.num_generated == trajectory.steps[0].stop
+
+
+class Stopping(ScriptedTurns):
+    """Writes up to a stop string, where one is asked for."""
+
+    def _complete(self, request: GenerationRequest) -> Completion:
+        if not request.stop:
+            return super()._complete(request)
+        text = f"Thought: 8\n{request.stop[0]}"
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        n = len(ids)
+        return Completion(request.request_id, ids, [-0.5] * n, [1.0] * n, text, "", "stop", self.policy_version)
+
+
+def test_a_turn_that_the_agent_ends(make: Any) -> None:
+    made = make("stops")
+    made.loop.engine = Stopping(made.tokenizer, lambda so_far: "\\boxed{9}")
+    for trajectory in made.run():
+        first = trajectory.steps[0].stop
+        assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 1.0, 2, [])
+        assert trajectory.token_ids[first] == made.chat.end_ids[0] and trajectory.kinds[first] == TokenKind.OBSERVATION
+
+
+def test_texts_go_on_in_tokens(make: Any) -> None:
+    made = make("texts", script=lambda so_far: " 9")
+    for trajectory in made.run():
+        assert (len(trajectory.steps), trajectory.others) == (2, [])
+        assert made.tokenizer.decode(trajectory.prompt_ids) == f"Question: {QUESTION.text}\nAnswer:"
+        assert trajectory.text.startswith(" 9")
+
+
+def test_an_agent_that_floods_is_ended(make: Any) -> None:
+    made = make("floods", script=lambda so_far: "\\boxed{9}", env={"max_requests": 5})
+    for trajectory in made.run():
+        assert (trajectory.end, trajectory.reward) == ("length", 0.0)  # running over must not pay
+        assert sum(len(one.steps) for one in trajectory.sequences) == 5
+    assert made.engine.num_unfinished == 0
+
+
+@pytest.mark.parametrize(("recovers", "end", "reward"), [(True, "answer", 1.0), (False, "length", 0.0)])
+def test_an_agent_that_asks_for_more_than_the_context(make: Any, recovers: bool, end: str, reward: float) -> None:
+    made = make("asks_too_much", script=lambda so_far: "\\boxed{9}", env={"agent_options": {"recovers": recovers}})
+    for trajectory in made.run():
+        assert (trajectory.end, trajectory.reward, trajectory.others) == (end, reward, [])
+        assert len(trajectory.steps) == 1 + recovers
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("never_asks", "did it ask at its base_url?"),
+        ("crashes", "lost my keys"),
+        ("returns_nothing", "the agent returned nothing"),
+        ("hangs", "the agent has not ended in 0.5 s"),
+    ],
+)
+def test_what_fails_costs_its_trajectory(make: Any, agent: str, said: str) -> None:
+    made = make(agent, script=lambda so_far: "\\boxed{9}", env={"agent_timeout_s": 0.5 if agent == "hangs" else 60})
+    for trajectory in made.run():
+        assert trajectory.end == "error" and said in trajectory.error
+
+
+def test_a_function_in_a_process_and_a_program(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    for trajectory in make("loop", env={"own_process": True}, group_size=1).run():
+        assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
+    code = "import os, sys, own_agents; print(own_agents.loop(sys.stdin.read(), os.environ['OPENAI_BASE_URL']))"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    for trajectory in make("", env={"command": [sys.executable, "-c", code]}, group_size=1).run():
+        assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
+    for trajectory in make("", env={"command": [sys.executable, "-c", "raise SystemExit(3)"]}, group_size=1).run():
+        assert "ended with status 3" in trajectory.error
+
+
+def test_the_agent_of_the_page(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = blocks(REPOSITORY / "docs" / "agents.md", "python")
+    module = ModuleType("my_agent")
+    exec(compile(block, "docs/agents.md", "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "my_agent", module)
+    for trajectory in make("", script=lambda so_far: "\\boxed{9}", env={"agent": "my_agent:run"}).run():
+        assert (trajectory.end, trajectory.reward) == ("answer", 1.0)
+
+
+def test_64_trajectories_at_once(make: Any) -> None:
+    made = make(latency=3, group_size=8)
+    trajectories = made.run(questions=8)
+    assert [(t.end, len(t.steps), t.reward) for t in trajectories] == [("answer", 3, 1.0)] * 64
+    assert len({tuple(t.token_ids) for t in trajectories}) == 1
+
+
+def test_weights_change_between_two_turns(make: Any) -> None:
+    made = make(latency=4)
+    made.engine.changes_at_poll = {10: 1}
+    stream = RolloutStream(made.loop)
+    stream.begin([(0, QUESTION)], 0.0)
+    while not (complete := stream.advance(1.0)):
+        pass
+    ((_, group),) = complete
+    for trajectory in group.trajectories:
+        assert trajectory.end == "answer" and set(trajectory.token_versions) == {0, 1}
+
+
+def test_a_group_that_is_given_up_leaves_nothing(make: Any) -> None:
+    made = make(latency=10**6)
+    stream = RolloutStream(made.loop)
+    stream.begin([(0, QUESTION)], 0.0)
+    while made.engine.num_unfinished < 2:
+        stream.advance(0.1)
+    stream.give_up([0])
+    stream.begin([(1, QUESTION)], 0.0)
+    stream.advance(1.0)
+    assert stream.under_way == [1] and made.engine.num_unfinished == 2  # those of the group that is wanted
+    stream.close()
+    assert made.engine.num_unfinished == 0
+
+
+def test_the_engine_breaks_and_nobody_hangs(make: Any) -> None:
+    made = make(latency=3)
+    made.engine.fail_at_poll = 2
+    with pytest.raises(Exception, match="the engine broke"):
+        made.run()
+    made.engine.fail_at_poll = None
+    assert {t.end for t in made.run()} == {"answer"}
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({}, "name a function, or a program in command"),
+        ({"agent": "own_agents:loop", "command": ["x"]}, "name a function, or a program in command"),
+        ({"agent": "no_such_module:run"}, "cannot import 'no_such_module:run'"),
+        ({"agent": "own_agents"}, "must be an import path, package.module:function"),
+        ({"agent": "own_agents:wants"}, "its argument 'level' is none of question, base_url, task: give it in agent_options"),
+        ({"agent": "own_agents:loop", "agent_options": {"turnss": 3}}, "own_agents:loop has no argument of that name"),
+        ({"agent": "own_agents:start"}, "takes no base_url"),
+        ({"agent": "own_agents:loop", "tools": ["python"]}, "an agent brings its own tools"),
+        ({"command": ["x"], "own_process": True}, "is read for a function"),
+        ({"agent": "own_agents:loop", "protocol": ProtocolSettings()}, "set protocol.format to 'native'"),
+    ],
+)
+def test_bad_options_are_refused(env: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r"env_config\.") as refused:
+        AgentEnv({"dataset": "unread.jsonl", "protocol": SETTINGS, **env})
+    assert message in str(refused.value)
