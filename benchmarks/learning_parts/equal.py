@@ -151,9 +151,10 @@ def _decided(ours: Runs, theirs: Runs) -> dict[str, Any]:
     """A comparison that decides: paired by seed, by base policy, and of tokens until 50 %, censored at a run's end."""
     of_ours, of_theirs = ({seed: area(rows) for seed, rows in of.items()} for of in (ours, theirs))
     whole = paired_difference(of_ours, of_theirs)
+    both = of_ours.keys() & of_theirs.keys()
     by_policy = {
-        policy: float(np.mean([of_ours[seed] - of_theirs[seed] for seed in of_ours if seed % len(DILIGENCES) == policy]))
-        for policy in sorted({seed % len(DILIGENCES) for seed in of_ours.keys() & of_theirs.keys()})
+        policy: float(np.mean([of_ours[seed] - of_theirs[seed] for seed in both if seed % len(DILIGENCES) == policy]))
+        for policy in sorted({seed % len(DILIGENCES) for seed in both})
     }
     verdict = (
         "too few pairs" if whole["n"] < FEWEST else "ahead" if whole["low"] > 0 else "level" if whole["low"] > LEVEL else "no"

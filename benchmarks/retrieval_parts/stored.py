@@ -54,13 +54,11 @@ def fill(buffer: StepTraceBuffer, sample: Sample) -> float | None:
     buffer.drop()
     buffer.create()
     started = time.perf_counter()
-    buffer.mark_changed()
     for start in range(0, len(sample.traces), BATCH):
         rows = [row_of(trace) for trace in sample.traces[start : start + BATCH]]
         buffer.milvus.upsert(buffer.collection, rows, sample.keys[start : start + BATCH])
     rate = len(sample.traces) / (time.perf_counter() - started)
     buffer.milvus.flush(buffer.collection)
-    buffer.mark_changed()
     buffer.set_note(NOTE, wanted)
     return rate
 

@@ -45,7 +45,6 @@ def open_buffer(bench: Bench, folder: Path, count: int) -> tuple[StepTraceBuffer
         filling.create()
         _fill(filling, bench, count)
         filling.fit_index()
-        filling.mark_changed()
         filling.set_note(NOTE, {"count": count})
         filling.close()
         buffer.close()  # so that Lite flushes: a folder that is opened again is what a training reads

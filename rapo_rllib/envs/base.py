@@ -41,7 +41,7 @@ class LazyQuestions(Sequence[Question]):
 
     @abstractmethod
     def make(self, index: int) -> Question:
-        """Question ``index``, in ``range(len(self))``."""
+        """Make question ``index``, which is in ``range(len(self))``: the same one at each call."""
 
 
 class SeedQuestions(LazyQuestions):

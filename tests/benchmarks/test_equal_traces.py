@@ -47,7 +47,7 @@ def test_differences_are_paired_by_seed() -> None:
     def runs(*accuracies: float) -> dict[int, list[dict[str, float]]]:
         return {seed: [{"tokens": t, "accuracy": a, "train_s": t} for t in (0, 100)] for seed, a in enumerate(accuracies)}
 
-    study = {(3, "steps"): runs(0.9, 0.8, 0.7), (3, "luffy"): runs(0.8, 0.6, 0.4), (3, "grpo"): runs(0.1, 0.1, 0.1)}
+    study = {(3, "steps"): runs(0.9, 0.8, 0.7, 0.6), (3, "luffy"): runs(0.8, 0.6, 0.4), (3, "grpo"): runs(0.1, 0.1, 0.1)}
     found = equal.figures(study)["3"]
     assert found["steps_minus_luffy"]["mean"] == pytest.approx(0.2) and found["steps_minus_luffy"]["n"] == 3
     assert found["minus"]["luffy"]["mean"] == pytest.approx(0.5) and "best_minus_sft_grpo" not in found

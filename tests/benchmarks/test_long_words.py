@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import learning_parts.long_words as long_words
 import pytest
 from learning_parts.every_figure import all_figures
-from learning_parts.results import RESULTS
 
 POLICIES = [Path(f"policy-{number}") for number in range(3)]
 
@@ -29,9 +29,20 @@ def test_differences_are_paired_by_seed() -> None:
     assert long_words.figures({(4, "grpo"): runs(0.1, 0.2)}) == {}
 
 
-def test_what_decides_stands_where_documents_look_for_it() -> None:
-    found = all_figures(RESULTS)
-    for calls, of_calls in found["equal"].items():
-        if "best_minus_luffy" in of_calls:
-            assert found["chains"][calls]["best_minus_luffy"] == of_calls["best_minus_luffy"]
-    assert found["words"].get("best_minus_grpo") == found["long_words"].get("best_minus_grpo")
+def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path) -> None:
+    def write(name: str, *ends: float) -> None:
+        raw = {seed: {"rows": [{"tokens": t, "accuracy": a, "train_s": t} for t in (0, 100)]} for seed, a in enumerate(ends)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(raw))
+
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "habits.json").write_text("{}")
+    write("equal-3-sft_steps", 0.9, 0.8, 0.7)
+    write("equal-3-luffy", 0.8, 0.6)
+    write("equal-4-sft_steps_other", 0.9, 0.8)
+    write("equal-4-sft_grpo_other", 0.8, 0.9)
+    write("long_words-4-word_steps", 0.5, 0.6)
+    write("long_words-4-grpo", 0.1, 0.3)
+    found = all_figures(tmp_path)
+    assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
+    assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)
+    assert found["words"]["best_minus_grpo"]["mean"] == pytest.approx(0.35) and found["words"]["best_minus_grpo"]["n"] == 2

@@ -52,6 +52,7 @@ def test_gymnasiums_checker_passes_ours(tmp_path: Path, request: pytest.FixtureR
     configs: dict[str, dict[str, Any]] = {
         "rapo/word_problems": {},
         "rapo/questions": {"dataset": str(rows)},
+        "rapo/agent": {"agent": "own_agents:never_asks", "dataset": str(rows), "protocol": {"format": "native"}},
         "rapo/reasoning_gym": {"task": "chain_sum"},
         "rapo/gem": {"id": "game:Game2048-v0-easy"},
         "rapo/skyrl_gym": {"id": "gsm8k", "dataset": str(chats)},
