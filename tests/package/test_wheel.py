@@ -163,9 +163,8 @@ def test_it_requires_what_its_modules_import(wheel: zipfile.ZipFile) -> None:
     foreign = imported - set(sys.stdlib_module_names) - {"rapo_rllib"}
     carriers = {name: {canonical(each) for each in distributions.get(name, [name])} for name in foreign}
     assert {"torch", "ray", "yaml"} <= foreign
-    # what extras bring: an engine for CPUs or GPUs with its server, a logger that a job may name, a tool's cache, MCP, games
-    extras = {"vllm", "starlette", "uvicorn", "mlflow", "diskcache", "mcp", "httpx2", "pydantic", "reasoning_gym"}
-    extras |= {"gem", "skyrl_gym", "omegaconf", "websockets"}
+    # what extras bring: an engine for CPUs or GPUs with its server, a tool's cache, MCP, games
+    extras = {"vllm", "starlette", "uvicorn", "diskcache", "mcp", "httpx2", "pydantic", "gem", "omegaconf", "websockets"}
     assert {name for name, found in carriers.items() if not found & required} == extras
 
 
