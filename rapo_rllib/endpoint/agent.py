@@ -54,12 +54,13 @@ class Agent:
         threading.Thread(target=self._run, daemon=True, name="rapo-agent").start()
 
     def stop(self) -> None:
-        """End what can be ended: a process. A thread goes on, and is answered no more."""
+        """End what can be ended: a process, and what it has started. A thread goes on, and is answered no more."""
         self._deadline.cancel()
         with self._lock:
-            self._stopped = True
-            if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+            process, self._process, self._stopped = self._process, None, True
+            if process is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def _run(self) -> None:
         try:
@@ -97,8 +98,10 @@ class Agent:
             process.stdin.write(sent)
             process.stdin.close()
         printed = process.stdout.read(MOST_OUTPUT + 1)
-        if len(printed) > MOST_OUTPUT:
-            os.killpg(process.pid, signal.SIGKILL)
+        if len(printed) <= MOST_OUTPUT:
+            with suppress(ChildProcessError):  # not reaped here: until then its number is no other's
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.stop()
         status = process.wait()
         process.stdout.close()
         if len(printed) > MOST_OUTPUT or status:

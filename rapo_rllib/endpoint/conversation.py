@@ -47,6 +47,7 @@ class Ask:
     text: str | None = None  # of /completions
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    reads_calls: bool = True  # else a call is text
     retrieves: bool = True  # a retrieved step may be shown
     again: bool = False  # the client says that it has asked this before
     answer: Future[Answer] = field(default_factory=Future)
@@ -75,7 +76,7 @@ class Ask:
     def key(self) -> str:
         """Equal for equal requests."""
         asked = self.text if self.text is not None else [_said(message) for message in self.messages]
-        return _digest("", [asked, self.tools, self.max_tokens, self.stop])
+        return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
 
     def prefixes(self, text_lengths: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
         """Yield (messages or characters of it, key of these), the longest first; of a text those of ``text_lengths``."""

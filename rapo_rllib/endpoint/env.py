@@ -6,14 +6,24 @@ env_config.agent, .command -> AgentOptions;   what the agent returned -> AgentEn
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from rapo_rllib.endpoint.function import GIVEN, agent_function
+from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import Questions, QuestionsOptions
 from rapo_rllib.protocol.answers import Answers
+from rapo_rllib.rewards import EpisodeStep
 from rapo_rllib.settings.knobs import knob
+from rapo_rllib.types import Question
 from rapo_rllib.validation import require
+
+_UNREAD = (
+    *("max_tool_calls", "reward.called_tool", "reward.all_tools", "reward.all_tools_for", "reward.tool_error"),
+    *("protocol.system_prompt", "protocol.examples", "protocol.question_template"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,12 +48,18 @@ class AgentOptions(QuestionsOptions):
         rule = "an agent's messages are written as the model's chat template has them: set protocol.format to 'native'"
         require(native, "protocol.format", self.protocol.format, rule)
         require(self.tools == (), "tools", list(self.tools), "an agent brings its own tools: leave it out")
+        for key in _UNREAD:
+            value, usual = attrgetter(key)(self), attrgetter(key)(ToolEnvOptions())
+            require(value == usual, key, value, "an agent writes its own messages, and calls its own tools: leave it out")
         require(bool(self.agent) != bool(self.command), "agent", self.agent, "name a function, or a program in command")
         if self.agent:
             self._check_function()
             return
         for name in ("agent_options", "own_process"):
             require(not getattr(self, name), name, getattr(self, name), "is read for a function: leave it out with command")
+
+    def check_tools(self, name: str, questions: Sequence[Question]) -> None:
+        """Take rows with any tools: an agent reads in ``task.tools`` which it is to offer."""
 
     def _check_function(self) -> None:
         """Refuse a function that cannot be imported, or be called with what it is given."""
@@ -72,6 +88,12 @@ class AgentEnv(Questions):
             return super().step(action)
         self.end_sessions()
         return "", action, True, False, {"end": "answer"}
+
+    def _outcome(self, predicted: str | None, *last: EpisodeStep, answer_text: str = "") -> tuple[float, dict[str, Any]]:
+        """Score the end, whose one step stands for all of the agent's: what single steps earned is the whole's."""
+        reward, info = super()._outcome(predicted, *last, answer_text=answer_text)
+        info.pop("step_rewards", None)
+        return reward, info
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AgentEnv:
         raise TypeError("an agent cannot be copied while it runs")

@@ -21,6 +21,8 @@ from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.group import RolloutGroup
 from rapo_rllib.rollout.loop import Run
 
+MOST_CHATS = 64  # sets of tools that are known at once
+
 
 class Agents:
     """Rolls out agents: serves the policy to them, and takes what they return to their environment.
@@ -37,8 +39,6 @@ class Agents:
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
         """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
-        if not episode.question.is_whole:
-            raise EnvError("an agent begins by itself: set expert_start_share and expert_step_share to 0")
         self._endpoint = self._endpoint or Endpoint()
         episode.trajectory.own_prompt, episode.trajectory.question_text = True, await run.reset(episode)
         run.observer.started(episode)
@@ -71,7 +71,7 @@ class Agents:
         else:
             result = await run.env_calls.call(step_env, episode, ended.returned, True)
             episode.take_judgement(result)
-            end = "answer"
+            end, episode.trajectory.unfitting_tokens = "answer", 0  # what did not fit has not ended it
         if talk.told < len(episode.trajectory.steps):
             run.observer.stepped(episode, result.info, end)
         return end
@@ -87,7 +87,7 @@ class Agents:
                     made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader(made.parser, tokenizer, tools))
             except Exception as error:  # a template or a parser does not take the agent's tools
                 raise RequestError(f"the tools are refused: {error}") from error
-            self._chats[key] = made
+            self._chats = dict([*self._chats.items(), (key, made)][-MOST_CHATS:])
         return self._chats[key]
 
     def close(self) -> None:

@@ -91,6 +91,7 @@ class Talk:
         self._calls: dict[str, tuple[str, str]] = {}  # id of a call as the agent has it -> tool, id as the template has it
         self._under_way: set[str] = set()  # names of requests to the engine
         self._turns = 0
+        self._said = ""  # behind the last step of the first sequence
         self.told = 0  # steps of the first sequence that the observer knows
         self.refused = ""  # the budget that the last refusal was about
 
@@ -138,9 +139,15 @@ class Talk:
                 await self._run.maybe_retrieve(sequence, "trajectory")
             elif ask.messages and ask.messages[-1]["role"] == "tool":
                 await self._run.maybe_retrieve(sequence, "step")
+        if self._episode.closed:  # the agent has ended meanwhile
+            raise RequestError(_OVER)
         if ask.text is None:
             sequence.open_turn()
         completion = await self._generated(sequence, ask)
+        if self._episode.closed:
+            raise RequestError(_OVER)
+        if sequence is self._episode:
+            self._tell()
         answer = self._read(sequence, sequence.append_step(completion), completion, ask)
         self._recorder.record(place, ask, answer)
         return answer
@@ -176,15 +183,14 @@ class Talk:
             most = len(sequence.trajectory.prompt_ids) + plan.settings.max_response_tokens
             self._check_length(max(length, most + 1), most, "max_response_tokens")
         if sequence is self._episode:
-            self._tell(said)
+            self._said = said
         return sequence
 
-    def _tell(self, said: str) -> None:
-        """Complete the last step of the first sequence by what came behind it."""
+    def _tell(self) -> None:
+        """Complete the last step of the first sequence by what came behind it, now that another one follows."""
         steps = self._episode.trajectory.steps
-        steps[-1].observation = said
         if self.told < len(steps):
-            self.told = len(steps)
+            steps[-1].observation, self.told = self._said, len(steps)
             self._run.observer.stepped(self._episode, {}, "")
 
     def _check_length(self, length: int, most: int, key: str) -> None:
@@ -207,13 +213,12 @@ class Talk:
     def _added(self, ask: Ask, matched: int, sequence: Episode) -> tuple[str, Piece]:
         """What a request adds behind a turn: as text, and encoded."""
         chat: Any = sequence.plan.chat
-        if ask.text is not None:
-            text = ask.text[matched:]
-            return text, Piece(chat.tokenizer.encode(text, add_special_tokens=False), text)
         messages = ask.messages[matched:]
-        said = "\n".join(message["content"] for message in messages)
+        said = "\n".join(message["content"] for message in messages) if ask.text is None else ask.text[matched:]
         if len(said) > _MOST_CHARACTERS * sequence.remaining_tokens:
             self._check_length(len(said) // _MOST_CHARACTERS, sequence.remaining_tokens, "max_response_tokens")
+        if ask.text is not None:
+            return said, Piece(chat.tokenizer.encode(said, add_special_tokens=False), said)
         ended = sequence.trajectory.token_ids[-1] in chat.end_ids
         try:
             return said, chat.turns(self._for_template(messages), ended)
@@ -250,7 +255,7 @@ class Talk:
 
     def _read(self, sequence: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
         """The turn as the agent gets it; a call that could not be read stays text, as in any server."""
-        calls = [] if ask.text is not None else [call for call in turn.calls if not call.problem]
+        calls = [call for call in turn.calls if not call.problem] if ask.reads_calls and ask.text is None else []
         written = []
         for call in calls:
             id = f"{len(self._calls) + 1:09d}"
@@ -265,6 +270,7 @@ class Talk:
 
     def close(self) -> None:
         """Forget what is being generated, leave out what nobody got, and give the trajectory its other sequences."""
+        self._episode.closed = True
         self._run.engine.forget(self._under_way)
         for index, sequence in enumerate(self._sequences):
             steps = sequence.trajectory.steps
@@ -274,12 +280,12 @@ class Talk:
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
-    """The text of a turn: without calls and thoughts, unless there is a call that could not be read."""
+    """The text of a turn: without calls and thoughts, unless there is a call that is not read, or could not be."""
     if completion.finish == "stop":
         return next((completion.text.removesuffix(stop) for stop in ask.stop if completion.text.endswith(stop)), "")
     if ask.text is not None:
         return completion.text
-    return str(turn) if turn.calls and all(call.problem for call in turn.calls) else turn.content
+    return str(turn) if turn.calls and (not ask.reads_calls or all(call.problem for call in turn.calls)) else turn.content
 
 
 def _cut(trajectory: Trajectory) -> None:

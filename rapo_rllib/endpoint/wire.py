@@ -2,8 +2,8 @@
 
     body --read_chat, read_completion--> Ask, Form;   Answer --Form.whole, Form.chunks--> JSON, server-sent events
 
-How a token is sampled is the job's business: temperature, top_p, penalties and seeds of a request are not followed, and a
-``tool_choice`` of ``required`` is ``auto``. What would be answered wrongly is refused.
+How a token is sampled is the job's business: temperature, top_p, penalties and seeds of a request are not followed, a
+``tool_choice`` of ``required`` is ``auto``, and ``parallel_tool_calls`` is not read. What would be answered wrongly is refused.
 """
 
 from __future__ import annotations
@@ -95,15 +95,18 @@ def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
     structured = asked.response_format is not None and asked.response_format.type != "text"
     if structured or asked.structured_outputs is not None:
         raise RequestError("response_format is not served: it would change what the policy samples; ask for it in words")
-    tools = () if asked.tool_choice == "none" else tuple(_schema(tool) for tool in asked.tools or ())
+    if asked.tool_choice not in (None, "none", "auto", "required"):
+        raise RequestError("tool_choice: one tool by its name is not served: it would change what the policy samples")
+    tools = tuple(_schema(tool) for tool in asked.tools or ())
     names = [schema["function"]["name"] for schema in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RequestError(f"tools: two are called {twice!r}")
     ask = Ask(
         messages=tuple(_plain(message, index) for index, message in enumerate(data["messages"])),
         tools=tools,
-        max_tokens=asked.max_completion_tokens or vars(asked)["max_tokens"],
+        max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
+        reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
         retrieves=_retrieves(headers),
         again=_again(headers),
     )
@@ -118,7 +121,7 @@ def read_completion(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]
     _check_served(asked.n, asked.logprobs is not None, asked.prompt_logprobs)
     if not isinstance(asked.prompt, str) or asked.echo or asked.suffix:
         raise RequestError("completions: prompt must be one text; echo and suffix are not served")
-    stop, most = _stop(asked.stop), asked.max_tokens
+    stop, most = _stop(asked.stop), _most_tokens(asked.max_tokens)
     ask = Ask(text=asked.prompt, max_tokens=most, stop=stop, retrieves=_retrieves(headers), again=_again(headers))
     return ask, Form(False, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
 
@@ -166,7 +169,18 @@ def _retrieves(headers: Mapping[str, str]) -> bool:
 
 
 def _stop(stop: Any) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+    found = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if "" in found:
+        raise RequestError("stop: an empty text would end every turn; leave it out")
+    return found
+
+
+def _most_tokens(*given: int | None) -> int | None:
+    """The first that is given. A place is claimed before the engine could refuse it."""
+    most = next((value for value in given if value is not None), None)
+    if most is not None and most < 1:
+        raise RequestError(f"max_tokens = {most}: must be at least 1")
+    return most
 
 
 def _schema(tool: Any) -> Schema:

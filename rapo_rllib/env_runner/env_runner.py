@@ -319,6 +319,8 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def stop(self) -> None:
         """Stop threads, free the engine, leave the buffer."""
+        if self._stream is not None:
+            self._stream.close()
         self.loop.close()
         self.engine.close()
         if self._layers is not None:

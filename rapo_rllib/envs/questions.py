@@ -51,6 +51,18 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
         rule = f"two are called {twice!r}: rename one, or name a copy of a known benchmark as NAME=PATH"
         require(twice is None, "test_dataset", value, rule)
 
+    def check_tools(self, name: str, questions: Sequence[Question]) -> None:
+        """Refuse rows of the data set ``name`` whose tools the job does not have."""
+        asked = [question for question in questions if question.tools]
+        known = [tool.tag for entry in self.tools for tool in shared_tools(entry)] if asked else []
+        for question in asked:
+            unknown = [tool for tool in question.tools or () if tool not in known]
+            if unknown:
+                raise ValueError(
+                    f"{name}, row {question.id.rpartition('-')[2]}: tools: {unknown[0]!r} is none of the job's tools "
+                    f"({', '.join(known) or 'it has none'}): name it in env_config.tools"
+                )
+
 
 class Questions(ToolEnv):
     """Any data set of questions with checkable answers."""
@@ -84,21 +96,8 @@ def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Que
         return _load_benchmark(name, split, limit)
     wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
     found = _load(name, key, upstream, *wanted)
-    _check_tools(options, name, found)
+    options.check_tools(name, found)
     return found
-
-
-def _check_tools(options: QuestionsOptions, name: str, questions: Sequence[Question]) -> None:
-    """Refuse rows whose tools the job does not have."""
-    asked = [question for question in questions if question.tools]
-    known = [tool.tag for entry in options.tools for tool in shared_tools(entry)] if asked else []
-    for question in asked:
-        unknown = [tool for tool in question.tools or () if tool not in known]
-        if unknown:
-            raise ValueError(
-                f"{name}, row {question.id.rpartition('-')[2]}: tools: {unknown[0]!r} is none of the job's tools "
-                f"({', '.join(known) or 'it has none'}): name it in env_config.tools"
-            )
 
 
 def _short_name(name: str) -> str:

@@ -52,6 +52,7 @@ class Episode:
     turn_open: bool = True  # the policy's next turn has begun
     env_started: float | None = None  # when the call of its env that is running began; None: none runs
     env_failed: bool = False
+    closed: bool = False  # nothing is written to it any more: an agent has ended, and what it asked last is forgotten
     history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
     state: str = ""  # key of the environment's state, where it tells; "": it has not told
     opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it

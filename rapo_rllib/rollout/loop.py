@@ -256,13 +256,16 @@ class Run:
             episode.trajectory.failed_retrievals += 1
             found = None
         self._stats.retrieval_wait_s += time.monotonic() - asked
-        if found is not None and not episode.append_retrieved(found):
+        if found is not None and not episode.closed and not episode.append_retrieved(found):
             self._stats.retrieval_skipped += 1
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
         try:
-            episode.trajectory.end = await self._outcome(group, episode)
+            end = await self._outcome(group, episode)
+            if group.given_up:  # while a tool or an agent went on
+                raise GivenUpError(f"{episode.name} was given up")
+            episode.trajectory.end = end
             episode.trajectory.seconds = time.monotonic() - episode.started
             self.observer.ended(episode)
         except GivenUpError:

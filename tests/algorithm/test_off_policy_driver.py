@@ -218,3 +218,11 @@ def test_single_steps_are_of_any_question_but_those_of_the_evaluation(folder: Pa
     _, fewer = make_starts(settings, source, Progress("test"), [asked])
     assert every is not None and fewer is not None and len(fewer) < len(every)
     assert all(fewer.row(place).text != asked.text for place in range(300))
+
+
+@pytest.mark.parametrize("key", ["expert_start_share", "expert_step_share"])
+def test_an_agent_begins_by_itself(folder: Path, key: str) -> None:
+    config = RAPOConfig().environment("rapo/agent", env_config={"agent": "own_agents:loop", "dataset": "unread.jsonl"})
+    config.training(model={"name_or_path": str(folder)}, protocol={"format": "native"}, **{key: 0.5})
+    with pytest.raises(ValueError, match=f"{key} = 0.5 with an agent: .* set it to 0"):
+        check_parts(config)

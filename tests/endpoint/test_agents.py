@@ -6,25 +6,32 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from threading import Event
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import own_agents
 import pytest
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
 from own_agents import CALCULATOR
 from pages import REPOSITORY, blocks
 
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.endpoint.env import AgentEnv
-from rapo_rllib.endpoint.loop import Agents
+from rapo_rllib.endpoint.agent import Agent
+from rapo_rllib.endpoint.env import AgentEnv, AgentOptions
+from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
+from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.rewards import Score
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.episode import Episode
+from rapo_rllib.rollout.loop import Observer, RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
@@ -327,6 +334,161 @@ def test_the_engine_breaks_and_nobody_hangs(make: Any) -> None:
     assert {t.end for t in made.run()} == {"answer"}
 
 
+def test_what_outlives_its_agent_writes_nothing(make: Any) -> None:
+    """The engine has written it in the tick in which the agent ends; or it is looked for while the agent ends."""
+    own_agents.written.clear()
+    made = make("ends_while_it_asks", group_size=1)
+    poll = made.engine.poll
+
+    def polled() -> list[Completion]:
+        done = poll()
+        if len(made.engine.requests) == 2 and done:
+            let_it_end()
+        return done
+
+    made.engine.poll = polled
+    (trajectory,) = made.run()
+    assert (trajectory.end, trajectory.reward, len(trajectory.steps), len(made.engine.requests)) == ("answer", 1.0, 1, 2)
+    own_agents.written.clear()
+    made = make("ends_while_it_asks", group_size=1, num_hybrid=1)
+    retrieve = made.source.retrieve
+    made.source.retrieve = lambda *asked: let_it_end() or retrieve(*asked)
+    (trajectory,) = made.run(chance=1.0)
+    assert (trajectory.end, trajectory.reward, len(trajectory.steps), len(made.engine.requests)) == ("answer", 1.0, 1, 1)
+    assert not trajectory.retrievals and TokenKind.RETRIEVED not in trajectory.kinds
+
+
+def let_it_end() -> None:
+    own_agents.written.set()
+    time.sleep(0.5)
+
+
+def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
+    """Its episode has the reward, whatever it asked for behind the turn that is its last."""
+    made = make("gives_up", script=lambda so_far: "\\boxed{9}", group_size=1)
+    made.engine.latency = lambda request: 1 if len(made.engine.requests) == 1 else 10**6
+    made.engine.poll = slowed(made.engine.poll, 0.001)
+    ends: list[tuple[str, int]] = []
+
+    class Noting(Observer):
+        def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
+            ends.append((end, len(episode.trajectory.steps)))
+
+    ((trajectory,),) = [group.trajectories for group in made.loop.run([QUESTION], observer=Noting())]
+    assert (trajectory.end, trajectory.reward, ends) == ("answer", 1.0, [("answer", 1)])
+
+
+def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:
+    for trajectory in make("sums_up", script=lambda so_far: call("3 + 5")).run():
+        assert (trajectory.others, len(trajectory.steps), trajectory.end) == ([], 2, "answer")
+        assert [step.tool for step in trajectory.steps] == ["calculator", None]
+
+
+def test_an_answer_behind_a_refusal_is_not_cut(make: Any) -> None:
+    for trajectory in make("takes_what_it_has", script=lambda so_far: "\\boxed{9}").run():
+        assert (trajectory.end, trajectory.reward, trajectory.unfitting_tokens) == ("answer", 1.0, 0)
+
+
+def test_a_text_that_is_far_too_long_is_not_encoded(make: Any) -> None:
+    made = make("writes_long_texts", script=lambda so_far: " 9", group_size=1)
+    encode, longest = made.tokenizer.encode, 0
+
+    def encoded(text: str, **more: Any) -> list[int]:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return list(encode(text, **more))
+
+    made.tokenizer.encode = encoded
+    try:
+        (trajectory,) = made.run()
+    finally:
+        del made.tokenizer.encode
+    assert trajectory.end == "answer" and longest < 10_000
+
+
+def stepwise(predicted: Any, question: Question, episode: Any) -> Score:
+    return Score(1.0, True, steps=(0.25,))
+
+
+def test_rewards_of_steps_are_the_trajectorys(make: Any) -> None:
+    """The scorer sees one step, which is not the first of the agent's."""
+    for trajectory in make(env={"scorer": "test_agents:stepwise"}).run():
+        assert (trajectory.end, trajectory.reward, trajectory.earlier) == ("answer", 1.25, {})
+        assert [step.reward for step in trajectory.steps] == [0.0, 0.0, 1.25]
+
+
+def test_forms_of_turns_are_kept_for_the_newest_tools(make: Any) -> None:
+    made = make()
+    for index in range(MOST_CHATS + 6):
+        schema = {**CALCULATOR, "function": {**CALCULATOR["function"], "name": f"calculator{index}"}}
+        newest = made.agents.chat_with([schema])
+    assert len(made.agents._chats) == MOST_CHATS and made.agents.chat_with([schema]) is newest
+
+
+def test_a_program_ends_with_all_that_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its helper has its output, and it has ended itself."""
+    code = "import subprocess; subprocess.Popen(['sleep', '60'])"
+    options, ended = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, command=(sys.executable, "-c", code)), Event()
+    agent = Agent(options, QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda end: ended.set())
+    agent.start()
+    while agent._process is None or os.waitid(os.P_PID, agent._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        time.sleep(0.01)
+    assert not ended.is_set()
+    killpg = os.killpg
+
+    def kill_all(group: int, number: int) -> None:
+        killpg(group, number)
+        raise ProcessLookupError  # nobody is left: not an error of the run
+
+    monkeypatch.setattr(os, "killpg", kill_all)
+    agent.stop()
+    assert ended.wait(10)
+    agent.stop()
+
+
+def test_an_env_runner_that_stops_ends_what_is_under_way(make: Any) -> None:
+    made, closed = make(latency=10**6), []
+    runner = object.__new__(RAPOEnvRunner)
+    runner.loop, runner.engine, runner._layers = made.loop, SimpleNamespace(close=lambda: closed.append("engine")), None
+    runner._stream = RunnerStream(runner, None)
+    runner._stream._stream.begin([(0, QUESTION)], 0.0)
+    while made.engine.num_unfinished < 2:
+        runner._stream._stream.advance(0.1)
+    runner.stop()
+    assert made.engine.num_unfinished == 0 and closed == ["engine"]
+
+
+def test_an_agent_that_ends_after_its_group_was_given_up(make: Any) -> None:
+    own_agents.written.clear()
+    made = make("ends_while_it_asks", group_size=1)
+    made.engine.latency = lambda request: 1 if len(made.engine.requests) == 1 else 10**6
+    told: list[str] = []
+
+    class Noting(Observer):
+        def given_up(self, episode: Episode) -> None:
+            told.append("given up")
+
+        def ended(self, episode: Episode) -> None:
+            told.append("ended")
+
+    stream = RolloutStream(made.loop, Noting())
+    stream.begin([(0, QUESTION)], 0.0)
+    while len(made.engine.requests) < 2:
+        stream.advance(0.1)
+    let_it_end()  # before it is told that nobody wants it
+    stream.give_up([0])
+    while not told:
+        stream._run.tick()
+    assert told == ["given up"]
+
+
+def test_rows_may_have_tools_of_their_own(tmp_path: Path) -> None:
+    row = {"question": "3 + 5?", "answer": "8", "tools": ["search"]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    config = {"agent": "own_agents:loop", "dataset": str(tmp_path / "rows.jsonl"), "protocol": SETTINGS}
+    assert AgentEnv.questions(config, "train")[0].tools == ("search",)
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -339,6 +501,14 @@ def test_the_engine_breaks_and_nobody_hangs(make: Any) -> None:
         ({"agent": "own_agents:start"}, "takes no base_url"),
         ({"agent": "own_agents:loop", "tools": ["python"]}, "an agent brings its own tools"),
         ({"command": ["x"], "own_process": True}, "is read for a function"),
+        ({"agent": "own_agents:loop", "max_tool_calls": 5}, "env_config.max_tool_calls = 5"),
+        ({"agent": "own_agents:loop", "reward": {"called_tool": 0.5}}, "env_config.reward.called_tool = 0.5"),
+        ({"agent": "own_agents:loop", "reward": {"tool_error": -0.1}}, "env_config.reward.tool_error = -0.1"),
+        ({"agent": "own_agents:loop", "reward": {"all_tools_for": "partial"}}, "env_config.reward.all_tools_for = 'partial'"),
+        (
+            {"agent": "own_agents:loop", "protocol": ProtocolSettings(format="native", system_prompt="Be brief.")},
+            "an agent writes its own messages, and calls its own tools: leave it out",
+        ),
         ({"agent": "own_agents:loop", "protocol": ProtocolSettings()}, "set protocol.format to 'native'"),
     ],
 )

@@ -47,6 +47,12 @@ def test_a_request_is_read() -> None:
         (body(n=2), "leave n and logprobs out"),
         (body(logprobs=True), "leave n and logprobs out"),
         (body(response_format={"type": "json_object"}), "response_format is not served"),
+        (body(max_tokens=0), "at least 1"),
+        (body(stop=["End", ""]), "stop: "),
+        (
+            body(tools=[CALCULATOR], tool_choice={"type": "function", "function": {"name": "calculator"}}),
+            "tool_choice: one tool by its name is not served",
+        ),
         (body(tools=[CALCULATOR, CALCULATOR]), "two are called 'calculator'"),
         (
             body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]),
@@ -63,6 +69,12 @@ def test_what_is_not_served_is_refused(sent: bytes, message: str) -> None:
 def test_completions_go_on_with_one_text(more: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="prompt must be one text"):
         read_completion(json.dumps(more).encode(), {})
+
+
+def test_tools_that_are_not_to_be_called() -> None:
+    free, none = (read_chat(body(tools=[CALCULATOR], tool_choice=choice), {})[0] for choice in ("auto", "none"))
+    assert free.tools == none.tools == (CALCULATOR,) and (free.reads_calls, none.reads_calls) == (True, False)
+    assert free.key != none.key and list(free.prefixes()) == list(none.prefixes())
 
 
 def test_answers() -> None:

@@ -167,6 +167,64 @@ def leaves_for_good(question: str, base_url: str) -> str:
     return said or ""
 
 
+written = threading.Event()
+
+
+def ends_while_it_asks(question: str, base_url: str) -> str:
+    """Ends when ``written`` is set, while a second request of its own is under way."""
+    asked, messages = client(base_url), start(question)
+    said = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
+    messages += [said.model_dump(exclude_none=True), *map(result_of, said.tool_calls)]
+    body = {"model": "policy", "messages": messages, "tools": [CALCULATOR]}
+    threading.Thread(target=httpx.post, args=[f"{base_url}/chat/completions"], kwargs={"json": body, "timeout": 60}).start()
+    written.wait(30)
+    return "\\boxed{9}"
+
+
+def gives_up(question: str, base_url: str) -> str:
+    """Sends a request behind its turn, does not wait for the answer, and returns its own."""
+    asked, messages = client(base_url), start(question)
+    said = asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content
+    messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "Sure?"}]
+    try:
+        httpx.post(f"{base_url}/chat/completions", json={"model": "policy", "messages": messages}, timeout=0.3)
+    except httpx.TimeoutException:
+        return "\\boxed{9}"
+    return ""
+
+
+def sums_up(question: str, base_url: str) -> str:
+    """Calls a tool, and asks for its last turn with ``tool_choice: none``."""
+    asked, messages = client(base_url), start(question)
+    said = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
+    messages += [said.model_dump(exclude_none=True), *map(result_of, said.tool_calls)]
+    last = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR], tool_choice="none")
+    assert not last.choices[0].message.tool_calls and last.choices[0].finish_reason == "stop"
+    return last.choices[0].message.content or ""
+
+
+def takes_what_it_has(question: str, base_url: str) -> str:
+    """Is refused for its length, and returns an answer."""
+    asked, messages = client(base_url), start(question)
+    said = asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
+    longer = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": "more " * 1500}]
+    try:
+        asked.chat.completions.create(model="policy", messages=longer)
+    except BadRequestError:
+        return said
+    return ""
+
+
+def writes_long_texts(question: str, base_url: str) -> str:
+    asked = client(base_url)
+    said = question + asked.completions.create(model="policy", prompt=question).choices[0].text
+    try:
+        asked.completions.create(model="policy", prompt=said + "9 " * 100_000)
+    except BadRequestError:
+        return "\\boxed{9}"
+    return ""
+
+
 def crashes(question: str, base_url: str) -> str:
     client(base_url).chat.completions.create(model="policy", messages=start(question))
     raise RuntimeError("lost my keys")

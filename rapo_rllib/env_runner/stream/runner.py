@@ -63,6 +63,10 @@ class RunnerStream:
         name, version = runner.engine_name().unique, runner.policy_version
         return Answer(name, version, complete, under_way, num_requests, stats, logged)
 
+    def close(self) -> None:
+        """Leave nothing under way."""
+        self._stream.close()
+
     def _set_view(self, view: BufferView | None) -> None:
         """On the thread that searches: a search that is under way has the buffer to itself."""
         if view is not None and view is not self._view and self._env_runner.loop.retriever is not None:
