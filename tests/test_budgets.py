@@ -13,13 +13,13 @@ SLACK = 0.95  # a budget follows what was cut: a folder takes more than this sha
 
 # Lines of Python. What a finding costs is paid from its folder's budget: first ask what can go.
 BUDGETS = {
-    "agents": 905,
+    "agents": 935,
     "algorithm": 1930,
     "attention": 560,
     "batching": 1215,
-    "buffer": 2180,
+    "buffer": 2199,
     "checkpoints": 420,
-    "cli": 3710,
+    "cli": 3743,
     "config": 1050,
     "corpus": 620,
     "embedding": 460,
@@ -29,7 +29,7 @@ BUDGETS = {
     "estimate": 470,
     "evaluation": 405,
     "learner": 1880,
-    "milvus": 2060,
+    "milvus": 2052,
     "models": 700,
     "monitoring": 710,
     "objective": 1510,

@@ -53,7 +53,8 @@ def ask(
         tell: called with it whenever an attempt has ended or a question is complete.
 
     Raises:
-        AgentError: the agent refuses every request, or not one attempt, or too few in a row, came about.
+        AgentError: the agent refuses every request; too few attempts in a row came about, or, in this run and those before it,
+            not one.
         EngineError: its engine broke.
         RetrievalError: Milvus does not answer.
     """
@@ -77,5 +78,5 @@ def ask(
         if failed_in_a_row >= MAX_FAILED:
             raise AgentError(f"{failed_in_a_row} attempts in a row failed: {error}")
         tell(progress)
-    if left and not written:
+    if left and not written and len(left) == len(questions):
         raise AgentError(f"not one attempt at {len(left):,} questions came about: {error}")

@@ -22,6 +22,7 @@ class Keeping:
     source: str
     keep: int = 5  # K
     min_reward: float | None = None  # None: anything positive
+    unfinished: int = 0  # questions
     trajectories: int = 0
     steps: int = 0
     added: int = 0  # step traces that the buffer did not have
@@ -33,10 +34,12 @@ class Keeping:
         buffer: StepTraceBuffer,
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store the steps of the best attempts, while nobody else adds to the buffer, and say that it may be trained with.
+        """Store the steps of the best attempts, while nobody else adds to the buffer.
+
+        Only if every question is finished it notes that the buffer may be trained with.
 
         Args:
-            journal: holds the attempts at all questions.
+            journal: holds attempts; questions that are not finished are left out, and counted.
             questions: in the order in which they are stored.
             buffer: created; traces of other sources stay, and what it was first built from stays its origin.
             tell: called with how many of how many questions are done.
@@ -47,20 +50,22 @@ class Keeping:
         with build_lock(buffer):
             self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level, tell))
             buffer.fit_index()
-            before = buffer.note(NOTE, SHAPE) or {"traces": f"agent:{self.source}", "max_traces": None}
-            buffer.set_note(NOTE, before)
+            if not self.unfinished and buffer.note(NOTE, SHAPE) is None:
+                buffer.set_note(NOTE, {"traces": f"agent:{self.source}", "max_traces": None})
 
     def _traces(
         self, journal: Journal, questions: Sequence[Question], level: str, tell: Callable[[int, int], None] | None
     ) -> Iterator[StepTrace]:
         for done, question in enumerate(questions, start=1):
-            answered = journal.read((self.source, "", question.id))
-            if journal.is_finished(answered.attempts):  # else it is asked again
+            key = self.source, "", question.id
+            answered = journal.read(key) if key in journal else None
+            if answered is None or not journal.is_finished(answered.attempts):
+                self.unfinished += 1
+            else:
                 for attempt in best_attempts(answered.attempts, self.keep, self.min_reward):
                     self.trajectories += 1
                     self.steps += len(attempt.steps)
-                    expert = ExpertTrajectory(answered.question, attempt.steps, attempt.reward, self.source)
-                    yield from cut(expert, level)
+                    yield from cut(ExpertTrajectory(answered.question, attempt.steps, attempt.reward, self.source), level)
             if tell:
                 tell(done, len(questions))
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Self, get_origin, get_type_hints
 
 from rapo_rllib.agents.agent import AnsweredQuestion, Attempt
+from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.services.json_files import parsed
 from rapo_rllib.types import Question
@@ -57,6 +58,7 @@ class Journal:
             self._check_made_of(stack.enter_context((self.folder / SETTINGS).open("a+b")))
             self._cut_out_unfinished()
             self._file: IO[bytes] = stack.enter_context(self.transcripts.open("a+b"))
+            _sync(self.folder)  # the names of its files
             self._files = stack.pop_all()
         return self
 
@@ -112,17 +114,31 @@ class Journal:
         else:
             file.write(json.dumps(self._made_of, indent=1).encode() + b"\n")
             file.flush()
+            _sync(self.folder / SETTINGS)
 
     def _cut_out_unfinished(self) -> None:
         if not self.transcripts.exists():
             return
-        partial = self.folder / f".{TRANSCRIPTS}.partial"
-        with self.transcripts.open("rb") as file, partial.open("wb") as kept:
+        kept, size, end = list[tuple[int, int]](), 0, 0  # where what stays stands, and how much it is
+        with self.transcripts.open("rb") as file:
             for lines in _blocks(file, self._samples):
+                start, end = end, end + sum(map(len, lines))
                 key, answered = self._answered(lines)
                 if self.is_finished(answered.attempts):
-                    self._places[key] = kept.tell()
-                    kept.writelines(lines)
+                    self._places[key] = size
+                    kept.append((start, end - start))
+                    size += end - start
+            if size < os.fstat(file.fileno()).st_size:
+                self._rewrite(file, kept)
+
+    def _rewrite(self, file: IO[bytes], kept: Sequence[tuple[int, int]]) -> None:
+        """Put these parts of the file in its place; a power cut leaves the one or the other, whole."""
+        partial = self.folder / f".{TRANSCRIPTS}.partial"
+        with partial.open("wb") as copy:
+            for start, size in kept:
+                file.seek(start)
+                copy.write(file.read(size))
+        _sync(partial)
         partial.replace(self.transcripts)
 
     def _answered(self, lines: list[bytes]) -> tuple[Key, AnsweredQuestion]:
@@ -135,9 +151,12 @@ class Journal:
 
 
 def sum_of_questions(questions: Iterable[Question]) -> str:
-    """A sum of texts and answers, which other questions under the same names do not have."""
+    """A sum of texts and answers, which other questions under the same names do not have.
+
+    Questions that are made when they are asked for follow from the environment, which is compared, too: of these, the first's.
+    """
     digest = hashlib.sha256()
-    for question in questions:
+    for question in questions[:1] if isinstance(questions, LazyQuestions) else questions:
         said = [question.id, question.text, question.answer, *question.aliases, str(question.seed)]
         digest.update("\0".join((*said, "")).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]
@@ -146,6 +165,14 @@ def sum_of_questions(questions: Iterable[Question]) -> str:
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Names whose values are not the same in both, or that one of them lacks."""
     return sorted(key for key in {*before, *now} if key not in before or key not in now or before[key] != now[key])
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:

@@ -42,6 +42,7 @@ class AgentChoice:
     seed: int | None = None  # None: the job's, or 0; of an endpoint: none is sent, for not all take one
     retrieval_prob: float = 0.0  # of an evaluation by an engine of our own
     endpoint: EndpointOptions | None = None  # None: an engine of our own
+    option: str = "MODEL"  # of the command line, for messages
 
     @property
     def short_name(self) -> str:
@@ -113,8 +114,8 @@ def make_agent_factory(
     return _vllm_agent(settings, source, choice, retriever)
 
 
-def policy_folder(name: str) -> str:
-    """The Hugging Face export of one of our checkpoints; any other name as it is.
+def policy_folder(name: str, option: str = "MODEL") -> str:
+    """The Hugging Face export of one of our checkpoints; any other name as it is. ``option``: what the user calls it.
 
     Raises:
         ValueError: the checkpoint has no export, or is damaged.
@@ -130,7 +131,7 @@ def policy_folder(name: str) -> str:
     try:
         check_whole(folder)
     except CheckpointError as error:
-        raise ValueError(f"MODEL: {error}") from error
+        raise ValueError(f"{option}: {error}") from error
     return str(folder / "policy")
 
 
@@ -138,9 +139,8 @@ def _vllm_agent(
     settings: Settings, source: QuestionSource, choice: AgentChoice, retriever: Retriever | None
 ) -> Callable[[], OffPolicyAgent]:
     trusted, rollout, seed = settings.model.trust_remote_code, choice.rollout_in(settings), choice.seed_in(settings)
-    model = ModelSettings(name_or_path=policy_folder(choice.name), trust_remote_code=trusted)
-    check_model(model.name_or_path, key="MODEL")
-
+    model = ModelSettings(name_or_path=policy_folder(choice.name, choice.option), trust_remote_code=trusted)
+    check_model(model.name_or_path, key=choice.option)
     if settings.protocol.format != "tags":  # those take any model
         _protocol_of(settings, source, model)
 

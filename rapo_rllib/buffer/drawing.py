@@ -8,19 +8,41 @@ The set is a search's: ``settings.filter``, no reward of 0 or less where ``best_
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from rapo_rllib.buffer.choices import conditions_of
 from rapo_rllib.buffer.rows import NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.expressions import Conditions
+from rapo_rllib.milvus.expressions import Conditions, mask_of
 from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
-FACTS = ("id", "source", "reward")  # what filters ask about, beside the question
+TEXTS = ("source", "question")  # what filters ask about, beside the reward
+
+
+class _Listed:
+    """Columns of ``N`` rows, in the order of their ids. Texts are numbers: a condition is one comparison of arrays."""
+
+    def __init__(self, rows: Iterable[dict], texts: Sequence[str]) -> None:
+        ordered = sorted(rows, key=lambda row: row["id"])
+        self.ids = np.array([row["id"] for row in ordered], dtype=object)
+        self._rewards = np.array([row["reward"] for row in ordered], dtype=np.float64)
+        self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
+        for name in texts:
+            code_of: dict[str, int] = {}
+            codes = [code_of.setdefault(row[name], len(code_of)) for row in ordered]
+            self._codes[name] = np.array(codes, dtype=np.int64), code_of
+
+    def numbers(self, name: str) -> np.ndarray:
+        return self._rewards
+
+    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+        return self._codes[name]
 
 
 class Drawable:
@@ -39,20 +61,22 @@ class Drawable:
 
     def forget(self) -> None:
         """List the rows anew at the next drawing."""
-        self._rows: list[dict] | None = None
-        self._allowed: tuple[Conditions, list[str]] | None = None  # of the last query
+        self._rows: _Listed | None = None
+        self._allowed: tuple[Conditions, np.ndarray] | None = None  # of the last query
 
-    def allowed(self, query: HistoryQuery) -> list[str]:
+    def allowed(self, query: HistoryQuery) -> np.ndarray:
         """The ids of the rows that a query may be answered by, sorted. Raises ``RetrievalError`` if Milvus does not answer."""
         if self._rows is None:
-            names = FACTS if self.settings.filter.question == "any" else (*FACTS, "question")
-            pages = self._milvus.pages(self.settings.collection, names)
-            self._rows = sorted((row for page in pages for row in page), key=lambda row: row["id"])
+            texts = TEXTS[:1] if self.settings.filter.question == "any" else TEXTS
+            pages = self._milvus.pages(self.settings.collection, ("id", "reward", *texts))
+            self._rows = _Listed((row for page in pages for row in page), texts)
         conditions = conditions_of(self.settings.filter, query)
         if self._allowed is None or self._allowed[0] != conditions:
-            some = (row for row in self._rows if all(condition.holds(row) for condition in conditions))
-            positive = self.settings.selection == "best_reward"
-            self._allowed = conditions, [row["id"] for row in some if not positive or row["reward"] > 0]
+            mask = mask_of(conditions, self._rows)
+            if self.settings.selection == "best_reward":
+                positive = self._rows.numbers("reward") > 0
+                mask = positive if mask is None else mask & positive
+            self._allowed = conditions, self._rows.ids if mask is None else self._rows.ids[mask]
         return self._allowed[1]
 
     def read(self, id: str) -> StepTrace | None:
@@ -107,7 +131,7 @@ def _drawn(layers: Sequence[Drawable], query: HistoryQuery, rng: random.Random) 
     return None
 
 
-def _at(place: int, layers: Sequence[Drawable], sets: Sequence[list[str]]) -> tuple[Drawable, str]:
+def _at(place: int, layers: Sequence[Drawable], sets: Sequence[np.ndarray]) -> tuple[Drawable, str]:
     for layer, ids in zip(layers, sets, strict=True):
         if place < len(ids):
             return layer, ids[place]

@@ -115,7 +115,7 @@ def files_of(path: Path) -> list[Path]:
     for file in found:
         text = file.read_text(encoding="utf-8")
         others = (other for other in sorted(path.parent.glob("*.py")) if other not in found)
-        names = r"(?m:^(?:from|import) {0}\b)|(?<![\w/]){0}\.[A-Z]"
+        names = r"(?m:^(?:from|import) {0}\b)|(?<![\w/]){0}(?:\.[A-Z]|:\w)"
         found += [other for other in others if re.search(names.format(other.stem), text)]
     return found
 

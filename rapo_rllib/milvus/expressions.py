@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,10 +56,6 @@ class OneOf:
             return f"{self.column} {'!=' if self.negated else '=='} {literal(self.texts[0])}"
         return one_of(self.column, self.texts, self.negated)
 
-    def holds(self, row: dict[str, Any]) -> bool:
-        """Whether a row fulfils it."""
-        return (row[self.column] in self.texts) != self.negated
-
     def mask(self, columns: Columns) -> np.ndarray:
         """Compute which rows fulfil it, ``[N]``."""
         import numpy as np
@@ -81,10 +77,6 @@ class AtLeast:
     def text(self) -> str:
         """Milvus' expression."""
         return f"{self.column} >= {self.least!r}"
-
-    def holds(self, row: dict[str, Any]) -> bool:
-        """Whether a row fulfils it."""
-        return bool(row[self.column] >= self.least)
 
     def mask(self, columns: Columns) -> np.ndarray:
         """Compute which rows fulfil it, ``[N]``."""

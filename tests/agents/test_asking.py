@@ -49,6 +49,11 @@ def test_what_failed_is_counted_and_most_of_a_question_asks_it_again(tmp_path: P
     assert again.asked == ["q1", "q2", "q4", "q5", "q6"]
 
 
+def test_a_command_whose_last_question_always_fails_ends(tmp_path: Path) -> None:
+    asked(tmp_path, Failing(0, 16), QUESTIONS[:2])
+    assert asked(tmp_path, Failing(16), QUESTIONS[:2]).failed == 16
+
+
 @pytest.mark.parametrize(
     ("failed", "told", "left"),
     [

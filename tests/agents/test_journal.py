@@ -10,6 +10,7 @@ import pytest
 
 from rapo_rllib.agents.agent import AnsweredQuestion, Attempt
 from rapo_rllib.agents.journal import SETTINGS, TRANSCRIPTS, Journal, sum_of_questions
+from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.types import Question
 
 MADE_OF: dict[str, Any] = {"models": {"m": {"temperature": 0.7}}, "questions": "1f"}
@@ -54,6 +55,15 @@ def test_cut_at_any_byte_it_goes_on_to_the_same_file(tmp_path: Path) -> None:
         assert (folder / TRANSCRIPTS).read_bytes() == content
 
 
+def test_only_a_file_of_which_something_is_cut_is_written_anew(tmp_path: Path) -> None:
+    write(tmp_path, answered(0), answered(1, failed=1))
+    first = (tmp_path / TRANSCRIPTS).stat().st_ino
+    write(tmp_path, may_fail=1)
+    assert (tmp_path / TRANSCRIPTS).stat().st_ino == first
+    write(tmp_path)
+    assert (tmp_path / TRANSCRIPTS).stat().st_ino != first and not list(tmp_path.glob(".*"))
+
+
 @pytest.mark.parametrize(("may_fail", "finished"), [(0, ["q0"]), (1, ["q0", "q1"]), (3, ["q0", "q1", "q2"])])
 def test_a_question_at_which_too_many_attempts_failed_is_asked_again(
     tmp_path: Path, may_fail: int, finished: list[str]
@@ -91,3 +101,14 @@ def test_other_questions_under_the_same_names_have_another_sum() -> None:
     others = [Question("q0", "1 + 2?", "2", ("two",)), Question("q0", "1 + 1?", "3", ("two",)), Question("q0", "1 + 1?", "2")]
     assert sum_of_questions([same]) == sum_of_questions([Question("q0", "1 + 1?", "2", ("two",))])
     assert len({sum_of_questions(each) for each in ([same], [same, same], *([other] for other in others))}) == 5
+
+
+def test_questions_that_are_made_when_they_are_asked_for_are_not_all_made() -> None:
+    made = list[int]()
+
+    class Made(LazyQuestions):
+        def make(self, index: int) -> Question:
+            made.append(index)
+            return Question(f"q{index}", "?", "1")
+
+    assert sum_of_questions(Made(1000)) == sum_of_questions([Question("q0", "?", "1")]) and made == [0]

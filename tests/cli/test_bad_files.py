@@ -63,6 +63,7 @@ RAPO = "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_o
         (ppo(rest="restore: /no/such/checkpoint"), ["restore = '/no/such/checkpoint'", "no checkpoint folder"]),
         (ppo(rest="checkpoint_config: {num_to_kep: 1}"), ["checkpoint_config", "num_to_kep", "num_to_keep"]),
         (ppo(rest="checkpoint_config: {num_to_keep: 0}"), ["num_to_keep"]),
+        (ppo(rest="checkpoint_config: {checkpoint_score_attribute: min-loss}"), ["'min-loss'", "checkpoint_score_order: min"]),
         (ppo(rest="checkpoint_config: {checkpoint_frequency: 12:30}"), ["checkpoint_frequency = '12:30'", "whole number"]),
         (ppo(rest="stop: {training_iteration: 12:30}"), ["stop.training_iteration = '12:30'", "must be a number"]),
         (ppo("lr: {{ lr }}"), ["line 5, column 17", "a template {{ … }} must be filled in"]),

@@ -147,6 +147,9 @@ def test_an_agent_that_dies_is_not_taken_for_one_that_failed(folder: Path) -> No
     with local_service(solver) as server:
         output = run(*arguments(server, "--samples", "16"), status=1)
         assert "attempts in a row failed: agent answers with status 400" in output and "run again, continues" in output
+        assert "holds 0 step traces" not in output and "To train with it" not in output  # but it is not complete
+        with pytest.raises(ValueError, match="there is no complete buffer"):
+            stored()
         dead.clear()
         output = run(*arguments(server, "--samples", "16"))
     assert "128 of 128 attempts" in output and "not finished" not in output
@@ -199,7 +202,7 @@ def test_a_mistake_is_one_line(folder: Path, more: list[str], message: str) -> N
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ("./gone", "there is no folder './gone'"),
+        ("./gone", "--agent: there is no folder './gone'"),
         ("checkpoint", "was written without its policy as a Hugging Face folder"),
     ],
 )

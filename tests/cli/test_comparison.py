@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rapo_rllib.cli.train.comparison import METRICS, comparison
+from rapo_rllib.cli.train.comparison import METRICS, comparison, written
 
 ACCURACY, REWARD = METRICS[0], METRICS[2]
 
@@ -56,3 +56,7 @@ def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
     assert "cannot be compared" in line
     (line,) = comparison([trial(0, "ERROR", accuracy=1.0), trial(1, "ERROR", accuracy=0.5)])
     assert "cannot be compared" in line
+
+
+def test_keys_with_the_same_end_are_written_whole() -> None:
+    assert written({"a/rank": 4, "b/rank": 8, "model/lr": 1e-6}) == "a/rank=4,b/rank=8,lr=1e-06"

@@ -260,6 +260,12 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
     assert "Correct the address or the model's name, or the key in the environment variable AGENT_API_KEY" in output
 
 
+def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
+    (folder / "ppo").mkdir()
+    (folder / "ppo" / "rllib_checkpoint.json").write_text("{}")
+    assert "--episodes and --steps both say how long" in run("ppo", "--episodes", "3", "--steps", "4", status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

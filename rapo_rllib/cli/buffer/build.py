@@ -61,8 +61,9 @@ def build(
 
     requests: dict[str, Any] = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s}
     requests["extra"] = json_object(agent_extra, "--agent-extra") or {}
+    sampling = {"samples": samples, "temperature": temperature, "seed": seed}
     try:
-        models = chosen_models([agent], agent_key_env, requests, samples=samples, temperature=temperature, seed=seed)
+        models = chosen_models([agent], agent_key_env, requests, **sampling, option="--agent")
         ((name, choice),) = models.items()
         keeping = Keeping(source or name, keep, min_reward)
         config = job_config(job, set_ or [])
@@ -85,31 +86,49 @@ def _build(
     max_questions: int | None,
 ) -> None:
     from rapo_rllib.agents.asking import Progress, ask
-    from rapo_rllib.agents.journal import Journal, sum_of_questions
+    from rapo_rllib.agents.journal import SETTINGS, Journal, sum_of_questions
     from rapo_rllib.agents.setup import answer_settings, make_agent_factory
+    from rapo_rllib.buffer.build import build_lock
     from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.cli.build_display import AttemptsDisplay, counted
+    from rapo_rllib.cli.build_display import AttemptsDisplay
 
     settings, source, name = config.settings, config.question_source, keeping.source
-    open_agent = make_agent_factory(settings, source, choice)
+    if not (folder / SETTINGS).exists():  # later the agent may be gone, and what it has answered is stored
+        make_agent_factory(settings, source, choice)
     questions = source.questions("train")
     asked = _asked(source, questions[:max_questions], bool(config.evaluation_interval))
     made_of = {**answer_settings(settings, source, choice), "source": name, "questions": sum_of_questions(questions)}
-    with closing(StepTraceBuffer(place)) as buffer, Journal(folder, made_of, choice.samples, choice.samples // 2) as journal:
-        buffer.create()
-        found = sum((name, "", question.id) in journal for question in asked)
-        if found < len(asked):
-            with closing(open_agent()) as agent, AttemptsDisplay(name) as display:
-                progress = Progress(choice.samples * len(asked), choice.samples * found)
-                ask(agent, (name, ""), asked, journal, progress, display)
-        with counted("questions") as tell:
-            keeping.store(journal, asked, buffer, tell)
+    with closing(StepTraceBuffer(place)) as buffer, build_lock(buffer):
+        buffer.create()  # what is wrong with it is told now; while the agent is asked, others may use it
+    with Journal(folder, made_of, choice.samples, choice.samples // 2) as journal:
+        try:
+            found = sum((name, "", question.id) in journal for question in asked)
+            if found < len(asked):
+                with closing(make_agent_factory(settings, source, choice)()) as agent, AttemptsDisplay(name) as display:
+                    progress = Progress(choice.samples * len(asked), choice.samples * found)
+                    ask(agent, (name, ""), asked, journal, progress, display)
+        except (ValueError, RolloutError):
+            _store(keeping, asked, journal, place)
+            raise
+        count = _store(keeping, asked, journal, place)
         _tell(keeping, asked, journal, made_of)
-        typer.echo(f"Collection {place.collection!r} at {place.uri} holds {buffer.count():,} step traces.")
         typer.echo(f"All attempts are in {journal.transcripts}.")
-        if not buffer.count():
-            fail(f"No attempt was kept: {'none is right' if keeping.min_reward is None else 'see --min-reward'}.")
-    typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
+    if not count:
+        fail(f"No attempt was kept: {'none is right' if keeping.min_reward is None else 'see --min-reward'}.")
+    if not keeping.unfinished:
+        typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
+
+
+def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
+    """Store the steps of what is finished; returns how many step traces the buffer holds."""
+    from rapo_rllib.buffer.store import StepTraceBuffer
+    from rapo_rllib.cli.build_display import counted
+
+    with closing(StepTraceBuffer(place)) as buffer, counted("questions") as tell:
+        keeping.store(journal, asked, buffer, tell)
+        count = buffer.count()
+    typer.echo(f"Collection {place.collection!r} at {place.uri} holds {count:,} step traces.")
+    return count
 
 
 def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: bool) -> list[Question]:
@@ -138,8 +157,11 @@ def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, setting
     show({"": {"caution": "", "models": {keeping.source: numbers}}}, {keeping.source: settings})
     typer.echo(f"ends: {counted(numbers['ends'])}")
     typer.echo(f"{keeping.trajectories:,} trajectories kept, {keeping.steps:,} steps; {keeping.added:,} stored now")
-    if left := sum(not journal.is_finished(each) for each in attempts):
-        typer.echo(f"not finished: {left:,} questions at which most attempts failed; the same command asks them again")
+    if keeping.unfinished:
+        typer.echo(
+            f"not finished: {keeping.unfinished:,} questions at which most attempts failed; the same command asks them again, "
+            "and completes the buffer"
+        )
 
 
 def job_config(job: Path, overrides: list[str]) -> RAPOConfig:

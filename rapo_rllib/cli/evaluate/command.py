@@ -65,7 +65,7 @@ def evaluate(
     agent_extra: Extra = None,
     algo: Annotated[str | None, typer.Option(help="Of RLlib: what the checkpoint must be of.")] = None,
     env: Annotated[str | None, typer.Option("--env", "-e", help="Environment, in place of the checkpoint's.")] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of any other algorithm.")] = 10,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of any other algorithm (default: 10).")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of any other algorithm, in place of episodes.")] = None,
 ) -> None:
     """Evaluate language models on benchmarks, without retrieval unless asked; or a checkpoint of any RLlib algorithm."""
@@ -76,11 +76,13 @@ def evaluate(
         other, file = _is_of_another_algorithm(context, models), output / RESULTS
         if file.exists():
             raise ValueError(f"--output {output}: holds the results of another evaluation: name another folder")
+        if episodes and steps:
+            raise ValueError("--episodes and --steps both say how long: leave one out")
         if other:
             from rapo_rllib.cli.evaluate.episodes import evaluate_episodes
 
             overrides += [] if env is None else [("env", env)]
-            asked_for = (episodes, "episodes") if steps is None else (steps, "timesteps")
+            asked_for = (episodes or 10, "episodes") if steps is None else (steps, "timesteps")
             _write(file, evaluate_episodes(Path(models[0]).expanduser(), algo, *asked_for, overrides))
             return
         requests: dict[str, Any] = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s}
@@ -149,7 +151,7 @@ def _evaluate(
             with AttemptsDisplay(label) as display:
                 evaluate_model(label, choice, config, asked, journal, display)
         found = _numbers(settings, asked, journal)
-    _write(output / RESULTS, {"settings": settings, "benchmarks": found})
+    _write(output / RESULTS, {"settings": settings, "benchmarks": found}, ", transcripts beside it")
     show(found, settings)
 
 
@@ -184,7 +186,7 @@ def _numbers(settings: dict[str, Any], asked: Sequence[AskedBenchmark], journal:
     return found
 
 
-def _write(file: Path, found: dict[str, Any]) -> None:
+def _write(file: Path, found: dict[str, Any], more: str = "") -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    typer.echo(f"The numbers are in {file}, transcripts beside it.")
+    typer.echo(f"The numbers are in {file}{more}.")

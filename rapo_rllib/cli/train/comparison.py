@@ -20,9 +20,12 @@ def written(settings: Mapping[str, Any]) -> str:
 
     >>> written({"lr": 1e-6, "model/lora/rank": 8})
     'lr=1e-06,rank=8'
+    >>> written({"a/rank": 4, "b/rank": 8})
+    'a/rank=4,b/rank=8'
     """
-    shown = {key.rpartition("/")[2]: f"{value:g}" if isinstance(value, float) else value for key, value in settings.items()}
-    return ",".join(f"{key}={value}" for key, value in shown.items())
+    last = {key: key.rpartition("/")[2] for key in settings}
+    names = {key: name if list(last.values()).count(name) == 1 else key for key, name in last.items()}
+    return ",".join(f"{names[key]}={f'{value:g}' if isinstance(value, float) else value}" for key, value in settings.items())
 
 
 def comparison(trials: Sequence[Any], metric: str | None = None, mode: str = "max") -> list[str]:

@@ -96,7 +96,7 @@ def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | Non
         stop=_criteria(_mapping(body, "stop") if options.stop is None else options.stop),
         num_samples=_whole_number(body, "num_samples", 1) if options.num_samples is None else options.num_samples,
         scheduler=_mapping(body, "scheduler"),
-        checkpoint_config={"checkpoint_at_end": True, **_mapping(body, "checkpoint_config")},
+        checkpoint_config=_checkpoint_config(body),
         storage_path=storage,
         restore=restore,
         max_failures=_whole_number(body, "max_failures", 0),
@@ -132,6 +132,18 @@ def _criteria(stop: dict[str, Any]) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"stop.{key} = {value!r}: must be a number, reached when the result is at least that")
     return found
+
+
+def _checkpoint_config(body: dict[str, Any]) -> dict[str, Any]:
+    """For Tune, which would take ``min-`` for the beginning of a metric's name, and keep the highest."""
+    given = _mapping(body, "checkpoint_config")
+    attribute = str(given.get("checkpoint_score_attribute", ""))
+    if attribute.startswith("min-"):
+        raise ValueError(
+            f"checkpoint_config.checkpoint_score_attribute = {attribute!r}: write checkpoint_score_attribute: "
+            f"{attribute.removeprefix('min-')} and checkpoint_score_order: min"
+        )
+    return {"checkpoint_at_end": True, **given}
 
 
 def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
