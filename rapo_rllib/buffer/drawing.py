@@ -81,7 +81,7 @@ class Drawable:
 
     def read(self, id: str) -> StepTrace | None:
         """The step trace of an id; None if it was deleted meanwhile."""
-        rows = self._milvus.get(self.settings.collection, [id], NAMES, latest=False)
+        rows = self._milvus.get(self.settings.collection, [id], NAMES)
         return trace_of(rows[0]) if rows else None
 
 
