@@ -43,13 +43,13 @@ def keys(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> dict[str, A
         "num_hybrid": 0,
         "max_prompt_tokens": 512,
         "max_response_tokens": 1500,
-        "max_tool_calls": 40,
         "seed": 0,
     }
 
 
 def job(keys: dict[str, Any], env: str, **env_config: Any) -> RAPOConfig:
-    return RAPOConfig().update_from_dict({**keys, "env": env, "env_config": {**keys["env_config"], **env_config}})
+    calls = {"max_tool_calls": 40} if env == "rapo/questions" else {}  # an agent counts its own
+    return RAPOConfig().update_from_dict({**keys, **calls, "env": env, "env_config": {**keys["env_config"], **env_config}})
 
 
 @pytest.fixture(scope="module")
