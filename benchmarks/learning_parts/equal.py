@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ OTHER = tuple(arm for arm in ARMS if arm.endswith("_other"))  # with traces of o
 CALLS = (3, 4)
 TOKENS = 24_000  # generated in training before a run ends
 DILIGENCES = (0.01, 0.01, 0.05, 0.05, 0.15, 0.4)  # of the base policies: how often they go on by themselves
-SEEDS, FEWER = 24, 12  # seed s begins with policy s modulo 6
+SEEDS, FEWER = 24, 6  # seed s begins with policy s modulo 6
 RATES = (3e-4, 6e-4, 1.2e-3)
 WIDER = (1.5e-4, 2.4e-3)  # tried for an arm whose best rate is the first or the last of RATES
 RATE_CALLS = 4  # the rates are chosen there, and serve at both
@@ -53,25 +54,26 @@ def graded_policies(folder: Path = POLICIES) -> list[Path]:
         ValueError: of one diligence no seed passes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    note = folder / "habits.json"
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
+        return pool.starmap(_graded, [(folder, number) for number in range(len(DILIGENCES))], chunksize=1)
+
+
+def _graded(folder: Path, number: int) -> Path:
+    """The policy of one diligence, on one thread; notes the habits of all that were tried in a file of its own."""
+    diligence, note = DILIGENCES[number], folder / f"habits-{number}.json"
     tried: dict[str, dict[str, float]] = json.loads(note.read_text()) if note.exists() else {}
-    good: list[Path] = []
-    for number, diligence in enumerate(DILIGENCES):
-        gates = {"careful": (0.9, 1.0), "goes_on_1": (diligence / 2.5, 2.5 * diligence), "reads_1": (0.85, 1.0)}
-        gates["takes_over_1"] = (0.0, 0.15)
-        for seed in range(100 + TRIED * number, 100 + TRIED * (number + 1)):
-            policy = folder / f"policy-{seed}"
-            if policy.name not in tried:
-                make_policy(policy, Imitation(seed=seed, diligence=diligence), len(os.sched_getaffinity(0)))
-                tried[policy.name] = habits(policy)
-                note.write_text(json.dumps(tried, indent=1) + "\n")
-            if passes(tried[policy.name], gates):
-                good.append(policy)
-                break
-            shutil.rmtree(policy, ignore_errors=True)
-        else:
-            raise ValueError(f"none of {TRIED} base policies that go on in {diligence:.0%} passes the gates {gates}")
-    return good
+    gates = {"careful": (0.9, 1.0), "goes_on_1": (diligence / 2.5, 2.5 * diligence), "reads_1": (0.85, 1.0)}
+    gates["takes_over_1"] = (0.0, 0.15)
+    for seed in range(100 + TRIED * number, 100 + TRIED * (number + 1)):
+        policy = folder / f"policy-{seed}"
+        if policy.name not in tried:
+            make_policy(policy, Imitation(seed=seed, diligence=diligence), threads=1)
+            tried[policy.name] = habits(policy)
+            note.write_text(json.dumps(tried, indent=1) + "\n")
+        if passes(tried[policy.name], gates):
+            return policy
+        shutil.rmtree(policy, ignore_errors=True)
+    raise ValueError(f"none of {TRIED} base policies that go on in {diligence:.0%} passes the gates {gates}")
 
 
 def rate_runs(found: Sequence[Path], folder: Path) -> list[ChainRun]:
