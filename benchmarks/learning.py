@@ -34,7 +34,7 @@ from learning_parts.every_figure import all_figures
 from learning_parts.pilot import pilot_figures, pilot_table
 from learning_parts.plots import curves
 from learning_parts.policies import base_policies
-from learning_parts.processes import run_all
+from learning_parts.processes import begin_ray, run_all
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import PILOT, RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
@@ -137,6 +137,8 @@ def _run(wanted: Sequence[ChainRun | WordRun], options: argparse.Namespace) -> l
     """Do the runs that have not ended yet; names of those that failed."""
     missing, failed, began = [run for run in wanted if not rows_of(run.file)], [], time.monotonic()
     print(f"{len(missing)} of {len(wanted)} runs are to be done", flush=True)
+    if missing:
+        begin_ray(options.at_once)
     while missing and (options.minutes is None or time.monotonic() - began < 60 * options.minutes):
         some, missing = missing[: 4 * options.at_once], missing[4 * options.at_once :]
         failed += run_all(some, options.at_once)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -27,8 +25,7 @@ def train(run: Any) -> None:
     import ray
 
     config = run.config()
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # engines in processes of their own make the environment
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(log_to_driver=False, logging_level="ERROR")  # that of all runs, if there is one: by RAY_ADDRESS
     algo = config.build_algo()
     totals = {"tokens": 0.0, "rollout_s": 0.0, "tool_calls": 0.0, "train_s": 0.0, "iteration": 0}
     with run.file.open("w", encoding="utf-8") as file:
