@@ -68,11 +68,11 @@ class _TableLoader(importlib.abc.Loader):
         self._original = original
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As usual."""
+        """Make the module as the loader behind does."""
         module: ModuleType | None = self._original.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """As usual, and one more row."""
+        """Run the module, and add a row to its table."""
         self._original.exec_module(module)
         _add_to(module)

@@ -102,7 +102,7 @@ class ExpertTrajectory:
 
 
 class TokenKind(IntEnum):
-    """Who wrote a response token. Only ``POLICY`` tokens carry a logprob and an entropy; they and ``EXPERT`` are trained."""
+    """Writers of response tokens. Only ``POLICY`` tokens carry a logprob and an entropy; they and ``EXPERT`` are trained."""
 
     POLICY = 0
     OBSERVATION = 1
@@ -277,7 +277,7 @@ class Trajectory:
 
     @property
     def newest_version(self) -> int:
-        """Of the weights that wrote its last policy tokens."""
+        """The version of the weights that wrote its last policy tokens."""
         return self.version_changes[-1][1] if self.version_changes else self.policy_version
 
     @property

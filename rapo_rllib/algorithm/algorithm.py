@@ -121,7 +121,7 @@ class RAPO(Algorithm):
 
     @property
     def settings(self) -> Settings:
-        """Of this job, frozen."""
+        """The job's frozen settings."""
         return self.config.settings
 
     @property

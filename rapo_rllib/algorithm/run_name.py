@@ -19,7 +19,7 @@ class RunName:
 
     @property
     def in_milvus(self) -> str:
-        """As part of a collection's name."""
+        """The run's name as part of a collection's name."""
         return re.sub(r"\W", "_", self.text, flags=re.ASCII)
 
     def get_state(self) -> str | None:

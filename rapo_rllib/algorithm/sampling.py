@@ -30,7 +30,7 @@ from rapo_rllib.types import Question, TrajectoryGroup
 
 
 class Sampling:
-    """What is sampled, with which chance of a retrieval, from which buffer.
+    """One order to sample: questions, the chance of a retrieval, and the buffer.
 
     Args:
         settings: of the job.
@@ -112,7 +112,7 @@ class Sampling:
             self._stream.end_update()
 
     def cursor_state(self) -> dict[str, Any]:
-        """Where the cursor stands, with the questions that were handed out and are not trained on: they are asked again."""
+        """Return the cursor's place, and the questions that were handed out and not trained on: they are asked again."""
         return self._cursor.get_state(() if self._stream is None else self._stream.untrained)
 
     def forget(self) -> None:

@@ -58,7 +58,7 @@ class RunState:
         self._parts |= {name: part for name, part in more.items() if part is not None}
 
     def get_state(self) -> dict[str, Any]:
-        """Of all parts, by name."""
+        """Return the state of all parts, by name."""
         parts = {name: part.get_state() for name, part in self._parts.items()}
         kept = {name: state for name, state in parts.items() if state is not None}
         return {"cursor": self._cursor_state(), "summary": self._summary.get_state(), **kept}

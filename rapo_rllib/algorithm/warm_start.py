@@ -143,7 +143,7 @@ def _experts(source: QuestionSource, settings: WarmStartSettings) -> Iterable[Ex
 def _fitting(
     experts: Iterable[ExpertTrajectory], chat: ChatProtocol, rollout: RolloutSettings
 ) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
-    """Those with a positive reward that fit into the budgets, with the tokens of their prompts."""
+    """Keep trajectories with a positive reward that fit into the budgets, with the tokens of their prompts."""
     for expert in experts:
         prompt_ids = chat.prompt_ids(expert.question.text, expert.question)
         fits = len(prompt_ids) <= rollout.max_prompt_tokens
@@ -170,14 +170,14 @@ def _of_the_update(job: Settings) -> list[Any]:
 
 
 def _files(name_or_path: str) -> list[tuple[str, int, int]]:
-    """Of a model's folder: names, sizes and times of its files, so that another model at the same place is another."""
+    """List names, sizes and times of a model folder's files, so that another model at the same place is told apart."""
     folder = Path(resolve_model(name_or_path))
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()] if folder.is_dir() else []
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def learning_rate(step: int, num_steps: int, peak: float) -> float:
-    """Of optimiser step ``step`` (from 0): it rises to ``peak`` over the first twentieth, and falls linearly to 0 behind it."""
+    """Return the rate of optimiser step ``step`` (from 0): up to ``peak`` over the first twentieth, then linearly down to 0."""
     rising = max(math.ceil(WARM_UP * num_steps), 1)
     if step < rising:
         return peak * (step + 1) / rising

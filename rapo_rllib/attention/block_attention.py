@@ -42,7 +42,7 @@ class TreeBlocks:
         self._masks: dict[tuple[int | None, torch.dtype], list[torch.Tensor]] = {}
 
     def masks(self, window: int | None, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Of every block, ``[queries, keys]``: 0 where a key is visible, minus infinity elsewhere; made once for all layers."""
+        """Make the mask of every block once for all layers, ``[queries, keys]``: 0 where a key is visible, else -infinity."""
         if (window, dtype) not in self._masks:
             blocks = zip(self._blocks, self._seen, strict=True)
             self._masks[window, dtype] = [self._mask(*block, runs, window).to(dtype) for block, runs in blocks]

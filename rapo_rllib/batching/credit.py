@@ -1,4 +1,4 @@
-"""Who of a group is trained with which advantage: for every step of every member, then for every token (docs/credit.md).
+"""Advantages of a group: of every step of every member, then of every token (docs/credit.md).
 
     rewards of steps --credit--> A of steps --(1 + a · A_ret), eq. 10--> of steps --spans--> of tokens --> samples.py
 
@@ -57,7 +57,7 @@ def _differ(members: Sequence[Trajectory], objective: ObjectiveSettings) -> bool
 
 
 def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> float:
-    """Of its length. Only rollouts have one: nobody is to learn from it how long an expert should have been."""
+    """Return the punishment of its length. Only rollouts have one: an expert's length is nothing to learn from."""
     if trajectory.off_policy:
         return 0.0
     limit = objective.max_response_tokens

@@ -71,7 +71,7 @@ class PackedRow:
         return self.scored_ids[self.loss_index]
 
     def mask(self, window: int | None = None) -> torch.Tensor:
-        """Who sees whom, ``[L, L]`` bool, True = row token sees column token. ``window``: of sliding-window layers."""
+        """Return the mask ``[L, L]`` bool, True = row token sees column token. ``window``: of sliding-window layers."""
         index = torch.arange(self.num_tokens, device=self.token_ids.device)
         visible = (index[:, None] >= index) & (index[:, None] < self.subtree_ends)
         if window is not None:

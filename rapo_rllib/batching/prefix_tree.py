@@ -39,7 +39,7 @@ class Segment:
         return self.ends + tuple(sequence for child in self.children for sequence in child.sequences)
 
     def walk(self) -> Iterator[Segment]:
-        """This segment and all below it, parents before their children, a child's descendants before its next sibling."""
+        """Yield this segment and all below it, parents before their children, a child's descendants before its next sibling."""
         yield self
         for child in self.children:
             yield from child.walk()

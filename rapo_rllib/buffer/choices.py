@@ -1,4 +1,4 @@
-"""Which step traces a query may be answered by, and the choice among the nearest of them."""
+"""Filters of step traces that may answer a query, and the choice among the nearest of them."""
 
 from __future__ import annotations
 

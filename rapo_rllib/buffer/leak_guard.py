@@ -49,7 +49,7 @@ def normalised(question: str) -> str:
 
 
 def _kept_marks(found: re.Match[str]) -> str:
-    """Of the marks at a word's end those that may be an operator: ! and : after anything but a word of letters."""
+    """Keep marks at a word's end that may be an operator: ! and : after anything but a word of letters."""
     after_word = found.string[max(found.start() - 2, 0) : found.start()].isalpha() and found.start() >= 2
     return "" if after_word else "".join(mark for mark in found[0] if mark in "!:")
 
@@ -91,7 +91,7 @@ class LeakGuard:
         return bool(self.digests) and digest_of(question) in self.digests
 
     def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:
-        """Those trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
+        """Keep trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
         for item in items:
             question = item.question.text if isinstance(item, ExpertTrajectory) else item.question
             if self.leaks(question):

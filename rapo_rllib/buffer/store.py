@@ -96,7 +96,7 @@ class StepTraceBuffer:
         return self._write(traces, False, progress).added
 
     def insert_or_update(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
-        """As :meth:`insert`; and what is stored gets the facts that are given now (``writing.FACTS``)."""
+        """Do :meth:`insert`, and give stored traces the facts that are given now (``writing.FACTS``)."""
         return self._write(traces, True, progress)
 
     def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
@@ -148,7 +148,7 @@ class StepTraceBuffer:
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """As :meth:`retrieve`, of queries that are embedded as ``vectors [B, D]``. Raises as that one."""
+        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one."""
         self.check_whole()
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
@@ -179,7 +179,7 @@ class StepTraceBuffer:
             yield from map(trace_of, page)
 
     def pages_with_keys(self) -> Iterator[tuple[list[StepTrace], np.ndarray]]:
-        """As :meth:`all_traces`, in pages: ``N`` step traces and the vectors of their keys ``[N, D]``."""
+        """Yield :meth:`all_traces` in pages: ``N`` step traces and the vectors of their keys ``[N, D]``."""
         import numpy as np
 
         for page in self._pages((*NAMES, VECTOR)):
@@ -232,7 +232,7 @@ class StepTraceBuffer:
             self._check_maker()
 
     def check_whole(self) -> None:
-        """As :meth:`check_embedder`; raise ``RetrievalError`` if step traces are gone, as when files were damaged."""
+        """Do :meth:`check_embedder`, and raise ``RetrievalError`` if step traces are gone, as when files were damaged."""
         self.check_embedder()
         if not self._found_whole:
             self._check_whole()

@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader without YAML 1.1's surprises."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As usual, but a repeated key is an error, not an overwrite."""
+        """Read a mapping; a repeated key is an error, not an overwrite."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == f"{_TAG}merge":

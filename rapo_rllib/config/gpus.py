@@ -1,4 +1,4 @@
-"""Where engines and learners compute: GPUs that a job asks for, and how they are shared."""
+"""GPUs that a job's engines and learners ask for, and how they are shared."""
 
 from __future__ import annotations
 

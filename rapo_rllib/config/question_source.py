@@ -34,14 +34,14 @@ _WITHOUT_EXPERT = {
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """Where questions, environments to ask them in, and an expert's trajectories come from."""
+    """The source of questions, of environments to ask them in, and of an expert's trajectories."""
 
     env: Any  # a gymnasium id, a name that is registered with Tune, or a class
     options: Mapping[str, Any]  # its ``env_config``, with preset, tool budget and protocol where it is one of ours
 
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> QuestionSource:
-        """That of a config with the attributes ``keys``; an environment's own options are left as they are."""
+        """Make the source of a config with the attributes ``keys``; an environment's own options are left as they are."""
         env, options = keys["env"], dict(keys["env_config"])
         if is_tool_env(env):
             options = merge_over_preset(keys["_applied_preset"], "env_config", options)

@@ -191,7 +191,7 @@ def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
 
 
 def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
-    """As the model itself pools, which is the mean for models of the MiniLM class: ``[N, D]``."""
+    """Pool as the model itself does, which is the mean for models of the MiniLM class: ``[N, D]``."""
     import numpy as np
 
     return model.encode(

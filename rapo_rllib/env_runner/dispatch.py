@@ -82,7 +82,7 @@ def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, t
 
 
 def _without(questions: Sequence[Question], groups: Sequence[TrajectoryGroup]) -> list[Question]:
-    """Those that no group has come back for; one that was asked twice needs two."""
+    """List questions that no group has come back for; one that was asked twice needs two."""
     returned = Counter(group.question.id for group in groups)
     missing = []
     for question in questions:

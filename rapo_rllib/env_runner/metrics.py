@@ -83,7 +83,7 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """How many updates lie between the weights that sampled a token and those that were trained, over all policy tokens.
+    """Count the updates between the weights that sampled a token and those that were trained, over all policy tokens.
 
     Args:
         trajectories: of a batch.
@@ -137,7 +137,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
 
 
 def _step_entropies(trajectories: Sequence[Trajectory]) -> Iterator[float]:
-    """Of every generated step; those that branches share count once."""
+    """Return the entropy of every generated step; steps that branches share count once."""
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
             if step.start >= trajectory.own_start:

@@ -65,7 +65,7 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
 
 
 def _make_agents(chat: RolloutProtocol, env: Any) -> AgentLoop | None:
-    """What runs agents with a loop of their own, where the environment is theirs."""
+    """Make the runner of agents with a loop of their own, where the environment is theirs."""
     from rapo_rllib.endpoint.env import AgentEnv
 
     if not isinstance(env.unwrapped, AgentEnv):

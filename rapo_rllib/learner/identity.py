@@ -49,7 +49,7 @@ _MEANINGS = {  # of checksums that differ
 
 
 def base_fingerprint(language_model: PreTrainedModel) -> str:
-    """Of the weights that it has now: what is frozen, or trained yet to be."""
+    """Return the fingerprint of its present weights: the frozen ones, or those that are yet to be trained."""
     return fingerprint(base_digests(untied(language_model)))
 
 

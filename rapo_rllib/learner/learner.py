@@ -240,7 +240,7 @@ class RAPOTorchLearner(TorchLearner):
         scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
 
     def _micro_batch_loss(self, scored: ScoredRow, metrics: UpdateMetrics) -> torch.Tensor:
-        """This row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
+        """Return a row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
         batch = {DEFAULT_MODULE_ID: {ROW: scored, METRICS: metrics}}
         scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})
         return self.compute_losses(fwd_out=scores, batch=batch)[DEFAULT_MODULE_ID]

@@ -79,7 +79,7 @@ class UpdateMetrics:
 
 
 def _combined(table: torch.Tensor) -> LossMetrics:
-    """Of several micro-batches, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
+    """Combine several micro-batches, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
     whole = torch.cat([table.new_zeros(1, table.shape[1]), table])  # the metrics of no token are 0
     columns = zip(_NAMES, whole.T, strict=False)
     return LossMetrics(**{name: column.max() if name.endswith("_max") else column.sum() for name, column in columns})

@@ -143,7 +143,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @property
     def sent_dtype(self) -> torch.dtype:
-        """Of what is sent to engines: weights are rounded for them; adapters are not, as engines round what they merge."""
+        """The type that is sent to engines: weights are rounded; adapters are not, as engines round what they merge."""
         return self.engine_dtype if self.adapters is None else torch.float32
 
     def reference(self, function: Callable[..., Any], *arguments: Any) -> Any:

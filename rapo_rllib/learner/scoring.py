@@ -37,7 +37,7 @@ class ScoredRow:
 
 @dataclass(frozen=True)
 class ScoredMinibatch:
-    """This learner's rows of one optimiser step."""
+    """The rows of one learner in one optimiser step."""
 
     rows: list[ScoredRow]
     num_passes: int  # rows of the learner with most: with sharded weights all pass through the model so often

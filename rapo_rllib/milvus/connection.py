@@ -99,7 +99,7 @@ class MilvusConnection:
             wait_s = min(wait_s * 2, 1.0)
 
     def client(self) -> MilvusClient:
-        """This process's client, connected; for what is no call about a collection."""
+        """Return the process's client, connected, for calls that are about no collection."""
         with self._lock:
             if self._pid != os.getpid():  # forked: gRPC channels do not survive that
                 self._client, self._dropped, self._pid = None, [], os.getpid()

@@ -1,4 +1,4 @@
-"""How decoder layers run in training: which activations they keep for the backward pass, and whether they are compiled.
+"""Decoder layers in training: the activations they keep for the backward pass, and their compilation.
 
     gradient_checkpointing: false        all kept
                             selective    results of matrix products and attention kept, what lies between computed again

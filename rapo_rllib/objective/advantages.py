@@ -151,7 +151,7 @@ def shared_token_advantages(
 
 
 def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> list[object]:
-    """Who wrote each token of a trajectory."""
+    """List the writer of each token of a trajectory: of the last segment that starts at or before it, else ``alone``."""
     writers: list[object] = [alone] * length
     for start, writer in segments:
         writers[start:] = [writer] * (length - start)

@@ -164,7 +164,7 @@ def _thinned(count: int) -> list[int]:
 
 
 def number(value: Any) -> float | None:
-    """As a finite float; None for anything else."""
+    """Read a finite float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)

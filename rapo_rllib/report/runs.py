@@ -32,7 +32,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return self.folder.name
 
     def objective_keys(self, iteration: int) -> dict[str, Any]:

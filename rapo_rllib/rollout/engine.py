@@ -68,7 +68,7 @@ class Engine(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Of its weights."""
+        """The version of its weights."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; it joins the running batch. ``RequestError`` if this one cannot be served."""

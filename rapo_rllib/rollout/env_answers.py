@@ -69,7 +69,7 @@ def _parts(returned: Any, names: str) -> Any:
 
 
 def _text(observation: Any) -> str:
-    """As text that can be encoded: a lone surrogate, which no tokenizer takes, becomes a question mark."""
+    """Make a text that can be encoded: a lone surrogate, which no tokenizer takes, becomes a question mark."""
     if isinstance(observation, Observation):
         return Observation.of([_text(part) for part in observation.parts])
     return str(_must(_is_text, observation, "observation", "a text")).encode("utf-8", "replace").decode()

@@ -142,7 +142,7 @@ class RolloutLoop:
     def plan(
         self, retrieval_prob: float, greedy: bool = False, group_size: int | None = None, env_steps: int | None = None
     ) -> RunPlan:
-        """What trajectories that begin now have in common; see ``run`` for the arguments."""
+        """Make the plan that trajectories beginning now have in common; see ``run`` for the arguments."""
         size = group_size or self.settings.group_size
         return RunPlan(
             chat=self.chat,

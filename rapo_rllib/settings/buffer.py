@@ -21,7 +21,7 @@ def _check_collection(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class TraceFilter(Knobs):
-    """Which step traces may be retrieved; all, unless something is said."""
+    """The step traces that may be retrieved; all, unless something is said."""
 
     where: ClassVar[str] = "step_trace_buffer.filter."
 
@@ -37,7 +37,7 @@ class TraceFilter(Knobs):
 
 @dataclass(frozen=True)
 class BufferSettings(Knobs):
-    """Where the Step-Trace Buffer lives, and how it is read. algorithm.md section 4."""
+    """The place of the Step-Trace Buffer, and how it is read. algorithm.md section 4."""
 
     where: ClassVar[str] = "step_trace_buffer."
 

@@ -217,7 +217,7 @@ class HasSettings(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Of the job."""
+        """The job's settings."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Settings:
 
     @property
     def old_policy(self) -> str:
-        """Whose logprobs are π_old: ``rollout`` (the engine's) or ``learner``; ``old_logprobs`` with ``auto`` resolved.
+        """``old_logprobs`` with ``auto`` resolved: π_old is of the ``rollout`` (the engine's) or of the ``learner``.
 
         With one minibatch the learner's own come with its first forward pass. With ``max_staleness`` 1 the policy that sampled
         is an update older, so the ratio to it says how far the policy has moved, which the clip is to bound. With more, tokens

@@ -82,7 +82,7 @@ class Knob:
             raise ValueError(f"{name} = {shown(value)}: must be {self.must_be}{self._unsaid(value)}")
 
     def _unsaid(self, value: Any) -> str:
-        """What its words leave out of a rule that ``value`` may have broken."""
+        """Say what its words leave out of a rule that ``value`` may have broken."""
         if value == "":
             return ", and not empty"
         said = self.at_most is not None and not self.rule

@@ -56,7 +56,7 @@ class LoraSettings(Knobs):
 
 @dataclass(frozen=True)
 class ModelSettings(Knobs):
-    """Which language model is trained, and in which precision."""
+    """The language model that is trained, and its precision."""
 
     where: ClassVar[str] = "model."
 

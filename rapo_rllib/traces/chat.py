@@ -105,7 +105,7 @@ def _why_not(question: str, rest: Sequence[dict[str, Any]]) -> str:
 
 
 def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
-    """As in a trace file: thoughts, calls, results, an answer; and what the environment said."""
+    """Cut messages into segments of a trace file: thoughts, calls, results, an answer, and words of the environment."""
     dialogue = any(message["role"] == "user" for message in messages)
     segments: list[Segment] = []
     for number, message in enumerate(messages):

@@ -110,7 +110,7 @@ class _Waiting:
 
 
 def _latest(calls: Sequence[_Call], count: int) -> Sequence[_Call]:
-    """Those of the last message; while they are fewer than ``count`` also those of the message right before it."""
+    """List the calls of the last message; while they are fewer than ``count`` also those of the message right before it."""
     start = len(calls)
     while start and len(calls) - start < count and calls[start - 1].stretch == calls[-1].stretch:
         message = calls[start - 1].message

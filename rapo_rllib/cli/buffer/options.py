@@ -43,7 +43,7 @@ def opened_as_stored(
     key_history_tokens: int | None = None,
     **keys: Any,
 ) -> Iterator[StepTraceBuffer]:
-    """As :func:`opened`. What the keys are made with is taken from the collection, and from the defaults for a new one.
+    """Do :func:`opened`, with the collection's own way to make keys, or the default one for a new collection.
 
     Args:
         embedder: insists on one, which is refused later if the collection has another.
@@ -70,7 +70,7 @@ def opened_as_stored(
 
 @contextmanager
 def opened_to_read(embedder: str | None, **keys: Any) -> Iterator[StepTraceBuffer]:
-    """As :func:`opened`, for what embeds nothing: the model of the keys may be gone, unless ``embedder`` insists on one."""
+    """Do :func:`opened` for commands that embed nothing: the model of the keys may be gone, unless ``embedder`` is given."""
     if embedder is None:
         with opened(**keys) as buffer:
             yield buffer

@@ -103,7 +103,7 @@ def _is_inherited(cls: type, name: str) -> bool:
 
 
 def _about(cls: type) -> str:
-    """What the keys of ``cls`` are, and the keys of its bases that have another default here."""
+    """Describe the keys of ``cls``, and the keys of its bases that have another default here."""
     text = (inspect.getdoc(cls) or "").splitlines()[0].replace("``", "`")
     others = {
         name: knob.default for name, knob in knobs(cls).items() if name in cls.__annotations__ and _is_inherited(cls, name)

@@ -41,7 +41,7 @@ def show(benchmarks: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Map
 
 
 def _where_read(settings: Mapping[str, Any]) -> str:
-    """Where the answers of a model had to stand; empty: anywhere."""
+    """Name the place where the answers of a model had to stand; empty: anywhere."""
     protocol, answers = settings["protocol"], settings["env_config"].get("read_answer", "tagged")
     if answers == "tagged" and protocol["format"] == "tags":
         return f" in <{ProtocolSettings.answer_tag}>"

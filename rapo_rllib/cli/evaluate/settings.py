@@ -22,7 +22,7 @@ Overrides = Sequence[tuple[str, Any]]  # dotted config keys
 
 
 def env_overrides(overrides: Overrides) -> dict[str, Any]:
-    """Those of ``env_config``. Raises ``ValueError`` where an evaluation would not read one."""
+    """Return the overrides of ``env_config``. Raises ``ValueError`` where an evaluation would not read one."""
     from rapo_rllib.evaluation.models import ENV_KEYS
 
     given: dict[str, Any] = {}

@@ -45,7 +45,7 @@ class ExperimentSpec:
 
     @property
     def algorithm_name(self) -> str:
-        """As RLlib calls it."""
+        """RLlib's name of the algorithm."""
         return self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
 
 

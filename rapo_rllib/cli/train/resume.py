@@ -72,7 +72,7 @@ def _interrupted(note: Mapping[str, Any]) -> set[str]:
 
 
 def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
-    """As Tune does it; the experiment's folder may have been moved."""
+    """Restore a tuner as Tune does it; the experiment's folder may have been moved."""
     trial: Any = Trial.from_json_state(state)
     trial.restore_run_metadata(metadata)
     storage = copy.copy(trial.storage)

@@ -1,4 +1,4 @@
-"""What driver and env runner say to each other in a streamed rollout, about four times a second."""
+"""Messages between driver and env runner in a streamed rollout, about four a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rapo_rllib.types import Question, TrajectoryGroup
 
 @dataclass(frozen=True)
 class Conditions:
-    """What groups that begin now are sampled with: schedules, and the buffer as the driver has it."""
+    """The conditions of groups that begin now: values of schedules, and the buffer as the driver has it."""
 
     retrieval_prob: float
     env_steps: int | None = None  # generated steps that the training has sampled before
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of an order."""
+    """The answer to an order."""
 
     engine: str  # unique name; after a restart another
     version: int  # of its weights

@@ -1,4 +1,4 @@
-"""Which question is where, and how old: the rules of ``max_staleness``, and nothing else.
+"""The place and age of every question: the rules of ``max_staleness``, and nothing else.
 
     cursor --hand_out--> under way on an engine --complete--> complete --take--> the batch of an update
       ^                        |                      |
@@ -74,7 +74,7 @@ class QuestionLedger:
 
     @property
     def room(self) -> int:
-        """How many more questions may be handed out now."""
+        """Count the questions that may be handed out now."""
         batches = self.max_staleness + (0 if self.updating else 1)
         room = batches * self.batch_size - len(self.out) - len(self.complete)
         if self.max_staleness == 0:  # nothing may be under way when the batch is taken

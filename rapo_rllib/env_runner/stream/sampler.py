@@ -135,7 +135,7 @@ class StreamSampler:
             self._thread.start()
 
     def _batch(self) -> SampleResult:
-        """What ``take`` returns; counting begins anew."""
+        """Make what ``take`` returns, and begin to count anew."""
         ledger = self._ledger
         batch = ledger.take()
         kept, rejected = [found.group for found in batch], ledger.rejected

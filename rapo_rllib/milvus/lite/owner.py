@@ -40,7 +40,7 @@ NEXT_S = 60.0  # the same, where the one before was of the same Ray job: a busy 
 
 
 class OwnerEndedError(ConnectionError):
-    """This owner has let go of the path for good; another may have it."""
+    """An owner has let go of the path for good; another may have it."""
 
 
 class Owner:

@@ -135,7 +135,7 @@ class Table:
         return self.find(found), found[-1] if start + size < len(self._sorted) else None
 
     def compacted(self) -> Table:
-        """This table, or where most of its numbers are dead one without them."""
+        """Return the table, or where most of its numbers are dead one without them."""
         if len(self._ids) <= 2 * len(self) + DEAD:
             return self
         table, numbers = Table(self.fields, self.dim), sorted(self._number_of.values())

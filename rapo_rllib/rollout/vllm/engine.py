@@ -94,7 +94,7 @@ class VLLMEngine:
 
     @property
     def policy_version(self) -> int:
-        """Of the weights that generate."""
+        """The version of the weights that generate."""
         return self.weights.version
 
     @property

@@ -132,7 +132,7 @@ class TokenRecorder(LogitsProcessor):
             self._values.add(values, places)
 
     def take(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
-        """What was recorded of each request, by position in its response of ``lengths`` tokens; it is forgotten here."""
+        """Return what was recorded of each request, by position in its response of ``lengths`` tokens, and forget it."""
         return self._values.take(keys, lengths)
 
 

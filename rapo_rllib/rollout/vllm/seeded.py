@@ -65,7 +65,7 @@ def uniform_noise(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
 
 
 def _mixed(values: torch.Tensor) -> torch.Tensor:
-    """Of 32-bit numbers in int64: one to one, each bit of the result depends on all."""
+    """Mix 32-bit numbers in int64: one to one, each bit of the result depends on all."""
     values = ((values ^ (values >> 16)) * 0x21F0AAAD) & _LOW
     values = ((values ^ (values >> 15)) * 0x735A2D97) & _LOW
     return values ^ (values >> 15)
