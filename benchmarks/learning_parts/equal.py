@@ -140,12 +140,13 @@ def _of_arm(of_seeds: Runs) -> dict[str, Any]:
     """Mean over the budget with its interval, accuracy at the end, seconds, and tokens until 50 %."""
     mean, low, high = mean_interval([area(rows) for rows in of_seeds.values()])
     half = [cost_until(rows, TARGET, "tokens") for rows in of_seeds.values()]
+    median = float(np.median([np.inf if cost is None else cost for cost in half]))
     return {
         **{"mean": mean, "low": low, "high": high, "n": len(of_seeds)},
         "accuracy": float(np.mean([rows[-1]["accuracy"] for rows in of_seeds.values()])),
         "train_s": float(np.median([rows[-1]["train_s"] for rows in of_seeds.values()])),
         "reached_half": sum(cost is not None for cost in half),
-        "tokens_to_half": float(np.median([np.inf if cost is None else cost for cost in half])),
+        "tokens_to_half": None if np.isinf(median) else median,
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from learning_parts.equal_tables import equal_tables
 from learning_parts.methods import CONTROLS
 from learning_parts.pilot import pilot_table
 from learning_parts.results import COSTS
@@ -29,6 +30,7 @@ WITHOUT_RETRIEVAL = ("grpo", "luffy")
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
     made = {f"chains-{calls}": _main(of_calls) for calls, of_calls in found["chains"].items()}
+    made |= equal_tables(found.get("equal", {}), found.get("long_words", {}))
     made |= {name: table(found[of]) for name, (of, table) in _WHOLE.items() if found.get(of)}
     if found["words"]:
         made["words"] = _main(found["words"])

@@ -22,7 +22,7 @@ def ended(folder: Path, arm: str, calls: int, rate: float, seed: int, accuracy: 
 
 def test_all_arms_have_as_many_runs_wherever_they_stop() -> None:
     runs = equal.runs(POLICIES, dict.fromkeys(equal.ARMS, 1e-3), Path("runs"))
-    assert len({run.name for run in runs}) == len(runs) == 2 * (24 * 8 + 12 * 5)
+    assert len({run.name for run in runs}) == len(runs) == 2 * (24 * 8 + 6 * 5)
     assert {arm for pair in equal.DECIDING.values() for arm in pair} <= {*equal.MAIN, "luffy_grpo"}
     begun = Counter(run.arm for run in runs[: 26 * 5])
     assert set(begun.values()) == {10}

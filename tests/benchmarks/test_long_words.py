@@ -7,6 +7,7 @@ from pathlib import Path
 
 import learning_parts.long_words as long_words
 import pytest
+from learning_parts.equal_tables import equal_tables
 from learning_parts.every_figure import all_figures
 
 POLICIES = [Path(f"policy-{number}") for number in range(3)]
@@ -46,3 +47,7 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path) -> None
     assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
     assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)
     assert found["words"]["best_minus_grpo"]["mean"] == pytest.approx(0.35) and found["words"]["best_minus_grpo"]["n"] == 2
+    made = equal_tables(found["equal"], found["long_words"])
+    assert "| fine-tuning, then that | 80 (55 to 105) |  | 80 | 3 of 3, 0 | 100 |" in made["equal-3"]
+    assert "| fine-tuning and single steps, minus LUFFY | 3 | +15.0 (-48.5 to 78.5; 2 of 2) |" in made["equal-deciding"]
+    assert made["equal-deciding"].count("too few pairs") == 2 and "+35.0 (" in made["long_words"]

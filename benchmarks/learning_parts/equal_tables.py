@@ -1,0 +1,102 @@
+"""The second study as Markdown tables: each way to use the traces, the comparisons that decide, and SmolLM2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = {
+    "grpo": "GRPO, no traces",
+    "grpo_explores": "GRPO at temperature 1.2, groups twice as large",
+    "sft_grpo": "fine-tuning, then GRPO",
+    "luffy": "LUFFY",
+    "luffy_grpo": "LUFFY's members in GRPO's objective",
+    "rapo": "RAPO",
+    "rapo_hidden": "RAPO, no step shown that holds the answer",
+    "steps": "single steps with the expert's own, then GRPO with its trajectories",
+    "sft_steps": "fine-tuning, then that",
+    "sft_grpo_other": "traces of other questions: fine-tuning, then GRPO",
+    "rapo_other": "traces of other questions: RAPO",
+    "steps_other": "traces of other questions: single steps, then GRPO",
+    "sft_steps_other": "traces of other questions: fine-tuning, single steps, then GRPO",
+    "word_steps": "single steps with the solver's own, then GRPO with its trajectories",
+}
+DECIDING = {
+    "best_minus_luffy": "fine-tuning and single steps, minus LUFFY",
+    "steps_minus_luffy": "single steps, minus LUFFY",
+    "steps_minus_luffy_grpo": "single steps, minus LUFFY's members in GRPO's objective",
+    "best_minus_sft_grpo": "traces of other questions: fine-tuning and single steps, minus fine-tuning alone",
+}
+
+
+def equal_tables(equal: Mapping[str, Any], long_words: Mapping[str, Any]) -> dict[str, str]:
+    """Make tables, by the name of their place in a page; none of what has not been run."""
+    made = {f"equal-{calls}": _arms(of_calls) for calls, of_calls in equal.items()}
+    if any(name in of_calls for of_calls in equal.values() for name in DECIDING):
+        made["equal-deciding"] = _deciding(equal)
+    if long_words:
+        made["long_words"] = _long_words(long_words)
+    return made
+
+
+def _arms(of_calls: Mapping[str, Any]) -> str:
+    rows = []
+    for arm, one in of_calls["arms"].items():
+        minus = of_calls["minus"].get(arm)
+        half = f"{one['reached_half']} of {one['n']}"
+        tokens = "" if one["tokens_to_half"] is None else f", {one['tokens_to_half']:,.0f}"
+        rows.append(
+            (
+                NAMES[arm],
+                _percent(one),
+                "" if minus is None else f"{_points(minus)}, {_p(minus['p_holm'])}",
+                f"{100 * one['accuracy']:.0f}",
+                half + tokens,
+                f"{one['train_s']:.0f}",
+            )
+        )
+    base = "minus GRPO, or with others' traces minus fine-tuning then GRPO; p (Holm)"
+    half = "runs that get to 50 %, tokens until there (median)"
+    return _table(("arm", "mean over the budget, %", base, "at the end, %", half, "training seconds"), rows)
+
+
+def _deciding(equal: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            DECIDING[name],
+            calls,
+            _points(of_calls[name]),
+            ", ".join(f"{100 * mean:+.0f}" for mean in of_calls[name]["by_policy"].values()),
+            _p(of_calls[name]["logrank_p"]),
+            of_calls[name]["verdict"],
+        )
+        for name in DECIDING
+        for calls, of_calls in equal.items()
+        if name in of_calls
+    ]
+    head = ("comparison", "calculations", "points", "of each base policy", "tokens to 50 %: log-rank p", "by the plan")
+    return _table(head, rows)
+
+
+def _long_words(found: Mapping[str, Any]) -> str:
+    rows = [(NAMES[arm], _percent(found[arm]), "", "") for arm in ("grpo", "word_steps")]
+    ours, end = found["best_minus_grpo"], found["best_minus_grpo_at_the_end"]
+    rows.append(("the second minus the first, points", "", _points(ours), _points(end)))
+    return _table(("SmolLM2", "mean over the budget, %", "difference of means", "difference at the end"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, tuple("---" for _ in head), *rows))
+
+
+def _percent(value: Mapping[str, float]) -> str:
+    mean, low, high = (round(100 * value[name]) for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def _points(one: Mapping[str, float]) -> str:
+    return f"{100 * one['mean']:+.1f} ({100 * one['low']:.1f} to {100 * one['high']:.1f}; {one['higher']} of {one['n']})"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
