@@ -1,4 +1,4 @@
-"""What is compared: every arm is the same job with some keys changed. algorithm.md sections 10 and 11, docs/ablations.md."""
+"""What is compared: every arm is the same job with some keys changed. algorithm.md sections 10 and 11."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algorithms that RAPO is compared with, each one name for the parts of its objective (section 11; docs/losses.md).
+"""The algorithms that RAPO is compared with, each one name for the parts of its objective (docs/algorithm.md section 11).
 
     preset: gspo    --presets.py-->    importance_level: sequence, clip_low: 3.0e-4, ...
 

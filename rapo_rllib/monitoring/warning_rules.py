@@ -284,7 +284,7 @@ def _tool_errors(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _mismatch(rows: Sequence[Row], past: Past) -> Finding:
-    advice = "let both compute in one precision (engine.dtype, model.autocast_dtype), and see docs/weights.md"
+    advice = "let both compute in one precision (engine.dtype, model.autocast_dtype), and see docs/rollout.md"
     truncated = _last(rows, _LEARNED + "truncated")
     if truncated is not None and min(truncated) >= 0.1:
         return f"{truncated[-1]:.0%} of the importance weights are cut: engine and learner disagree", advice

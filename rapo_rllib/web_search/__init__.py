@@ -1,1 +1,1 @@
-"""Web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/web_search.md."""
+"""Web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/search.md."""

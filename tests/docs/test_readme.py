@@ -17,7 +17,7 @@ def test_it_has_at_most_900_words() -> None:
 def test_its_program_is_a_part_of_the_one_that_a_test_trains() -> None:
     """Line by line and in order: e2e/test_python_page.py runs the whole."""
     (part,) = blocks(README, "python")
-    (whole,) = blocks(REPOSITORY / "docs" / "python.md", "python")
+    (whole,) = blocks(REPOSITORY / "docs" / "jobs.md", "python")
     lines = iter(whole.splitlines())
     assert [line for line in part.splitlines() if line not in lines] == []
 

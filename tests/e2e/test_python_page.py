@@ -1,4 +1,4 @@
-"""The program of docs/python.md, as it stands there; only its sizes are smaller. README's is a part of it."""
+"""The program of docs/jobs.md, as it stands there; only its sizes are smaller. README's is a part of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_program_of_the_python_page_trains(
     ray_session: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (program,) = blocks(REPOSITORY / "docs" / "python.md", "python")
+    (program,) = blocks(REPOSITORY / "docs" / "jobs.md", "python")
     smaller = {
         "smollm2-135m-instruct": small_model,
         "lr=1e-5": f"lr=1e-5, {SMALL}",

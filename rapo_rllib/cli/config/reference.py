@@ -33,7 +33,7 @@ Made from the code by `rllib config markdown`; a test compares the two. `rllib c
 or meaning on the terminal. Nested keys are written with a dot here and as mappings in YAML: `model.lora.rank` is
 `model: {lora: {rank: 16}}`. A key that is neither in these tables nor in RLlib's `AlgorithmConfig` is refused, with the nearest
 valid one named; one of RLlib's that nothing would read, as `gamma`, is refused. `preset` sets several
-keys by one name: [ablations.md](ablations.md) and [losses.md](losses.md) list them.
+keys by one name: [algorithms](algorithm.md#11-other-algorithms) and [ablations](algorithm.md#ablations).
 """
 # title of a section, what stands before its keys, the class that declares them
 _SECTIONS: tuple[tuple[str, str, type], ...] = (
