@@ -1,4 +1,4 @@
-"""RAPO by name, as a grid, in trials of Tune. In this process: test_population.py; other credits: tests/batching/test_credit.py."""
+"""RAPO by name, as a grid in trials of Tune. Without Tune: test_population.py; other credits: tests/batching/test_credit.py."""
 
 from __future__ import annotations
 
