@@ -6,9 +6,7 @@ A server without these is what tests of faults use.
 import os
 import pickle
 import random
-import re
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +15,9 @@ import torch
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.settings import BufferSettings, TraceFilter
+from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 TRACES = [trace for expert in experts(20) for trace in step_traces(expert)]
@@ -127,28 +124,6 @@ def test_a_pickled_buffer_reads_the_same_rows(filled):
     assert "MILVUS_TOKEN" not in os.environ or os.environ["MILVUS_TOKEN"].encode() not in pickle.dumps(filled)
 
 
-def test_filters_are_the_homes_own(filled, other):
-    trace = TRACES[4]
-    for chosen in (TraceFilter(question="same"), TraceFilter(question="other"), TraceFilter(min_reward=2.0)):
-        hits = other(filter=chosen, top_k=3).retrieve([query(trace)])[0]
-        same = [hit.trace.question == trace.question for hit in hits]
-        assert same == {"same": [True, True], "other": [False] * 3, "any": []}[chosen.question]
-
-
-def test_a_source_is_searched_for_itself(filled, other):
-    stranger = replace(TRACES[0], id="stranger", source='a "stranger"')
-    buffer = other(collection="two_sources")
-    buffer.create()
-    buffer.insert([*TRACES[:2], stranger])
-
-    def found(*sources: str) -> list[StepTrace]:
-        with closing(StepTraceBuffer(replace(buffer.settings, filter=TraceFilter(sources=sources)))) as chosen:
-            return [hit.trace for hit in chosen.retrieve([query(TRACES[0])], 3)[0]]
-
-    assert found('a "stranger"') == [stranger] and found("nobody") == []
-    assert len(found("solver", 'a "stranger"')) == 3
-
-
 def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out(filled, caplog):
     plain = replace(TRACES[0], id="plain", question="Who?")
     too_long = [replace(TRACES[0], id="text", text="é" * 32_768), replace(TRACES[0], id="question", question="x" * 65_536)]
@@ -231,27 +206,6 @@ def test_random_traces_are_drawn_from_the_whole_buffer(filled, other, monkeypatc
     assert {trace.id: trace for trace in drawn}[TRACES[7].id] == TRACES[7]
     assert draw(buffer, []) == []
     assert [draw(filled, [i])[0] for i in range(20)] == drawn[:20]  # depend on the generator alone
-
-
-def test_what_is_drawn_could_have_been_found(filled, other):
-    for question in ("same", "other"):
-        drawn = draw(other(filter=TraceFilter(question=question)), range(60))
-        assert {trace.question == TRACES[0].question for trace in drawn} == {question == "same"}
-    nobody = other(filter=TraceFilter(sources=("nobody",))).random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2)
-    assert nobody == [None, None]
-
-
-def test_answers_are_hidden(filled, other):
-    answers = tuple(re.findall(r"\d+", TRACES[0].text)[-1:])
-    asked = replace(query(TRACES[0]), answers=answers)
-    (nearest,) = filled.retrieve([asked], top_k=len(TRACES))
-    kept = [hit.trace.id for hit in nearest if not shows_answer(hit.trace.text, answers)]
-    assert 3 <= len(kept) < len(nearest) and nearest[0].trace.id not in kept
-    hiding = other(filter=TraceFilter(hide_answers=True))
-    (found,) = hiding.retrieve([asked], top_k=3)
-    assert [hit.trace.id for hit in found] == kept[:3]
-    drawn = hiding.random_traces([asked] * 60, [random.Random(seed) for seed in range(60)])
-    assert {trace.id for trace in drawn} <= set(kept)
 
 
 @MOSTLY_LITE

@@ -85,15 +85,6 @@ def test_a_dead_server_is_named_within_seconds():
     assert time.monotonic() - start < 60
 
 
-def test_paths_that_cannot_be_are_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"step_trace_buffer\.uri: the folder .*file cannot be made"):
-        StepTraceBuffer(BufferSettings(uri=str(tmp_path / "file" / "steps.db"))).create()
-    (tmp_path / "old.db").write_text("a Milvus Lite 2 file")
-    with pytest.raises(ValueError, match=r"step_trace_buffer\.uri: .*old\.db is a file"):
-        StepTraceBuffer(BufferSettings(uri=str(tmp_path / "old.db"))).create()
-
-
 def hits(*rewards: float) -> list[RetrievedTrace]:
     return [RetrievedTrace(StepTrace(str(i), "q", "", "t", r), 0.9 - i / 10) for i, r in enumerate(rewards)]
 
