@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
 
 from rapo_rllib.errors import EngineError, RetrievalError
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind
 
 QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(3)]
@@ -54,20 +51,9 @@ def make_loop(
     source: Any = None,
     make_env: Callable[[], Any] = CalculatorEnv,
     latency: Callable[[Any], int] = lambda request: 1,
-    seed: int | None = 0,
     **settings: Any,
 ) -> RolloutLoop:
-    defaults = {"group_size": 4, "num_hybrid": 2, "max_response_tokens": 400, "max_prompt_tokens": 400}
-    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1)
-    protocol = ProtocolSettings(system_prompt="")
-    return RolloutLoop(
-        ScriptedEngine(script, latency),
-        ChatProtocol(ByteTokenizer(), protocol),
-        EnvPool(make_env, protocol.answer_tag),
-        RolloutSettings(**{**defaults, **settings}),
-        retriever,
-        seed,
-    )
+    return scripted_loop(ScriptedEngine(script, latency), make_env, source, **{"num_hybrid": 2, **settings})
 
 
 def test_groups_come_back_in_order_and_solved() -> None:
