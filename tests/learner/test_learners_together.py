@@ -21,7 +21,6 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import TinyConfig, trajectory, trajectory_groups
-from tiny_models import save_tiny_model
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -38,11 +37,6 @@ ray.cloudpickle.register_pickle_by_value(tiny_learner)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 class LearnerThatFails(RAPOTorchLearner):
