@@ -225,13 +225,6 @@ def test_a_command_is_run_here_or_by_the_test_that_is_named(page: str, words: Wo
         assert is_a_test(ELSEWHERE[found][1])
 
 
-def test_a_test_that_is_none_would_be_found() -> None:
-    assert is_a_test("docs/test_walkthrough.py::test_every_printed_number_is_the_one_beside_it")
-    assert not is_a_test("docs/test_walkthrough.py")
-    assert not is_a_test("docs/test_walkthrough.py::test_nothing")
-    assert not is_a_test("support/pages.py::commands")
-
-
 def test_make_removes_the_same_packages() -> None:
     (removed,) = (words[2:] for _, words in commands() if words[:2] == ["pip", "uninstall"])
     (line,) = re.findall(r"PIP\) uninstall (.*)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"))
