@@ -17,7 +17,7 @@ BUDGETS = {
     "algorithm": 1936,
     "attention": 560,
     "batching": 1215,
-    "buffer": 2199,
+    "buffer": 2198,
     "checkpoints": 420,
     "cli": 3743,
     "config": 1050,

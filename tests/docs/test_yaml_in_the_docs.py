@@ -57,17 +57,3 @@ def unknown(where: str, node: yaml.Node) -> Iterator[str]:
 @pytest.mark.parametrize(("page", "block"), JOBS, ids=[f"{page}-{number}" for number, (page, _) in enumerate(JOBS)])
 def test_every_key_is_read(page: str, block: str) -> None:
     assert [path for where, node in configs(block) for path in unknown(where, node)] == []
-
-
-@pytest.mark.parametrize(
-    ("block", "path"),
-    [
-        ("config: {grup_size: 4}", "grup_size"),
-        ("model: {lora: {rnk: 1}}", "model.lora.rnk"),
-        ("job: {run: RAPO, config: {step_trace_buffer: {filter: {age: 1}}}}", "step_trace_buffer.filter.age"),
-        ("config: {lr: 1}\nconfig: {lrr: 1}", "lrr"),
-        ("scorer: qa\ntool: python", "env_config.tool"),
-    ],
-)
-def test_a_wrong_key_would_be_found(block: str, path: str) -> None:
-    assert [found for where, node in configs(block) for found in unknown(where, node)] == [path]

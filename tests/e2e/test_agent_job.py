@@ -6,30 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from chat_templates import template
 from jobs import Trial, example
-from small_model import save_speaking_model
+from small_model import save_calling_model
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.types import TokenKind
 
 pytestmark = pytest.mark.e2e
 
-# a call, or an answer, which is 8 or 9; the parser takes a call whose tag is not closed
-CALL = ("<", "tool", "_", "call", ">", '{"', "name", '":"', "calcul", "ate", '","', "arguments", '":', ' {"', "expression")
-CALLS = (
-    ("\n", *CALL, '"', ':"', "3", " +", " ", "5", '"}', "}", "<|im_end|>"),
-    *(("\n", "\\", "box", "ed", "{", number, "}", "<|im_end|>") for number in "89"),
-)
-
 
 def test_two_iterations(tmp_path: Path, smollm2: Path, ray_session: None) -> None:
-    from transformers import AutoTokenizer
-
-    model = save_speaking_model(tmp_path / "model", smollm2, CALLS)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template("qwen25")
-    tokenizer.save_pretrained(model)
+    model = tmp_path / "model"
+    tokenizer = save_calling_model(model, smollm2, ("calcul", "ate"), "expression", "89")
     rows = [{"question": f"{n} + 5?", "answer": f"{n} + 5 = <<{n}+5={n + 5}>>{n + 5}\n#### {n + 5}"} for n in (3, 4, 3, 7, 3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = example("rapo_agent.yaml")["config"]

@@ -53,8 +53,8 @@ def trained(folder: Path, model: str, *arguments: str, **config: Any) -> list[Tr
     return trials(folder)
 
 
-# 55 s each, two whole trials. In short no trial of these files starts: they are read in tests/test_tuned_examples.py; a grid
-# without Tune's processes is in test_tune.py, ASHA with toys in tests/cli/test_train_file.py, an exploit in test_population.py
+# 55 s each, two whole trials. In short no trial of these files starts: they are read in tests/test_tuned_examples.py; a grid's
+# trials without Tune are in test_population.py, with an exploit, and ASHA with toys in tests/cli/test_train_file.py
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep(tmp_path: Path, small_model: str, name: str) -> None:

@@ -68,7 +68,8 @@ def trained(algorithm: Any) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("fault", ["kill", pytest.param("engine", marks=pytest.mark.slow)])  # 20 s each
+@pytest.mark.slow  # 55 s, and 20 s; in short: tests/env_runner/test_dispatch.py, and e2e/test_streamed_run.py kills one
+@pytest.mark.parametrize("fault", ["kill", "engine"])
 def test_a_dead_env_runner(algorithm: Any, folder: Path, fault: str) -> None:
     if not algorithm.iteration:
         trained(algorithm)  # so that the current weights are not the first ones
@@ -102,6 +103,7 @@ def test_an_engine_that_cannot_load_comes_back_with_the_current_weights(algorith
     trained(algorithm)
 
 
+@pytest.mark.slow  # in short: tests/e2e/test_weights_reach_the_engine.py, tests/weights/test_canary.py
 def test_an_optimiser_step_at_1e6_that_one_engine_misses_ends_the_training(algorithm: Any, folder: Path) -> None:
     moved = at(trained(algorithm), "sync/learner_moved")
     assert 0 < moved < 0.01  # a tenth of the tolerance in bfloat16

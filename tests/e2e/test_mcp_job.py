@@ -7,29 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from chat_templates import template
 from jobs import at, short_job, trained_here
-from small_model import save_speaking_model
+from small_model import save_calling_model
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.e2e
 
 SERVER = str(Path(__file__).resolve().parents[1] / "support" / "mcp_notes.py")
-# a call, or an answer, as often; the parser takes a call whose tag is not closed
-CALL = ("<", "tool", "_", "call", ">", '{"', "name", '":"', "note", '","', "arguments", '":', ' {"', "text")
-CALLS = (
-    ("\n", *CALL, '"', ':"', "3", " +", " ", "5", '"}', "}", "<|im_end|>"),
-    ("\n", "\\", "box", "ed", "{", "8", "}", "<|im_end|>"),
-)
 
 
 def test_one_iteration(tmp_path: Path, smollm2: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoTokenizer
-
-    model = save_speaking_model(tmp_path / "model", smollm2, CALLS)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template("qwen25")
-    tokenizer.save_pretrained(model)
+    model = tmp_path / "model"
+    tokenizer = save_calling_model(model, smollm2, ("note",), "text")
     server = {"command": sys.executable, "args": [SERVER], "state_key": "who", "sessions": 1, "start_timeout_s": 250}
     changes = {
         "model": {"name_or_path": str(model)},

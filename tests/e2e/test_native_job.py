@@ -5,36 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chat_templates import template
 from jobs import at, short_job, trained_here
-from small_model import save_speaking_model
+from small_model import save_calling_model
 
 from rapo_rllib.types import TokenKind
 
 pytestmark = pytest.mark.e2e
 
-# a call, or an answer, as often; the parser takes a call whose tag is not closed
-CALL = ("<", "tool", "_", "call", ">", '{"', "name", '":"', "calcul", "ator", '","', "arguments", '":', ' {"', "expression")
-CALLS = (
-    ("\n", *CALL, '"', ':"', "3", " +", " ", "5", '"}', "}", "<|im_end|>"),
-    ("\n", "\\", "box", "ed", "{", "8", "}", "<|im_end|>"),
-)
-
 
 def test_two_iterations(tmp_path: Path, smollm2: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoTokenizer
-
-    model = save_speaking_model(tmp_path / "model", smollm2, CALLS)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template("qwen25")
-    tokenizer.save_pretrained(model)
+    model = tmp_path / "model"
+    tokenizer = save_calling_model(model, smollm2, ("calcul", "ator"), "expression")
     changes = {
         "model": {"name_or_path": str(model)},
         "protocol": {"format": "native"},
-        "env_config": {
-            "tools": [{"function": "calculator_function:calculator"}],
-            "scorer": "spread_rewards:right_and_spread",
-        },
+        "env_config": {"tools": [{"function": "calculator_function:calculator"}], "scorer": "spread_rewards:right_and_spread"},
         "max_prompt_tokens": 512,
         "max_response_tokens": 600,
         "temperature": 1.0,

@@ -24,6 +24,7 @@ OURS = re.compile(r"^\d\d:\d\d |^built$|^\s*$")
 FEW = 4  # Ray says that it started and how it authenticates, Triton and torch's core what they lack
 
 
+@pytest.mark.slow  # 28 s; in short: tests/monitoring/test_quiet.py
 def test_few_lines_of_other_libraries(tmp_path: Path, small_model: str) -> None:
     path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "tests" / "support")))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_")} | {"PYTHONPATH": path}

@@ -2,17 +2,19 @@
 
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 
 from rapo_rllib.embedding.local import TextEncoder, _pad_to_few_lengths, resolve_embedder
 
 
-def fresh_model() -> SentenceTransformer:
+def fresh_model() -> Any:
     """As sentence-transformers runs it."""
+    from sentence_transformers import SentenceTransformer
+
     return SentenceTransformer(resolve_embedder("all-minilm-l6-v2", "embedder"), device="cpu")
 
 

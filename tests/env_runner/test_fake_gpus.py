@@ -12,7 +12,10 @@ import torch
 from places import SUPPORT
 from tiny_models import save_tiny_model
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs must be no real ones")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs must be no real ones"),
+    pytest.mark.slow,  # 25 s; in short: tests/config/test_gpus.py, tests/models/test_devices.py
+]
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
-from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
-from tiny_learner import TinyConfig, trajectory_groups
-from tiny_models import save_tiny_model
+from tiny_learner import TinyConfig, build, trajectory_groups
 
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -26,20 +24,8 @@ from rapo_rllib.types import TokenKind, Trajectory
 from rapo_rllib.weights.packing import unpack_weights
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
 def batch(num_minibatches: int = 1, count: int = 4, **objective: Any) -> TrainingBatch:
     return TrainingBatch.from_groups(trajectory_groups(count), ObjectiveSettings(**objective), num_minibatches)
-
-
-def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
-    config = TinyConfig(folder, **settings)
-    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
-    learner.build()
-    return learner
 
 
 def metric(results: dict[str, Any], name: str) -> float:
@@ -317,9 +303,3 @@ def test_unknown_model_key_is_refused_and_attribute_errors_are_not_masked(
     monkeypatch.setattr("rapo_rllib.learner.rl_module.load_causal_lm", broken)
     with pytest.raises(RuntimeError, match="could not be set up: no such thing"):
         config.get_default_rl_module_spec().build()
-
-
-def test_group_of_learners_may_be_local(folder: Path) -> None:
-    group = LearnerGroup(config=TinyConfig(folder))
-    (results,) = group.update(training_data=batch(), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 0})
-    assert metric(results, "num_steps") == 1

@@ -21,7 +21,6 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import TinyConfig, trajectory, trajectory_groups
-from tiny_models import save_tiny_model
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -38,11 +37,6 @@ ray.cloudpickle.register_pickle_by_value(tiny_learner)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 class LearnerThatFails(RAPOTorchLearner):
@@ -72,20 +66,12 @@ SETTINGS: dict[str, Any] = {"num_epochs": 2, "lr": 1e-2, "old_logprobs": "learne
 STEPS = {NUM_ENV_STEPS_SAMPLED_LIFETIME: 0}
 
 
-def start_two(folder: Path, parallelism: str) -> Iterator[RAPOLearnerGroup]:
-    group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism=parallelism, **SETTINGS))
-    yield group
-    group.shutdown()
-
-
 @pytest.fixture(scope="module")
 def two(folder: Path) -> Iterator[RAPOLearnerGroup]:
-    yield from start_two(folder, "ddp")
-
-
-@pytest.fixture
-def two_with_shards(folder: Path) -> Iterator[RAPOLearnerGroup]:
-    yield from start_two(folder, "fsdp")
+    """Those with shards are in test_fsdp.py, and under Ray in e2e/test_scaling.py."""
+    group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism="ddp", **SETTINGS))
+    yield group
+    group.shutdown()
 
 
 def one(folder: Path) -> LearnerGroup:
@@ -105,12 +91,6 @@ def test_config_builds_this_group(folder: Path) -> None:
 
 def test_two_learners_equal_one(folder: Path, two: RAPOLearnerGroup) -> None:
     check_that_they_equal_one(one(folder), two)
-
-
-@pytest.mark.slow  # 17 s: also in test_fsdp.py, and under Ray in e2e/test_scaling.py
-def test_two_learners_with_shards_equal_one_and_fail_together(folder: Path, two_with_shards: RAPOLearnerGroup) -> None:
-    check_that_they_equal_one(one(folder), two_with_shards)
-    check_that_one_failure_is_an_error_for_all(two_with_shards)
 
 
 def credited(count: int) -> list[TrajectoryGroup]:
@@ -214,12 +194,8 @@ def test_a_learner_that_cannot_write_is_an_error_and_lives_on(two: RAPOLearnerGr
 
 def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
     """The last: RLlib takes learners that raised for broken ones, and asks them no more."""
-    check_that_one_failure_is_an_error_for_all(two)
-
-
-def check_that_one_failure_is_an_error_for_all(group: LearnerGroup) -> None:
-    group.foreach_learner(lambda learner: setattr(learner, "broken", True))
+    two.foreach_learner(lambda learner: setattr(learner, "broken", True))
     start = time.monotonic()
     with pytest.raises(Exception, match="forward and backward failed on 1 of 2 learners; learner 1: OSError: a disk is gone"):
-        group.update(training_data=batch(4), timesteps=STEPS)
+        two.update(training_data=batch(4), timesteps=STEPS)
     assert time.monotonic() - start < 60

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_learner
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
-from tiny_learner import TinyConfig, trajectory_groups
-from tiny_models import random_groups, save_tiny_model, tiny_model
+from tiny_learner import trajectory_groups
+from tiny_models import random_groups, tiny_model
 
 from rapo_rllib.attention.forward import RowAttention, use_attention
 from rapo_rllib.batching.packing import pack_rows
@@ -29,16 +30,8 @@ LORA = LoraSettings(rank=4, alpha=8)
 IDS = torch.tensor([[4, 5, 6, 7, 30, 9]])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
 def build(folder: Path, **settings: Any) -> RAPOTorchLearner:
-    config = TinyConfig(folder, **{"lora": LORA, **settings})
-    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
-    learner.build()
-    return learner
+    return tiny_learner.build(folder, **{"lora": LORA, **settings})
 
 
 def batch(**objective: Any) -> TrainingBatch:

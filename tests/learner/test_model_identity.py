@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_learner import build, trajectory_groups
-from tiny_models import save_tiny_model, tiny_model
+from tiny_models import tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
@@ -20,11 +20,6 @@ from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
 LORA: dict[str, Any] = {"lora": LoraSettings(rank=4)}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def trained(folder: Path, **settings: Any) -> RAPOTorchLearner:

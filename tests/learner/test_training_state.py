@@ -16,11 +16,6 @@ from rapo_rllib.errors import CheckpointError
 from rapo_rllib.settings import ObjectiveSettings
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
 def batch(count: int) -> TrainingBatch:
     return TrainingBatch.from_groups(trajectory_groups(count), ObjectiveSettings(), 2)
 

@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
 from test_loop import QUESTIONS, OneTrace, solve
 
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import BranchingSettings
 from rapo_rllib.types import TokenKind, Trajectory
 
 Entropy = Callable[[str], float]  # everything so far -> entropy of the next step
@@ -53,16 +51,8 @@ def two_calls(so_far: str) -> str:
 def make_loop(
     entropy: Entropy, script: Callable[[str], str] = solve, source: Any = None, branching: Any = None, **settings: Any
 ) -> RolloutLoop:
-    defaults = {"group_size": 8, "num_hybrid": 0, "max_response_tokens": 400, "max_prompt_tokens": 400}
-    protocol = ProtocolSettings(system_prompt="")
-    retriever = None if source is None else Retriever(source, selection="nearest", top_k=1)
-    return RolloutLoop(
-        MoodyEngine(script, entropy),
-        ChatProtocol(ByteTokenizer(), protocol),
-        EnvPool(CalculatorEnv, protocol.answer_tag),
-        RolloutSettings(**{**defaults, "branching": BranchingSettings(**(branching or {})), **settings}),
-        retriever,
-    )
+    forks = BranchingSettings(**(branching or {}))
+    return scripted_loop(MoodyEngine(script, entropy), source=source, branching=forks, **{"group_size": 8, **settings})
 
 
 def origins(trajectories: Sequence[Trajectory]) -> Counter[int]:

@@ -10,19 +10,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
 from test_loop import QUESTIONS, OneTrace, make_loop, solve
 
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.episode import Episode
-from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.searcher import Searcher
 from rapo_rllib.rollout.stats import RolloutStats
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, TrajectoryGroup
 
 SOON_S = 30.0  # for what comes at once, however busy the machine is
@@ -170,23 +166,15 @@ def test_a_call_that_is_given_up_ends_with_the_error_and_its_thread_is_replaced(
 class MayHang(CalculatorEnv):
     """Hangs at one question, and says that it has for longer than any deadline: the others have time."""
 
-    episode: Episode
+    borrower: Episode
     released = threading.Event()
 
     def step(self, action: str) -> Any:
         if self.question.id in HUNG and "</python>" in action:
-            assert self.episode.env_started is not None
-            self.episode.env_started -= 2 * SOON_S
+            assert self.borrower.env_started is not None
+            self.borrower.env_started -= 2 * SOON_S
             self.released.wait()
         return super().step(action)
-
-
-class Pool(EnvPool):
-    """Tells an environment who uses it."""
-
-    def acquire(self, borrower: Any) -> None:
-        super().acquire(borrower)
-        borrower.env.episode = borrower
 
 
 HUNG = ("q17", "q4711")
@@ -195,9 +183,8 @@ HUNG = ("q17", "q4711")
 @pytest.mark.parametrize("in_event_loop", [False, True], ids=["plain", "notebook"])
 def test_ten_thousand_trajectories_come_to_their_end_beside_two_that_hang(in_event_loop: bool) -> None:
     MayHang.released.clear()
-    settings = RolloutSettings(group_size=1, num_hybrid=0, max_response_tokens=200, step_timeout_s=SOON_S)
-    chat = ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt=""))
-    loop = RolloutLoop(ScriptedEngine(solve), chat, Pool(MayHang, "answer"), settings)
+    settings = {"group_size": 1, "max_response_tokens": 200, "step_timeout_s": SOON_S}
+    loop = scripted_loop(ScriptedEngine(solve), MayHang, pool=TellingPool, **settings)
     questions = [Question(f"q{i}", f"What is {i} + 1?", str(i + 1)) for i in range(10_000)]
 
     async def cell() -> list[TrajectoryGroup]:

@@ -9,15 +9,13 @@ from typing import Any
 
 import gymnasium
 import pytest
-from scripted import END, ByteTokenizer, ScriptedEngine
+from scripted import END, ScriptedEngine, scripted_loop
 
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.objective.advantages import outcome_advantages
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import BranchingSettings, ObjectiveSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import BranchingSettings, ObjectiveSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question, TokenKind, Trajectory, TrajectoryGroup
 
@@ -54,15 +52,9 @@ def make_loop() -> Iterator[MakeLoop]:
         **settings: Any,
     ) -> RolloutLoop:
         options = {"tools": [LONG], "reward": FORMATS, **(env or {})}
-        defaults: dict[str, Any] = {"group_size": 1, "num_hybrid": 0, "max_response_tokens": 400}
-        loops.append(
-            RolloutLoop(
-                ScriptedEngine((lambda so_far: script) if isinstance(script, str) else script),
-                ChatProtocol(ByteTokenizer(END), ProtocolSettings(system_prompt="")),
-                EnvPool(make_env or (lambda: ToolEnv(options)), "answer"),
-                RolloutSettings(**defaults | settings),
-            )
-        )
+        engine = ScriptedEngine((lambda so_far: script) if isinstance(script, str) else script)
+        given = {"group_size": 1, **settings}
+        loops.append(scripted_loop(engine, make_env or (lambda: ToolEnv(options)), eos=END, **given))
         return loops[-1]
 
     yield make

@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
 from test_loop import QUESTIONS
 
 from rapo_rllib.errors import EnvError
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.turns import Observation
 from rapo_rllib.rollout.env_answers import first_observation, judgement, step_result
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 
 GOOD = {"observation": "seen", "reward": 1.0, "terminated": False, "truncated": False, "info": {}}
 BAD = [
@@ -116,12 +112,7 @@ def test_it_costs_that_trajectory_alone(
 ) -> None:
     monkeypatch.setattr(Odd, "where", where)
     monkeypatch.setattr(Odd, "returned", returned)
-    loop = RolloutLoop(
-        ScriptedEngine(lambda so_far: "<answer>2</answer>"),
-        ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt="")),
-        EnvPool(Odd, "answer"),
-        RolloutSettings(group_size=2, num_hybrid=0),
-    )
+    loop = scripted_loop(ScriptedEngine(lambda so_far: "<answer>2</answer>"), Odd, group_size=2)
     odd, *others = loop.run(QUESTIONS)
     loop.close()
     for trajectory in odd.trajectories:

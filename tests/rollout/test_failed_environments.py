@@ -10,19 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
 from test_branching import MoodyEngine, two_calls, unsure_after_a_result
 from test_loop import QUESTIONS, OneTrace
 
 from rapo_rllib.env_runner.batch import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import BranchingSettings
 from rapo_rllib.types import TokenKind, Trajectory
 
 Breaks = Callable[["Flaky", str], bool]  # (environment, its call) -> whether it fails here
@@ -36,7 +33,7 @@ class Flaky(CalculatorEnv):
 
     def __init__(self) -> None:
         super().__init__()
-        self.user: Any = None
+        self.borrower: Any = None
         self.steps, self.is_copy, self.closed = 0, False, threading.Event()
         Flaky.made.append(self)
         self._maybe("make")
@@ -68,14 +65,6 @@ class Flaky(CalculatorEnv):
         return made
 
 
-class Pool(EnvPool):
-    """Tells an environment whom it serves."""
-
-    def acquire(self, borrower: Episode) -> None:
-        super().acquire(borrower)
-        borrower.env.user = borrower
-
-
 @pytest.fixture(autouse=True)
 def sound() -> Iterator[None]:
     yield
@@ -87,15 +76,7 @@ def break_where(breaks: Breaks) -> None:
 
 
 def make_loop(engine: ScriptedEngine | None = None, source: Any = None, **settings: Any) -> RolloutLoop:
-    defaults = {"group_size": 4, "num_hybrid": 2, "max_response_tokens": 400, "max_prompt_tokens": 400}
-    protocol = ProtocolSettings(system_prompt="")
-    return RolloutLoop(
-        engine or ScriptedEngine(two_calls),
-        ChatProtocol(ByteTokenizer(), protocol),
-        Pool(Flaky, protocol.answer_tag),
-        RolloutSettings(**{**defaults, **settings}),
-        None if source is None else Retriever(source, selection="nearest", top_k=1),
-    )
+    return scripted_loop(engine or ScriptedEngine(two_calls), Flaky, source, pool=TellingPool, **{"num_hybrid": 2, **settings})
 
 
 def told(trajectory: Trajectory) -> tuple:
@@ -103,7 +84,7 @@ def told(trajectory: Trajectory) -> tuple:
 
 
 def breaks_for(name: str, call: str) -> Breaks:
-    return lambda env, at: at == call and env.user is not None and env.user.name == name
+    return lambda env, at: at == call and env.borrower is not None and env.borrower.name == name
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -170,7 +151,7 @@ def test_closing_what_is_broken_delays_nobody() -> None:
 
     break_where(lambda env, call: call == "step 1" and env is Flaky.made[0])
     loop = make_loop(group_size=1, num_hybrid=0)
-    loop.envs = Pool(Stuck, "answer")
+    loop.envs = TellingPool(Stuck, "answer")
     started = time.monotonic()
     loop.run(QUESTIONS[:1])
     assert time.monotonic() - started < 20 and loop.stats.ends == {"error": 1}

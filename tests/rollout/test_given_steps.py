@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
 from test_loop import OneTrace
 
 from rapo_rllib.batching.samples import sample_groups
@@ -17,12 +17,10 @@ from rapo_rllib.buffer.growth import grown_candidates
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.monitoring.transcripts import write_transcripts
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import BranchingSettings, ObjectiveSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.traces.transcripts import read_transcripts
@@ -43,13 +41,12 @@ def rolled_out(
     question: Question = QUESTION,
     make_env: Any = CalculatorEnv,
     engine: ScriptedEngine | None = None,
-    retriever: Retriever | None = None,
+    source: Any = None,
     retrieval_prob: float = 0.0,
     **rollout: Any,
 ) -> TrajectoryGroup:
-    keys = {"max_response_tokens": 600, "max_prompt_tokens": 400, "group_size": 4, "num_hybrid": 2, **rollout}
-    chat, envs = ChatProtocol(ByteTokenizer(), PROTOCOL), EnvPool(make_env, PROTOCOL.answer_tag)
-    loop = RolloutLoop(engine or ScriptedEngine(solve), chat, envs, RolloutSettings(**keys), retriever)
+    keys = {"max_response_tokens": 600, "num_hybrid": 2, **rollout}
+    loop = scripted_loop(engine or ScriptedEngine(solve), make_env, source, **keys)
     try:
         (group,) = loop.run([question], retrieval_prob=retrieval_prob)
         return group
@@ -84,14 +81,13 @@ def test_only_the_policys_own_tokens_are_trained() -> None:
 
 def test_none_of_its_members_retrieves_and_they_are_none_of_the_unhelped() -> None:
     source = OneTrace()
-    retriever = Retriever(source, selection="nearest", top_k=1)
-    group = rolled_out(retriever=retriever, retrieval_prob=1.0)
+    group = rolled_out(source=source, retrieval_prob=1.0)
     assert not source.batches and not any(t.hybrid or t.retrievals for t in group.trajectories)
     values = rollout_metrics(SampleResult([group]))
     assert values["retrieval/others_count"] == 0 and values["tokens/given"] == 4 * len(GIVEN)
     parts = [values[f"tokens/{name}"] for name in ("policy", "observation", "retrieved", "given")]
     assert sum(parts) == values["tokens/response"]
-    without = rolled_out(Question("q", "What is 16 + 1?", "17"), retriever=retriever, retrieval_prob=1.0)
+    without = rolled_out(Question("q", "What is 16 + 1?", "17"), source=source, retrieval_prob=1.0)
     assert sum(t.hybrid for t in without.trajectories) == 2 and source.batches
 
 
@@ -179,8 +175,7 @@ def test_the_policys_own_steps_enter_the_buffer_with_the_whole_history(tmp_path:
 def test_a_single_step_is_right_where_it_does_what_the_expert_did(wrote: str, right: bool) -> None:
     row = replace(QUESTION, start=(), expected=f"{WRITTEN[0]}\n<result>\n8\n</result>\n")
     source = OneTrace()
-    retriever = Retriever(source, selection="nearest", top_k=1)
-    group = rolled_out(row, engine=ScriptedEngine(lambda so_far: wrote), retriever=retriever, retrieval_prob=1.0)
+    group = rolled_out(row, engine=ScriptedEngine(lambda so_far: wrote), source=source, retrieval_prob=1.0)
     for one in group.trajectories:
         assert (one.end, one.correct, one.reward, len(one.steps)) == ("step", right, float(right), 1)
         assert one.step_rewards == [float(right)]

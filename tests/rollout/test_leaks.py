@@ -14,14 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, scripted_loop
 
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop, logger
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace
 
@@ -53,14 +49,8 @@ def make_loop(calls: Sequence[str], tool: str | dict, **settings: int) -> Rollou
             return "<answer>\\boxed{2}</answer>"
         return calls[int(so_far.split("#")[1].split()[0]) % len(calls)]
 
-    protocol = ProtocolSettings(system_prompt="")
-    return RolloutLoop(
-        ScriptedEngine(script),
-        ChatProtocol(ByteTokenizer(), protocol),
-        EnvPool(lambda: ToolEnv({"tools": [tool]}), "answer"),
-        RolloutSettings(max_response_tokens=5000, max_prompt_tokens=100, **settings),
-        Retriever(OneTrace(), selection="nearest", top_k=1),
-    )
+    budgets = {"max_response_tokens": 5000, "max_prompt_tokens": 100, **settings}
+    return scripted_loop(ScriptedEngine(script), lambda: ToolEnv({"tools": [tool]}), OneTrace(), **budgets)
 
 
 def roll_out(loop: RolloutLoop, numbers: range) -> Counter[str]:

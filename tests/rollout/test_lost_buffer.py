@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from milvus_server import MilvusServer
 from relay import Relay
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine, scripted_loop
 
 from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -52,16 +52,8 @@ class Interrupted:
 
 
 def make_loop(source: Interrupted) -> RolloutLoop:
-    protocol = ProtocolSettings(system_prompt="")
-    return RolloutLoop(
-        ScriptedEngine(three_calls),
-        ChatProtocol(ByteTokenizer(), protocol),
-        EnvPool(CalculatorEnv, protocol.answer_tag),
-        RolloutSettings(
-            group_size=4, num_hybrid=NUM_HYBRID, max_tool_calls=NUM_CALLS, max_response_tokens=2000, max_prompt_tokens=400
-        ),
-        Retriever(source, selection="nearest", top_k=1),
-    )
+    budgets = {"num_hybrid": NUM_HYBRID, "max_tool_calls": NUM_CALLS, "max_response_tokens": 2000}
+    return scripted_loop(ScriptedEngine(three_calls), source=source, **budgets)
 
 
 class Gone:

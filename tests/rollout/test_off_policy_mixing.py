@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import ByteTokenizer, ScriptedEngine, scripted_loop
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.replay import ReplayStore, worth_replaying
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question, TokenKind, Trajectory, TrajectoryGroup
 
 PROTOCOL = ProtocolSettings(system_prompt="")
@@ -41,8 +39,7 @@ def wrong(so_far: str) -> str:
 def rolled_out(script: Any, version: int = 0, questions: tuple[Question, ...] = (QUESTION,)) -> list[TrajectoryGroup]:
     engine = ScriptedEngine(script)
     engine.policy_version = version
-    settings = RolloutSettings(group_size=3, num_hybrid=0, max_response_tokens=400, max_prompt_tokens=400)
-    loop = RolloutLoop(engine, CHAT, EnvPool(CalculatorEnv, PROTOCOL.answer_tag), settings)
+    loop = scripted_loop(engine, group_size=3)
     try:
         return loop.run(questions)
     finally:

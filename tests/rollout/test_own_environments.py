@@ -13,14 +13,10 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 from ray.tune.registry import register_env
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, scripted_loop
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.train.checks import _named_env
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import TrajectoryGroup
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "tuned_examples"
@@ -116,13 +112,8 @@ def test_the_expert_wins_every_training_hunt(hunt: Any) -> None:
 
 def roll_out(config: RAPOConfig, script: Callable[[str], str]) -> TrajectoryGroup:
     """Two trajectories of the first training question, by a scripted engine."""
-    loop = RolloutLoop(
-        ScriptedEngine(script),
-        ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt="")),
-        EnvPool(config.question_source.env_maker(), "answer"),
-        RolloutSettings(group_size=2, num_hybrid=0, max_response_tokens=4000, max_prompt_tokens=2000),
-        None,
-    )
+    budgets = {"group_size": 2, "max_response_tokens": 4000, "max_prompt_tokens": 2000}
+    loop = scripted_loop(ScriptedEngine(script), config.question_source.env_maker(), **budgets)
     (group,) = loop.run([config.question_source.questions("train")[0]])
     loop.close()
     return group

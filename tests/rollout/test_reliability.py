@@ -15,18 +15,16 @@ from typing import Any
 
 import pytest
 from places import SUPPORT
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, TellingPool, scripted_loop
 
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.monitoring.transcripts import write_transcripts
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.turns import Call, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool, overdue_s
 from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question, TrajectoryGroup
 
@@ -63,12 +61,12 @@ class Unscored(ToolEnv):
 class Hangs(ToolEnv):
     """Where it hangs, it says that it has for longer than any deadline: no test waits for one, and the others have time."""
 
-    session: Episode
+    borrower: Episode
     hung = False
 
     def hang(self) -> None:
-        assert self.session.env_started is not None
-        self.session.env_started -= 2 * DEADLINE_S
+        assert self.borrower.env_started is not None
+        self.borrower.env_started -= 2 * DEADLINE_S
         self.hung = True
 
 
@@ -91,14 +89,6 @@ class NeverAnswers(Hangs):
         return super().step(action)
 
 
-class Pool(EnvPool):
-    """Tells an environment who uses it."""
-
-    def acquire(self, session: Episode) -> None:
-        super().acquire(session)
-        session.env.session = session
-
-
 WAITS = f"{__name__}:Waits"
 MakeLoop = Callable[..., RolloutLoop]
 
@@ -110,11 +100,9 @@ def make_loop() -> Iterator[MakeLoop]:
     Waits.released.clear()
 
     def make(script: Any, env_class: type = ToolEnv, env: dict | None = None, **settings: Any) -> RolloutLoop:
-        protocol = ProtocolSettings(system_prompt="")
         engine = ScriptedEngine(script, lambda request: 2)
-        chat, envs = ChatProtocol(ByteTokenizer(), protocol), Pool(lambda: env_class(env), "answer")
-        defaults = {"group_size": 4, "num_hybrid": 0, "max_response_tokens": 400, "max_prompt_tokens": 100}
-        loops.append(RolloutLoop(engine, chat, envs, RolloutSettings(**{**defaults, **settings})))
+        given = {"max_prompt_tokens": 100, **settings}
+        loops.append(scripted_loop(engine, lambda: env_class(env), pool=TellingPool, **given))
         return loops[-1]
 
     yield make
@@ -145,11 +133,7 @@ def ends(group: TrajectoryGroup) -> list[str]:
         ("<python><python>1 + 1</python></python>", ["2", ""], "answer"),
         ("<answer><python>1 + 1</python></answer>", ["2", ""], "answer"),
         ("As in `<python>`, or '<answer>': <python>1 + 1</python>", ["2", ""], "answer"),
-        (
-            "<python>print('</python>')</python>",
-            [QUOTED, ""],
-            "answer",
-        ),
+        ("<python>print('</python>')</python>", [QUOTED, ""], "answer"),
         ("<python></python>", ["(no code)", ""], "answer"),
         ("<python>\n \n</python>", ["(no code)", ""], "answer"),
         ("\udcff\udcfe\udce2\udc82<python>1 + 1 # \udcf0\udc9f</python>", ["2", ""], "answer"),
@@ -330,17 +314,9 @@ import faulthandler, sys, threading, time
 faulthandler.dump_traceback_later(90, exit=True)  # where it hangs, if it does
 sys.path[:0] = {folders!r}
 from test_reliability import TWO, Waits, ToolEnv, WAITS, says
-from scripted import ByteTokenizer, ScriptedEngine
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
-loop = RolloutLoop(
-    ScriptedEngine(says("<wait>hang</wait>")),
-    ChatProtocol(ByteTokenizer(), ProtocolSettings(system_prompt="")),
-    EnvPool(lambda: ToolEnv({{"tools": [WAITS]}}), "answer"),
-    RolloutSettings(group_size=2, num_hybrid=0, step_timeout_s={deadline}),
-)
+from scripted import ScriptedEngine, scripted_loop
+engine, settings = ScriptedEngine(says("<wait>hang</wait>")), {{"group_size": 2, "step_timeout_s": {deadline}}}
+loop = scripted_loop(engine, lambda: ToolEnv({{"tools": [WAITS]}}), **settings)
 if {interrupted}:
     threading.Timer(1.0, __import__("_thread").interrupt_main).start()
 print([t.end for t in loop.run([TWO])[0].trajectories], flush=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
 
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rewards import Episode, Score
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question, Trajectory
 
 PROTOCOL = ProtocolSettings(system_prompt="")
@@ -24,10 +21,7 @@ def script(so_far: str, tool: str = "python") -> str:
 
 
 def rolled_out(make_env: Any, tool: str = "python", **rollout: Any) -> Trajectory:
-    budgets = {"max_response_tokens": 400, "max_prompt_tokens": 400, **rollout}
-    settings = RolloutSettings(group_size=1, num_hybrid=0, **budgets)
-    envs = EnvPool(make_env, PROTOCOL.answer_tag)
-    loop = RolloutLoop(ScriptedEngine(partial(script, tool=tool)), ChatProtocol(ByteTokenizer(), PROTOCOL), envs, settings)
+    loop = scripted_loop(ScriptedEngine(partial(script, tool=tool)), make_env, **{"group_size": 1, **rollout})
     try:
         ((trajectory,),) = (group.trajectories for group in loop.run([Question("q", "What is 1 + 1?", "2")]))
         return trajectory

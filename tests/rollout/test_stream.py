@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from test_loop import solve
 
 from rapo_rllib.env_runner.metrics import staleness_metrics
 from rapo_rllib.errors import EngineError
@@ -19,14 +20,6 @@ from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(4)]
-
-
-def solve(so_far: str) -> str:
-    question = so_far.rsplit("What is ", 1)[1]
-    if "<result>" not in question:
-        return f"<python>{question.split('?')[0]}</python>"
-    result = question.rsplit("<result>", 1)[1].split("</result>")[0].strip()
-    return f"<answer>{result}</answer>"
 
 
 class Setting:

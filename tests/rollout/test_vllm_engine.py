@@ -246,22 +246,6 @@ def test_eos_in_the_place_of_the_token_behind_the_last_stop_string_is_no_text(en
 WHOLE = pytest.mark.parametrize("folder", [ALL], ids=["all layers"], indirect=True)
 
 
-@pytest.mark.slow
-@WHOLE
-def test_eos_behind_the_last_stop_string_is_no_text(engine: Any, tokenizer: Any) -> None:
-    """The model closes a turn that its template has shown it; the same token ends a turn by itself, under any name."""
-    shown = [{"role": "user", "content": "Say yes."}, {"role": "assistant", "content": "<answer>yes</answer>"}] * 3
-    prompt = tokenizer.encode(tokenizer.apply_chat_template([*shown, shown[0]], add_generation_prompt=True, tokenize=False))
-    stop = "</answer>"
-    (ended,) = generate(engine, [prompt], temperature=0.0, stop=(stop,), final_stop=stop)
-    assert ended.token_ids[-1] == tokenizer.eos_token_id
-    assert (ended.text, ended.spill, ended.finish) == ("<answer>yes</answer>", "", "stop")
-    (alone,) = generate(engine, [prompt], temperature=0.0)
-    assert (alone.token_ids, alone.text, alone.finish) == (ended.token_ids, ended.text, "eos")
-    (named,) = generate(engine, [prompt], temperature=0.0, end_ids=(ended.token_ids[3],))
-    assert (named.token_ids, named.text, named.finish) == (ended.token_ids[:4], "<answer>yes", "eos")
-
-
 def test_a_version_of_vllm_that_hides_its_detokenizers_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "close", lambda: None)
     monkeypatch.setattr(engine._engine, "output_processor", object())
@@ -304,16 +288,6 @@ def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypat
     with pytest.raises(EngineError, match=r"this version of vLLM: it has no \w+ModelRunner\.sampler\.top_everything_sampler"):
         engine._start_recording()
     assert closed == [True]
-
-
-@pytest.mark.slow
-@WHOLE
-def test_a_stop_string_is_kept_and_what_its_token_carries_beyond_is_told(engine: Any, tokenizer: Any) -> None:
-    prompt = tokenizer.encode("Write: 1, 2, 3, 4, 5, 6,")
-    (completion,) = generate(engine, [prompt], temperature=0.0, stop=("8",))
-    assert completion.finish == "stop"
-    assert completion.text.endswith("8")
-    assert tokenizer.decode(completion.token_ids) == completion.text + completion.spill
 
 
 def test_length_is_named(engine: Any, tokenizer: Any) -> None:

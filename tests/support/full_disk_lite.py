@@ -16,14 +16,14 @@ from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
 
 
-def write_and_die(folder: Path) -> None:
-    """Insert until it is refused."""
+def write_and_die(folder: Path, told: int) -> None:
+    """Insert until it is refused; ``told`` is the end of a pipe."""
     buffer = StepTraceBuffer(settings(folder))
     buffer.create()
     buffer.insert(STORED)
     found = {"refusal": refusal(buffer), "stored": buffer.count()}
     fill_up(folder / "filler")
-    print(json.dumps(found), flush=True)  # noqa: T201
+    os.write(told, json.dumps(found).encode())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -40,10 +40,11 @@ def answer(buffer: StepTraceBuffer) -> str:
 
 
 def main(folder: Path) -> None:
-    command = [sys.executable, __file__, str(folder), "write"]
-    writer = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300)
-    assert writer.returncode == -signal.SIGKILL
-    found = json.loads(writer.stdout)
+    reads, writes = os.pipe()
+    if (writer := os.fork()) == 0:
+        write_and_die(folder, writes)
+    assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == -signal.SIGKILL
+    found = json.loads(os.read(reads, 100_000))
     buffer = StepTraceBuffer(settings(folder))
     found["while_full"] = [answer(buffer) for _ in range(2)]
     (folder / "filler").unlink()
@@ -54,4 +55,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    (write_and_die if "write" in sys.argv[2:] else main)(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))

@@ -18,7 +18,6 @@ LONGEST = (
     "tests/cli/test_train_file.py",
     "tests/e2e/test_lora_job.py",
     "tests/learner/test_training_state.py",
-    "tests/e2e/test_tune.py",
     "tests/cli/test_resume_command.py",
     "tests/e2e/test_python_page.py",
     "tests/e2e/test_warm_start_job.py",
@@ -35,7 +34,6 @@ LONGEST = (
     "tests/rewards/test_maths.py",
     "tests/e2e/test_evaluate_engine.py",
     "tests/e2e/test_buffer_build_engine.py",
-    "tests/env_runner/test_fake_gpus.py",
     "tests/tools/test_mcp_shared.py",
     "tests/cli/test_buffer_build.py",
 )

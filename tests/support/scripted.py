@@ -1,4 +1,4 @@
-"""A scripted engine, a byte tokenizer and a calculator environment: the loop's tests need no model."""
+"""A scripted engine, a byte tokenizer, a calculator environment, and a loop over them: the loop's tests need no model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 import gymnasium
 
 from rapo_rllib.errors import EngineError
+from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
+from rapo_rllib.rollout.env_calls import EnvPool
+from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 
 END = 0  # the byte that ends a turn, where a tokenizer has such a token
 
@@ -140,3 +145,33 @@ class CalculatorEnv(gymnasium.Env):
             return str(eval(expression, {"__builtins__": {}})), 0.0, False, False, {"tool": "python", "tool_seconds": 0.0}
         correct = f"<answer>{self.question.answer}</answer>" in action
         return "", float(correct), True, False, {"correct": correct, "format_ok": "</answer>" in action}
+
+
+class TellingPool(EnvPool):
+    """Tells an environment whom it serves."""
+
+    def acquire(self, borrower: Any) -> None:
+        super().acquire(borrower)
+        borrower.env.borrower = borrower
+
+
+def scripted_loop(
+    engine: Any,
+    make_env: Callable[[], Any] = CalculatorEnv,
+    source: Any = None,
+    *,
+    pool: type[EnvPool] = EnvPool,
+    eos: int | None = None,
+    seed: int | None = 0,
+    **settings: Any,
+) -> RolloutLoop:
+    """A rollout loop that writes bytes without a system prompt; ``source`` is searched for the nearest step trace."""
+    defaults = {"group_size": 4, "num_hybrid": 0, "max_response_tokens": 400, "max_prompt_tokens": 400}
+    return RolloutLoop(
+        engine,
+        ChatProtocol(ByteTokenizer(eos), ProtocolSettings(system_prompt="")),
+        pool(make_env, "answer"),
+        RolloutSettings(**{**defaults, **settings}),
+        None if source is None else Retriever(source, selection="nearest", top_k=1),
+        seed,
+    )

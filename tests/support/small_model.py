@@ -53,6 +53,23 @@ def save_speaking_model(folder: Path, smollm2: Path, chains: Sequence[Sequence[s
     return _save(folder, smollm2, model)
 
 
+def save_calling_model(folder: Path, smollm2: Path, tool: Sequence[str], argument: str, answers: str = "8") -> Any:
+    """A small model that calls a tool with ``3 + 5`` as Qwen2.5's template has it, or answers; returns its tokenizer.
+
+    The parser takes a call whose tag is not closed.
+    """
+    from chat_templates import template
+    from transformers import AutoTokenizer
+
+    call = ("<", "tool", "_", "call", ">", '{"', "name", '":"', *tool, '","', "arguments", '":', ' {"', argument, '"', ':"')
+    chains = [("\n", *call, "3", " +", " ", "5", '"}', "}", "<|im_end|>")]
+    chains += [("\n", "\\", "box", "ed", "{", answer, "}", "<|im_end|>") for answer in answers]
+    tokenizer = AutoTokenizer.from_pretrained(save_speaking_model(folder, smollm2, chains))
+    tokenizer.chat_template = template("qwen25")
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
 def _small(smollm2: Path, **changes: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
