@@ -1,4 +1,4 @@
-"""The cluster of docs/install.md: its commands, one after the other, are a cluster that trains; Ray accepts its launcher's file."""
+"""The cluster of docs/install.md: its commands, in order, are a cluster that trains; Ray accepts its launcher's file."""
 
 from __future__ import annotations
 
