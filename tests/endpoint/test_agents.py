@@ -14,8 +14,8 @@ from typing import Any
 
 import own_agents
 import pytest
-from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
-from own_agents import CALCULATOR
+from calculator_turns import CALCULATOR, call, solve
+from chat_templates import FAMILIES, ScriptedTurns, strict_json, tokenizer_of
 from pages import REPOSITORY, blocks
 
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -25,7 +25,6 @@ from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rewards import Score
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -48,22 +47,6 @@ class OneTrace:
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
-
-
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
-
-
-def call(expression: str) -> str:
-    return json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-
-
-def solve(so_far: str) -> str:
-    done = so_far.rpartition("What is 3 + 5 + 1?")[2]
-    if "8 + 1" in done:
-        return "So it is \\boxed{9}."
-    return call("8 + 1") if "3 + 5" in done else call("3 + 5")
 
 
 class Made:
@@ -290,6 +273,24 @@ def test_the_agent_of_the_page(make: Any, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "my_agent", module)
     for trajectory in make("", script=lambda so_far: "\\boxed{9}", env={"agent": "my_agent:run"}).run():
         assert (trajectory.end, trajectory.reward) == ("answer", 1.0)
+
+
+@pytest.mark.parametrize("agent", ["calculator_agent", "openai_agents_agent"])
+def test_the_agents_of_the_examples(make: Any, agent: str) -> None:
+    made = make("", script=lambda so_far: solve(so_far, "calculate"), env={"agent": f"{agent}:run"})
+    for trajectory in made.run():
+        assert (trajectory.end, trajectory.reward, trajectory.others) == ("answer", 1.0, [])
+        assert [(step.tool, step.observation) for step in trajectory.steps[:2]] == [("calculate", "8"), ("calculate", "9")]
+    for trajectory in make("", script=lambda so_far: call("1 / 0", "calculate"), env={"agent": f"{agent}:run"}).run():
+        assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 0.0, 8, [])
+        assert "division by zero" in trajectory.steps[0].observation
+
+
+def test_a_package_that_an_agent_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "agents", None)
+    monkeypatch.delitem(sys.modules, "openai_agents_agent", raising=False)
+    with pytest.raises(ValueError, match=r"cannot import .* run `pip install 'rapo_rllib\[openai-agents\]'`"):
+        AgentEnv({"dataset": "unread.jsonl", "protocol": SETTINGS, "agent": "openai_agents_agent:run"})
 
 
 def test_64_trajectories_at_once(make: Any) -> None:

@@ -9,17 +9,10 @@ import time
 from typing import Any
 
 import httpx
+from calculator_turns import CALCULATOR
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 SYSTEM = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Works out one operation.",
-        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-    },
-}
 clients: dict[str, OpenAI] = {}
 
 
