@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rapo_rllib.endpoint.env import AgentEnv
+from rapo_rllib.endpoint.env import AgentEnv, check_job
 from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
-from rapo_rllib.settings import BufferSettings, OffPolicySettings, Settings, WarmStartSettings
+from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
@@ -39,12 +39,12 @@ def check_parts(config: RAPOConfig) -> None:
     model = settings.model
     env = source.env_maker()()
     check_env(env.unwrapped, settings.protocol)
-    if isinstance(env.unwrapped, AgentEnv):
-        _check_agent(settings.off_policy)
     if settings.protocol.format != "tags":  # those take any model
         make_protocol(load_tokenizer(model), settings.protocol, env)
     env.close()
-    source.questions("train")
+    questions = source.questions("train")
+    if isinstance(env.unwrapped, AgentEnv):
+        check_job(settings.off_policy, settings.protocol, questions, load_tokenizer(model))
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
     if settings.uses_retrieval:
@@ -53,12 +53,6 @@ def check_parts(config: RAPOConfig) -> None:
         _check_warm_start(settings.warm_start, source)
     if settings.off_policy.needs_expert:
         check_traces(settings.off_policy.expert_traces, "expert_traces", source)
-
-
-def _check_agent(off_policy: OffPolicySettings) -> None:
-    for key in ("expert_start_share", "expert_step_share"):
-        if value := getattr(off_policy, key):
-            raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
 
 
 def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> None:

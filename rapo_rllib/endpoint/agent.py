@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,12 @@ from rapo_rllib.endpoint.function import GIVEN, Ended, call_function
 from rapo_rllib.types import Question
 
 MOST_OUTPUT = 1 << 20  # bytes that a program may print
+# A program that becomes another, and is killed with the thread that started it: an env runner that is killed tells nobody.
+_WITH_PARENT = """import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _CALL = "from rapo_rllib.endpoint.function import call_for_parent; call_for_parent()"
 
 
@@ -81,13 +88,15 @@ class Agent:
 
     def _output(self, command: list[str], sent: bytes) -> bytes:
         """What a process prints, in a session of its own. Raises ``RuntimeError`` if it fails, or prints without an end."""
+        if shutil.which(command[0]) is None:
+            raise RuntimeError(f"env_config.command: this machine has no program {command[0]!r}")
         url = self._given["base_url"]
         told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": json.dumps(asdict(self._question))}
         with self._lock:
             if self._stopped:
                 raise RuntimeError("it was stopped before it had started")
             self._process = process = subprocess.Popen(
-                command,
+                [sys.executable, "-IS", "-c", _WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **told},

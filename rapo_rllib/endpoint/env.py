@@ -15,7 +15,9 @@ from rapo_rllib.endpoint.function import GIVEN, agent_function
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import Questions, QuestionsOptions
 from rapo_rllib.protocol.answers import Answers
+from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.rewards import EpisodeStep
+from rapo_rllib.settings import OffPolicySettings, ProtocolSettings
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
 from rapo_rllib.validation import require
@@ -75,6 +77,28 @@ class AgentOptions(QuestionsOptions):
             require(any_name or name in named, "agent_options", name, f"{self.agent} has no argument of that name")
             require(name not in GIVEN, "agent_options", name, "is given to each trajectory: leave it out")
         require(any_name or "base_url" in named, "agent", self.agent, "takes no base_url, where it is to ask the policy")
+
+
+def check_job(off_policy: OffPolicySettings, protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
+    """Raise ``ValueError`` where a job's keys or its model do not go together with an agent, as far as is known before it runs.
+
+    Args:
+        off_policy: settings of the job.
+        protocol: the same.
+        questions: of the job; where rows name tools, the agent offers tools.
+        tokenizer: of the model.
+    """
+    for key in ("expert_start_share", "expert_step_share"):
+        if value := getattr(off_policy, key):
+            raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
+    if named := next((question.tools for question in questions if question.tools), None):
+        parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
+        schema = {"type": "function", "function": {"name": named[0], "description": "", "parameters": parameters}}
+        try:
+            NativeProtocol(tokenizer, protocol, [schema])
+        except ValueError as error:
+            said = f"env_config.dataset: rows have tools, {named[0]!r} say, which the model cannot be offered"
+            raise ValueError(f"{said}: {error}") from error
 
 
 class AgentEnv(Questions):

@@ -6,6 +6,7 @@ Agents.roll_out: agent --HTTP--> Endpoint --Ask--> Talk --Answer--> agent ... En
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
 from rapo_rllib.endpoint.agent import Agent
@@ -20,6 +21,8 @@ from rapo_rllib.rollout.env_calls import step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.group import RolloutGroup
 from rapo_rllib.rollout.loop import Run
+
+logger = logging.getLogger(__name__)
 
 MOST_CHATS = 64  # sets of tools that are known at once
 
@@ -36,6 +39,7 @@ class Agents:
         self._chat, self._make_reader = chat, make_reader
         self._chats: dict[str, NativeProtocol] = {}
         self._endpoint: Endpoint | None = None
+        self._refusals: set[str] = set()
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
         """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
@@ -86,6 +90,9 @@ class Agents:
                 if tools and made.parser != "json":
                     made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader(made.parser, tokenizer, tools))
             except Exception as error:  # a template or a parser does not take the agent's tools
+                if str(error) not in self._refusals:
+                    logger.error("an agent's tools are refused, which fails each of its trajectories: %s", error)
+                self._refusals.add(str(error))
                 raise RequestError(f"the tools are refused: {error}") from error
             self._chats = dict([*self._chats.items(), (key, made)][-MOST_CHATS:])
         return self._chats[key]

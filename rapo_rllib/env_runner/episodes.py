@@ -55,12 +55,12 @@ class EpisodeObserver(Observer):
         self._episodes.pop(id(episode.trajectory), None)
 
     def ended(self, episode: Episode) -> None:
-        """Complete what failed, as a truncated episode with the step at which it did."""
+        """Complete what failed, with the step at which it did, and what was told before it was paid."""
         trajectory, made = episode.trajectory, self._episode_of(episode.trajectory)
         if not made.is_done:
             if not made.is_reset:
                 made.add_env_reset(trajectory.question_text or episode.question.text)
-            begun = trajectory.steps[len(made) :] or [Step(0, 0)]
+            begun = trajectory.steps[len(made) :] or [Step(0, 0, reward=trajectory.reward - made.get_return())]
             _add(made, trajectory, begun[0], _outcome(episode, trajectory.end), trajectory.end)
         self._tell("on_episode_end", episode, made)
 

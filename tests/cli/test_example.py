@@ -32,7 +32,8 @@ def test_get_writes_the_file_and_the_modules_that_it_needs(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"rapo_treasure_hunt.yaml", "treasure_hunt.py"}
     shop = ["rapo_tau2_retail.yaml", "tau2_retail.py", "tau2_retail_server.py", "tau2_retail_shop.py"]
     assert sorted(path.name for path in files_of(examples()["rapo_tau2_retail"])) == shop
-    assert [path.name for path in files_of(examples()["rapo_agent"])] == ["rapo_agent.yaml", "calculator_agent.py"]
+    agents = ["rapo_agent.yaml", "calculator_agent.py", "openai_agents_agent.py"]
+    assert [path.name for path in files_of(examples()["rapo_agent"])] == agents
     again = said("get", "rapo_treasure_hunt", "--to", str(tmp_path / "new"))
     assert again.exit_code == 1 and "is there already" in again.stderr
     assert said("get", "grpo_math", "--to", str(tmp_path)).stdout.split() == [str(tmp_path / "grpo_math.yaml")]

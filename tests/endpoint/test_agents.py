@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import ModuleType, SimpleNamespace
@@ -14,18 +16,21 @@ from typing import Any
 
 import own_agents
 import pytest
-from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
-from own_agents import CALCULATOR
+from calculator_turns import CALCULATOR, call, solve
+from chat_templates import FAMILIES, ScriptedTurns, strict_json, tokenizer_of
 from pages import REPOSITORY, blocks
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.endpoint.agent import Agent
-from rapo_rllib.endpoint.env import AgentEnv, AgentOptions
+from rapo_rllib.endpoint.env import AgentEnv, AgentOptions, check_job
 from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.env_runner.episodes import EpisodeObserver
+from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.calls import ReadCalls, read_json
+from rapo_rllib.errors import RequestError
+from rapo_rllib.evaluation.held_out import evaluation_metrics
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rewards import Score
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -34,7 +39,7 @@ from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import Observer, RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.stream import RolloutStream
-from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import ObjectiveSettings, OffPolicySettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind, Trajectory
 
 QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
@@ -48,22 +53,6 @@ class OneTrace:
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
-
-
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
-
-
-def call(expression: str) -> str:
-    return json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-
-
-def solve(so_far: str) -> str:
-    done = so_far.rpartition("What is 3 + 5 + 1?")[2]
-    if "8 + 1" in done:
-        return "So it is \\boxed{9}."
-    return call("8 + 1") if "3 + 5" in done else call("3 + 5")
 
 
 class Made:
@@ -299,6 +288,21 @@ def test_64_trajectories_at_once(make: Any) -> None:
     assert len({tuple(t.token_ids) for t in trajectories}) == 1
 
 
+def test_agents_in_evaluation(make: Any) -> None:
+    """As `evaluate_on_env_runners` asks: each question once, greedy, without retrieval; an answer or a number may be right."""
+    asked = [Question(f"q{number}", QUESTION.text, number, benchmark="sums") for number in "98"]
+    made = make(num_hybrid=2)
+    groups = made.loop.run(asked, retrieval_prob=0.0, greedy=True, group_size=1)
+    assert [[(t.end, t.correct, t.retrievals) for t in group.trajectories] for group in groups] == [
+        [("answer", right, [])] for right in (True, False)
+    ]
+    assert {request.temperature for request in made.engine.requests} == {0.0}
+    values = evaluation_metrics(SampleResult(groups))
+    assert (values["accuracy"], values["sums/accuracy"], values["num_episodes"]) == (0.5, 0.5, 2)
+    paid = make("async_loop", script=lambda so_far: "9").loop.run(asked, greedy=True, group_size=1)
+    assert [group.trajectories[0].correct for group in paid] == [True, True]  # its reward is above 0
+
+
 def test_weights_change_between_two_turns(make: Any) -> None:
     made = make(latency=4)
     made.engine.changes_at_poll = {10: 1}
@@ -378,6 +382,15 @@ def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
     assert (trajectory.end, trajectory.reward, ends) == ("answer", 1.0, [("answer", 1)])
 
 
+def test_the_return_of_an_agent_whose_last_turn_nobody_got(make: Any) -> None:
+    """What is told of the first turn ends with it, when the next has been written; and that is left out at the end."""
+    made = make("leaves_for_good", script=lambda so_far: "\\boxed{9}", latency=20, group_size=1)
+    made.engine.poll = slowed(made.engine.poll, 0.02)
+    observer = EpisodeObserver(SimpleNamespace(episode=lambda *told: None, environment_created=lambda env: None))  # type: ignore[arg-type]
+    (episode,) = observer.of(made.loop.run([QUESTION], observer=observer))
+    assert (episode.get_return(), episode.is_terminated) == (1.0, True)
+
+
 def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:
     for trajectory in make("sums_up", script=lambda so_far: call("3 + 5")).run():
         assert (trajectory.others, len(trajectory.steps), trajectory.end) == ([], 2, "answer")
@@ -446,6 +459,43 @@ def test_a_program_ends_with_all_that_it_has_started(monkeypatch: pytest.MonkeyP
     agent.stop()
 
 
+@pytest.mark.parametrize("ends", ["stopped", "killed", "program"])
+def test_a_process_that_hangs_ends_with_its_trajectory_and_with_the_env_runner(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An env runner that is killed tells nobody."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    noted = tmp_path / "pid"
+    keys: dict[str, Any] = {"agent": "own_agents:notes_its_process", "own_process": True, "agent_options": {"path": str(noted)}}
+    if ends == "program":
+        code = f"import own_agents; own_agents.notes_its_process('', {str(noted)!r})"
+        keys = {"command": [sys.executable, "-c", code]}
+    if ends == "stopped":
+        options = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, **keys)
+        agent = Agent(options, QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda ended: None)
+        agent.start()
+        end = agent.stop
+    else:
+        end = subprocess.Popen([sys.executable, SUPPORT / "runs_an_agent.py", json.dumps(keys)]).kill
+    try:
+        wait_until(lambda: noted.exists() and noted.read_text() != "")
+    finally:
+        end()
+    wait_until(lambda: is_gone(noted.read_text()))
+
+
+def is_gone(process: str) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_an_env_runner_that_stops_ends_what_is_under_way(make: Any) -> None:
     made, closed = make(latency=10**6), []
     runner = object.__new__(RAPOEnvRunner)
@@ -487,6 +537,22 @@ def test_rows_may_have_tools_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     config = {"agent": "own_agents:loop", "dataset": str(tmp_path / "rows.jsonl"), "protocol": SETTINGS}
     assert AgentEnv.questions(config, "train")[0].tools == ("search",)
+
+
+def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before the job starts, where rows say that there are tools; else with one line in the log, and each of its requests."""
+    tokenizer = tokenizer_of("qwen25", smollm2)
+    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    check_job(OffPolicySettings(), SETTINGS, [QUESTION], tokenizer)
+    with pytest.raises(ValueError, match=r"env_config\.dataset: rows have tools, 'search' say, .* does not show tools"):
+        check_job(OffPolicySettings(), SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
+    env = AgentEnv({"agent": "own_agents:loop", "dataset": "unread.jsonl", "protocol": SETTINGS})
+    agents = Agents(make_protocol(tokenizer, SETTINGS, env), lambda *_: strict_json)  # type: ignore[arg-type]
+    for tool in (CALCULATOR, {**CALCULATOR, "function": {**CALCULATOR["function"], "name": "other"}}):
+        with pytest.raises(RequestError, match=r"the tools are refused: .* does not show tools"):
+            agents.chat_with([tool])
+    assert caplog.text.count("an agent's tools are refused, which fails each of its trajectories") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from own_agents import CALCULATOR
+from calculator_turns import CALCULATOR
 
 from rapo_rllib.endpoint.conversation import Answer
 from rapo_rllib.endpoint.wire import Form, read_chat, read_completion

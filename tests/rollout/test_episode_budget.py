@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import CALCULATOR, tokenizer_of
+from calculator_turns import CALCULATOR
+from chat_templates import tokenizer_of
 
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.rollout.episode import Episode, RunPlan

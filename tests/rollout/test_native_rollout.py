@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
+from calculator_turns import call, solve
+from chat_templates import FAMILIES, ScriptedTurns, strict_json, tokenizer_of
 from test_loop import OneTrace
 
 from rapo_rllib.buffer.growth import grown_candidates
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -23,22 +22,6 @@ from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSett
 from rapo_rllib.types import Question, TokenKind, Trajectory
 
 QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
-
-
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
-
-
-def call(expression: Any, name: str = "calculator") -> str:
-    return json.dumps({"name": name, "arguments": {"expression": expression}})
-
-
-def solve(so_far: str) -> str:
-    done = so_far.rpartition("What is 3 + 5 + 1?")[2]
-    if "8 + 1" in done:
-        return "So it is \\boxed{9}."
-    return call("8 + 1") if "3 + 5" in done else call("3 + 5")
 
 
 class Made:

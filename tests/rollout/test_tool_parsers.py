@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import CALCULATOR, FAMILIES, WEATHER, tokenizer_of
+from calculator_turns import CALCULATOR
+from chat_templates import FAMILIES, WEATHER, tokenizer_of
 
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import Turn

@@ -10,18 +10,11 @@ from typing import Any
 
 from scripted import Script, ScriptedEngine
 
+from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 
 FOLDER = Path(__file__).parent / "templates"
 
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Works out one operation.",
-        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-    },
-}
 WEATHER = {
     "type": "function",
     "function": {
@@ -91,6 +84,11 @@ def tokenizer_of(family: str, smollm2: Path) -> Any:
 def template(name: str) -> str:
     """The text of a template."""
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+
+
+def strict_json(text: str) -> ReadCalls:
+    """A turn of JSON is a call in every family here: what is under test is the loop."""
+    return read_json(text.strip())
 
 
 class ScriptedTurns(ScriptedEngine):

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
+from calculator_turns import CALCULATOR
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 SYSTEM = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Works out one operation.",
-        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-    },
-}
 clients: dict[str, OpenAI] = {}
 
 
@@ -223,6 +218,11 @@ def writes_long_texts(question: str, base_url: str) -> str:
     except BadRequestError:
         return "\\boxed{9}"
     return ""
+
+
+def notes_its_process(base_url: str, path: str) -> None:
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+    time.sleep(60)
 
 
 def crashes(question: str, base_url: str) -> str:
