@@ -82,7 +82,8 @@ class Agent:
     def _output(self, command: list[str], sent: bytes) -> bytes:
         """What a process prints, in a session of its own. Raises ``RuntimeError`` if it fails, or prints without an end."""
         url = self._given["base_url"]
-        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": json.dumps(asdict(self._question))}
+        question = json.dumps(asdict(self._question), default=str)
+        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": question}
         with self._lock:
             if self._stopped:
                 raise RuntimeError("it was stopped before it had started")
