@@ -187,7 +187,7 @@ class McpConnection:
         elif self._hung < MOST_HUNG and (client := self._client) is not None:
             self._hung += 1
             probe = asyncio.ensure_future(client.list_tools(cache_mode="bypass"))
-            if await self._done(probe, PROBE_S) and probe.exception() is None:
+            if await self._done(probe, PROBE_S) and not probe.cancelled() and probe.exception() is None:
                 raise TimeoutError(why)
         is_first = not self._lost
         self._lose(why)

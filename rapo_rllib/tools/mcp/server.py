@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class McpServer:
     """The sessions that trajectories call, at most ``sessions`` at once.
 
-    Each trajectory has a session of its own; where it ends another begins, for the next one. Without ``state``, each call has
-    one: that with the fewest others. With a ``state_key`` a trajectory stays with one that others may have, too. A session that
-    was lost is replaced when another is wanted.
+    Each trajectory has a session of its own; where its program ends another begins, for the next one. Without ``state``, each
+    call has that with the fewest others. With a ``state_key`` a trajectory stays with one that others may have, too. A session
+    that was lost is replaced when another is wanted.
 
     Raises:
         ValueError: the server does not answer, or its tools cannot be shown: two of a name, none, one without a description.
@@ -84,11 +84,15 @@ class McpServer:
             with self._changed:
                 self._beginning -= 1
                 self._open += [] if made is None else [made]
-                waiting, self._waiting = self._waiting, []
-                self._changed.notify_all()
-            for trajectory in waiting:
-                trajectory.set_result(None)
+            self._wake()
         return made
+
+    def _wake(self) -> None:
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for trajectory in waiting:
+            trajectory.set_result(None)
 
     def _drop_lost(self) -> None:
         for lost in [one for one in self._open if one.lost]:
@@ -107,14 +111,16 @@ class McpServer:
             _in_background(self._forget, connection, key)
 
     def _renew(self, connection: McpConnection) -> None:
-        """End a session, and begin another in its place, which the next trajectory then does not wait for."""
+        """End a session, and begin another program in its place, so that the next trajectory does not wait for it."""
         connection.close()
         with self._changed:
             if connection in self._open:
                 self._open.remove(connection)
-            if len(self._open) + self._beginning >= self.options.num_sessions:
-                return
-            self._beginning += 1
+            ahead = self.options.url is None and len(self._open) + self._beginning < self.options.num_sessions
+            self._beginning += ahead
+        if not ahead:  # over HTTP a session begins at once, and a server may forget one that waits
+            self._wake()
+            return
         try:
             self._begin(self.options.start_timeout_s)
         except ServerLostError as error:
