@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from concurrent.futures import Future
 
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk",
@@ -37,6 +38,14 @@ class RolloutError(Exception):
 
 class ToolError(RolloutError):
     """A tool itself is broken (not the model's call of it): it cannot start, or its service is gone."""
+
+
+class BusyError(ToolError):
+    """A tool has nothing free for another trajectory, which is to begin when ``free`` is done."""
+
+    def __init__(self, message: str, free: Future[None]) -> None:
+        super().__init__(message)
+        self.free = free
 
 
 class RetrievalError(RolloutError):

@@ -8,9 +8,10 @@ Shapes: ``T`` response tokens of one trajectory, ``P`` prompt tokens, ``G`` traj
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Question:
     start: tuple[str, ...] = field(default=(), repr=False)
     # the step that this agent wrote then: a trajectory is a single step, right if it does the same; empty: it is a whole one
     expected: str = field(default="", repr=False)
+    columns: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # of its row, for scorers
     retrieval_share: float = field(default=1.0, repr=False)  # of the chance of a retrieval, that its trajectories have
 
     @property

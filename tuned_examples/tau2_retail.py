@@ -158,7 +158,7 @@ class DatabaseScorer:
         hung = session.hung
         try:
             told = session.call(CHANGES, {}, self._timeout_s)
-        except ServerLostError as error:
+        except (ServerLostError, TimeoutError) as error:
             if hung:
                 raise
             raise ToolError(f"the shop's server does not tell what was changed: {error}") from error

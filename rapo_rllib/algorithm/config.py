@@ -21,6 +21,7 @@ from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
+from rapo_rllib.models.objects import model_path, with_data_files
 from rapo_rllib.monitoring.quiet import quiet
 from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, Settings
 from rapo_rllib.settings.knobs import knobs
@@ -89,13 +90,20 @@ class RAPOConfig(AlgorithmConfig):
         refuse_other_names(given, known_keys(self))
         refuse_unknown_keys(given, _RLLIBS_TRAINING | set(vars(self)))
         if "model" in given:
-            given["language_model"] = given.pop("model")
+            given["language_model"] = _with_model_path(given.pop("model"))
         if "preset" in given:
             given = {**preset_change(vars(self), given.pop("preset")), **given}
         super().training(**{key: given.pop(key) for key in _RLLIBS_TRAINING & given.keys()})
         for key, value in given.items():
             setattr(self, key, dict(value) if isinstance(value, Mapping) else value)
         return self
+
+    @override(AlgorithmConfig)
+    def environment(self, env: Any = NotProvided, *, env_config: Any = NotProvided, **kwargs: Any) -> RAPOConfig:
+        """RLlib's; in ``env_config`` a loaded data set may stand where the name of one does."""
+        if isinstance(env_config, Mapping):
+            env_config = with_data_files(env_config)
+        return super().environment(env, env_config=env_config, **kwargs)
 
     @override(AlgorithmConfig)
     def update_from_dict(self, config_dict: dict[str, Any]) -> RAPOConfig:
@@ -105,7 +113,7 @@ class RAPOConfig(AlgorithmConfig):
         if "model" in config_dict:
             given = config_dict.pop("model")
             if not isinstance(given, Mapping) or "fcnet_hiddens" not in given:
-                self.language_model = dict(given) if isinstance(given, Mapping) else given
+                self.language_model = _with_model_path(given)
         for key in ("env_config", "evaluation_config", "callbacks_class"):  # RLlib looks into them at once
             if key in config_dict:
                 knobs(RLlibSettings)[key].refuse(key, config_dict[key])
@@ -176,6 +184,13 @@ class RAPOConfig(AlgorithmConfig):
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
         return RAPOLearnerGroup(config=self.copy(), module_spec=spec, placement_group=placement_group)
+
+
+def _with_model_path(model: Any) -> Any:
+    """The section ``model``, with a path in place of a loaded model."""
+    if not isinstance(model, Mapping):
+        return model
+    return {key: model_path(value) if key == "name_or_path" else value for key, value in model.items()}
 
 
 def _algorithm_class() -> type[Algorithm]:

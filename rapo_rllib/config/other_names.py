@@ -19,7 +19,7 @@ _TRL = {
     "tools": "env_config.tools",
     "environment_factory": "env",
     "reward_funcs": "env_config.scorer",
-    "reward_weights": "env_config.reward",
+    "reward_weights": "env_config.scorer",
     "loss_type": "preset, loss_aggregation",
     "scale_rewards": "normalize_std",
     "importance_sampling_level": "importance_level",

@@ -91,7 +91,8 @@ class Agent:
         if shutil.which(command[0]) is None:
             raise RuntimeError(f"env_config.command: this machine has no program {command[0]!r}")
         url = self._given["base_url"]
-        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": json.dumps(asdict(self._question))}
+        question = json.dumps(asdict(self._question), default=str)
+        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": question}
         with self._lock:
             if self._stopped:
                 raise RuntimeError("it was stopped before it had started")

@@ -35,11 +35,6 @@ class QuestionCursor:
         self._again: list[int] = []  # places of those that were taken and put back, in order
         self._order: tuple[int, list[int]] | None = None
 
-    @property
-    def epoch(self) -> int:
-        """Complete passes over the questions."""
-        return self.position // len(self._questions)
-
     def take(self, count: int) -> list[Question]:
         """The next ``count`` questions."""
         return [question for _, question in self.take_places(count)]

@@ -24,7 +24,12 @@ _GSM8K_MARK = "####"
 
 
 def question_from_row(
-    row: Mapping[str, Any], where: str, id: str, question_field: str | None = None, answer_field: str | None = None
+    row: Mapping[str, Any],
+    where: str,
+    id: str,
+    question_field: str | None = None,
+    answer_field: str | None = None,
+    needs_answer: bool = True,
 ) -> Question:
     """Read one row.
 
@@ -35,6 +40,7 @@ def question_from_row(
         question_field: dotted name of the field that holds the question, or a list of turns that ends with it; None: the known
             formats are tried.
         answer_field: the same for the answer: a text, a number, or a list of accepted ones.
+        needs_answer: refuse a row without one, even where no field is named.
 
     Raises:
         ValueError: no question or no answer; names file, row and field.
@@ -42,13 +48,14 @@ def question_from_row(
     text, turns = _asked(row, where, question_field)
     names = (answer_field,) if answer_field else _ANSWER_FIELDS
     answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
-    if answers is None:
+    if answers is None and (needs_answer or answer_field):
         raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
-    aliases = tuple(dict.fromkeys([*answers[1:], *accepted(row.get("aliases"))]))
+    first, *more = answers or [""]
+    aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
     tools = read_tools(row.get(TOOLS_FIELD), where)
-    return Question(id=id, text=text, answer=answers[0], aliases=aliases, source=source, turns=turns, tools=tools)
+    return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, columns=row)
 
 
 def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:

@@ -18,6 +18,7 @@ from rapo_rllib.envs.dataset_files import is_file_name, read_once, read_rows
 from rapo_rllib.envs.dataset_rows import question_from_row
 from rapo_rllib.envs.options import DatasetOptions, ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.rewards import is_own
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.traces.recorded import read_trace_file
@@ -94,8 +95,8 @@ def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Que
     key, upstream, limit = options.of_split(split)
     if split_name(name) is not None:
         return _load_benchmark(name, split, limit)
-    wanted = (options.dataset_config, limit, options.question_field, options.answer_field, options.skip_bad_rows)
-    found = _load(name, key, upstream, *wanted)
+    columns = (options.question_field, options.answer_field, not is_own(options.scorer))
+    found = _load(name, key, upstream, options.dataset_config, limit, columns, options.skip_bad_rows)
     options.check_tools(name, found)
     return found
 
@@ -143,18 +144,17 @@ def _load(
     split: str,
     config: str | None,
     limit: int | None,
-    question_field: str | None,
-    answer_field: str | None,
+    columns: tuple[str | None, str | None, bool],
     skip_bad_rows: bool,
 ) -> tuple[Question, ...]:
-    """The questions of a file, a folder or a Hugging Face id."""
+    """The questions of a file, a folder or a Hugging Face id; ``columns`` as the last arguments of ``question_from_row``."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem
     found: list[Question] = []
     for number, row in enumerate(rows, start=1):
         try:
-            question = question_from_row(row, f"{name}, row {number}", f"{label}-{number}", question_field, answer_field)
+            question = question_from_row(row, f"{name}, row {number}", f"{label}-{number}", *columns)
         except ValueError as error:
             if not skip_bad_rows:
                 raise ValueError(f"{error}; or leave such rows out by env_config.skip_bad_rows: true") from None

@@ -16,6 +16,7 @@ import gymnasium
 
 from rapo_rllib.envs.base import TextEnv, info_of
 from rapo_rllib.envs.options import ToolEnvOptions
+from rapo_rllib.errors import BusyError
 from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
@@ -73,12 +74,18 @@ class ToolEnv(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode on ``options["question"]``; without one, on a random training question.
 
-        Returns:
-            The question's text, and an empty info.
+        Returns the question's text and an empty info. Raises ``BusyError`` where a tool has no session for it yet.
         """
         super().reset(seed=seed)
         self.end_sessions()
         question = self.asked(options)
+        try:
+            for tool in self._tools.values():
+                if tool.begins:
+                    self._sessions[tool.tag] = tool.session(self._shared)
+        except BusyError:
+            self.end_sessions()  # whoever has one session is not to wait for another
+            raise
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
         return question.text, {}
 

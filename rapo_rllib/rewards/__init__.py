@@ -2,7 +2,7 @@
 
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
-from rapo_rllib.rewards.scorers import check_scorer, shared_scorer
+from rapo_rllib.rewards.scorers import check_scorer, is_own, shared_scorer
 from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Score",
     "Scorer",
     "check_scorer",
+    "is_own",
     "reward_terms",
     "shared_scorer",
     "step_rewards",

@@ -1,10 +1,11 @@
-"""``env_config.scorer`` -> scorer: a name, an import path, or ``{name: ..., options: {...}}``.
+"""``env_config.scorer`` -> scorer: a name, an import path, ``{name: ..., options: {...}}``, or a list of such with weights.
 
-A user's own reward function, by its import path:
+A user's own reward function, by its import path, in Python itself:
 
     def my_reward(answer: str | None, question: Question, episode: Episode) -> float | dict[str, float] | Score
 
-A class is made once with the options, and its object called. What it raises ends the trajectory with an error.
+or one for TRL or verl (``borrowed.py``). A class is made once with the options, and its object called. What it raises ends the
+trajectory with an error.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import json
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
+from rapo_rllib.rewards.borrowed import borrowed
 from rapo_rllib.rewards.judge import JudgeOptions, llm_judge
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
@@ -73,23 +76,35 @@ _shared: weakref.WeakValueDictionary[str, Scorer] = weakref.WeakValueDictionary(
 _shared_lock = threading.Lock()
 
 
-def check_scorer(entry: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options of an entry.
+def check_scorer(entry: Any) -> tuple[Any, dict[str, Any]]:
+    """Name and options of an entry; the name is a function where that was given, and a list in its place has no options.
 
     Raises:
         ValueError: it has another shape, or names no scorer.
     """
-    if isinstance(entry, str):
+    if isinstance(entry, list | tuple) and entry:
+        for part in entry:
+            check_scorer({key: value for key, value in part.items() if key != "weight"} if isinstance(part, Mapping) else part)
+        return entry, {}
+    if isinstance(entry, str) or callable(entry):
         entry = {"name": entry}
-    shape = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-    require(shape, "scorer", entry, "must be a name, or {name: judge, options: {model: ...}}")
+    shape = isinstance(entry, Mapping) and (isinstance(entry.get("name"), str) or callable(entry.get("name")))
+    require(shape, "scorer", entry, "must be a name, or {name: judge, options: {model: ...}}, or a list of these with weights")
     refuse_unknown_keys(entry, ("name", "options"), "env_config.scorer.")
     name, options = entry["name"], entry.get("options") or {}
     require(isinstance(options, Mapping), "scorer.options", options, "must be a mapping")
-    if name not in SCORERS and ":" not in name:
+    if isinstance(name, str) and name not in SCORERS and ":" not in name:
         hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, SCORERS, n=1))
         require(False, "scorer", name, f"must be one of {', '.join(SCORERS)}, or package.module:function{hint}")
     return name, dict(options)
+
+
+def is_own(entry: Any) -> bool:
+    """Whether all of an entry are functions of the user's own, which may judge questions without an accepted answer."""
+    name, _ = check_scorer(entry)
+    if isinstance(name, list | tuple):
+        return all(is_own(part["name"] if isinstance(part, Mapping) else part) for part in name)
+    return callable(name) or name not in SCORERS
 
 
 def shared_scorer(entry: Any) -> Scorer:
@@ -99,7 +114,9 @@ def shared_scorer(entry: Any) -> Scorer:
         ValueError: naming what is wrong with the entry.
     """
     name, options = check_scorer(entry)
-    key = json.dumps([name, options], sort_keys=True, default=repr)
+    key = json.dumps([name, options], sort_keys=True, default=lambda value: f"{value!r} at {id(value)}")
+    if isinstance(name, list | tuple):
+        return _weighted(name)
     with _shared_lock:
         found = _shared.get(key)
         if found is None:
@@ -107,8 +124,30 @@ def shared_scorer(entry: Any) -> Scorer:
         return found
 
 
-def _made(name: str, options: dict[str, Any]) -> Scorer:
-    if name not in SCORERS:
+def _weighted(entries: Sequence[Any]) -> Scorer:
+    """The sum of several, each a named term with its weight; the first of them says what counts as correct."""
+    parts: dict[str, tuple[float, Scorer]] = {}
+    for entry in entries:
+        entry = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+        weight, (name, _) = entry.pop("weight", 1.0), check_scorer(entry)
+        term = name.rpartition(":")[2] if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+        require(_is_finite(weight), f"scorer: weight of {term}", weight, "must be a finite number")
+        require(term not in parts, "scorer", term, "is there twice: give one of the functions another name")
+        parts[term] = float(weight), shared_scorer(entry)
+
+    def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
+        found = {term: score(answer, question, episode) for term, (_, score) in parts.items()}
+        terms = {term: parts[term][0] * score.value for term, score in found.items()}
+        failure = next(filter(None, (score.failure for score in found.values())), "")
+        steps = [math.fsum(each) for each in zip_longest(*(score.steps for score in found.values()), fillvalue=0.0)]
+        first = next(iter(found.values()))
+        return as_score(Score(0.0, first.correct, terms, failure, steps), "env_config.scorer")
+
+    return scorer
+
+
+def _made(name: Any, options: dict[str, Any]) -> Scorer:
+    if callable(name) or name not in SCORERS:
         return _own(name, options)
     make = SCORERS[name]
     if make is not _judge:  # whose options are declared keys
@@ -116,16 +155,19 @@ def _made(name: str, options: dict[str, Any]) -> Scorer:
     return make(**options)
 
 
-def _own(path: str, options: Mapping[str, Any]) -> Scorer:
-    """Make a scorer of the function or class behind ``package.module:name``; ``options`` are its keyword arguments.
+def _own(name: Any, options: Mapping[str, Any]) -> Scorer:
+    """Make a scorer of a function, a class, or what is behind ``package.module:name``; ``options`` are its keyword arguments.
 
     Raises:
-        ValueError: the path leads to nothing that can be called with answer, question and episode.
+        ValueError: it leads to nothing that can be called with answer, question and episode, nor as TRL and verl do.
     """
-    target, arguments = _imported(path), dict(options)
+    target, arguments = (_imported(name) if isinstance(name, str) else name), dict(options)
+    path = name if isinstance(name, str) else getattr(name, "__name__", repr(name))
     if inspect.isclass(target):
         _check_call(path, target, (), options)
         target, arguments = target(**options), {}
+    if theirs := borrowed(target, path, arguments):
+        target, arguments = theirs, {}
     _check_call(path, target, ("answer", "question", "episode"), arguments)
     return lambda answer, question, episode: as_score(target(answer, question, episode, **arguments), path)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rapo_rllib.errors import EnvError
+from rapo_rllib.errors import BusyError, EnvError
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.env_answers import EnvResult, first_observation, judgement, step_result
@@ -99,6 +99,8 @@ def _calling(name: str, episode: Episode) -> Iterator[None]:
     episode.env_started = time.monotonic()
     try:
         yield
+    except BusyError:
+        raise
     except (Exception, SystemExit) as error:  # a tool that calls exit() ends its trajectory, not the training
         episode.env_failed = True
         what = str(error) if isinstance(error, EnvError) else repr(error)
@@ -158,7 +160,18 @@ class EnvCalls:
         self._under_way: dict[Future[Any], tuple[str, Episode]] = {}
 
     async def call(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
-        """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns."""
+        """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns.
+
+        A call that finds a tool busy is made again when there is room; no thread waits for that.
+        """
+        while True:
+            try:
+                return await self._called(function, episode, *arguments)
+            except BusyError as busy:
+                free = busy.free
+            await result_of(free)
+
+    async def _called(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
         future = self._threads.submit(function, episode, *arguments)
         self._under_way[future] = (function.__name__.removesuffix("_env"), episode)
         try:

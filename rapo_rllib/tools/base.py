@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from rapo_rllib.validation import MOST, MOST_SECONDS
+from rapo_rllib.settings.knobs import Knobs, knob
 
 
 @dataclass(frozen=True)
@@ -21,27 +21,22 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
-class ToolLimits:
+class ToolLimits(Knobs):
     """Limits of one call. Held from outside, whatever the tool itself does (``bounded.py``).
 
     Raises:
         ValueError: a limit that is not positive.
     """
 
-    timeout_s: float = 30.0  # wall clock; a call that takes longer is given up and its trajectory goes on
-    max_output_chars: int = 8000  # longer outputs are cut
-    max_concurrent: int | None = None  # calls at a time in one process; None: as many as there are trajectories
+    where: ClassVar[str] = "env_config.tools: limits."
 
-    def __post_init__(self) -> None:
-        for key in ("timeout_s", "max_output_chars", "max_concurrent"):
-            value = getattr(self, key)
-            if key == "max_concurrent" and value is None:
-                continue
-            whole = key == "timeout_s" or isinstance(value, int)
-            most = MOST_SECONDS if key == "timeout_s" else MOST
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not whole or not 0 < value <= most:
-                kind = "number" if key == "timeout_s" else "whole number"
-                raise ValueError(f"env_config.tools: limits.{key} = {value!r}: must be a positive {kind}, at most {most:g}")
+    timeout_s: float = knob(
+        30.0, "a call that takes longer is given up; its trajectory goes on", above=0, rule="a positive number"
+    )
+    max_output_chars: int = knob(8000, "longer outputs are cut", at_least=1, rule="a positive whole number")
+    max_concurrent: int | None = knob(
+        None, "calls at a time in one process; None: as many as trajectories", at_least=1, rule="a positive whole number"
+    )
 
 
 @runtime_checkable
@@ -54,7 +49,8 @@ class Tool(Protocol):
     only if the tool itself is broken. A method ``close()``, if there is one, is called when the tool is no longer used.
 
     ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
-    see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments.
+    see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments. One with ``keeps_time = True`` returns
+    within its limits by itself, so that nobody has to give its calls up.
     """
 
     name: str
@@ -66,7 +62,7 @@ class Tool(Protocol):
 
 
 class ToolSession(Protocol):
-    """The state of a tool in one trajectory."""
+    """The state of a tool in one trajectory. ``extra_s``, if it has it: seconds that its next call may take beyond limits."""
 
     def run(self, input: str) -> ToolResult:
         """As ``Tool.run``, after the earlier calls of this session."""
@@ -76,15 +72,6 @@ class ToolSession(Protocol):
 
     def close(self) -> None:
         """The trajectory ended; may be called twice."""
-
-
-@runtime_checkable
-class RunsAgain(Protocol):
-    """A session that first does again, at its next call, what the trajectory did that it branched off."""
-
-    @property
-    def extra_s(self) -> float:
-        """Seconds that its next call may take for that, beyond the tool's limit."""
 
 
 @runtime_checkable
@@ -98,6 +85,8 @@ class KeepsState(Protocol):
 @runtime_checkable
 class SharesState(Protocol):
     """A tool whose session in a trajectory is also that of other tools."""
+
+    begins: bool  # with the trajectory, and not at the first call; ``session_in`` may raise ``BusyError`` then
 
     def session_in(self, shared: dict[Any, Any]) -> ToolSession:
         """Its session; what it has in common with others is found, or put, in ``shared``, a trajectory's own."""

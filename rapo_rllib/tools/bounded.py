@@ -11,14 +11,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.protocol.turns import Schema
-from rapo_rllib.tools.base import KeepsState, RunsAgain, SharesState, Tool, ToolLimits, ToolResult, ToolSession
+from rapo_rllib.settings.knobs import build
+from rapo_rllib.tools.base import KeepsState, SharesState, Tool, ToolLimits, ToolResult, ToolSession
 from rapo_rllib.tools.make import make_function_tool, make_tool
 from rapo_rllib.tools.schema import arguments_of, tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
@@ -60,6 +63,11 @@ class BoundedTool:
         """Whether its ``run`` gets the JSON of its arguments; else one text."""
         return hasattr(self.tool, "parameters")
 
+    @property
+    def begins(self) -> bool:
+        """Whether its session begins with the trajectory."""
+        return isinstance(self.tool, SharesState) and self.tool.begins
+
     def read(self, said: str) -> tuple[str, str]:
         """What its ``run`` gets of what a policy wrote between tags, and what is wrong with it; empty: nothing.
 
@@ -85,7 +93,7 @@ class BoundedTool:
     def call(
         self, run: Callable[[str], ToolResult], input: str, turn: threading.BoundedSemaphore | None = None, extra_s: float = 0.0
     ) -> ToolResult:
-        """Call ``run`` in a thread of its own. What it raises is raised here.
+        """Call ``run``, in a thread of its own unless the tool keeps to its time itself. What it raises is raised here.
 
         Args:
             run: makes the call.
@@ -94,36 +102,26 @@ class BoundedTool:
             extra_s: that it may take beyond the tool's limit.
         """
         started, limit = time.monotonic(), self.limits.timeout_s + extra_s
-        with self._lock:
-            if self._hung >= MAX_HUNG_CALLS:
-                raise ToolError(
-                    f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s"
-                )
-        held: list[threading.BoundedSemaphore] = []
-        try:
+        if self._hung >= MAX_HUNG_CALLS:
+            raise ToolError(f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s")
+        with ExitStack() as held:
             for lock in filter(None, (turn, self._slots)):
                 if not lock.acquire(timeout=max(started + limit - time.monotonic(), 0.0)):
-                    _release(held)
                     return self._timed_out(started, "waited for its turn", limit)
-                held.append(lock)
-            call = _Call(run, input, partial(self._ended, held))
-        except RuntimeError:  # no thread can be started
-            _release(held)
-            raise
-        if not call.wait(limit):
-            with self._lock:
-                given_up = call.give_up()
-                self._hung += given_up
-            if given_up:
-                logger.warning("tool %s: no result within %g s on %.80r", self.name, limit, input)
-                return self._timed_out(started, "ran", limit)
+                held.callback(lock.release)
+            if getattr(self.tool, "keeps_time", False):
+                return self._bounded(run(input), time.monotonic() - started)
+            call = _in_thread(held.pop_all(), run, input)
+        if not wait([call], limit).done:
+            self._count_hung(1)
+            call.add_done_callback(lambda _: self._count_hung(-1))
+            logger.warning("tool %s: no result within %g s on %.80r", self.name, limit, input)
+            return self._timed_out(started, "ran", limit)
         return self._bounded(call.result(), time.monotonic() - started)
 
-    def _ended(self, held: list[threading.BoundedSemaphore], call: _Call) -> None:
-        _release(held)
+    def _count_hung(self, change: int) -> None:
         with self._lock:
-            call.ended = True
-            self._hung -= call.given_up
+            self._hung += change
 
     def _timed_out(self, started: float, what: str, limit: float) -> ToolResult:
         text = f"TimeoutError: {self.name} {what} longer than {limit:g} s"
@@ -139,43 +137,25 @@ class BoundedTool:
         return self  # a trajectory that branches copies its environment; tools are shared
 
 
-def _release(held: list[threading.BoundedSemaphore]) -> None:
-    while held:
-        held.pop().release()
+def _in_thread(held: ExitStack, run: Callable[[str], ToolResult], input: str) -> Future[ToolResult]:
+    """Make a call in a daemon thread, so that a hung one does not keep the process from ending; then close ``held``."""
+    call: Future[ToolResult] = Future()
 
-
-class _Call:
-    """One call in a daemon thread, so that a hung one does not keep the process from ending."""
-
-    def __init__(self, run: Callable[[str], ToolResult], input: str, on_end: Callable[[_Call], None]) -> None:
-        self.ended = self.given_up = False
-        self._outcome: ToolResult | BaseException | None = None
-        self._done = threading.Event()
-        self._on_end = on_end
-        threading.Thread(target=self._work, args=(run, input), daemon=True, name="tool-call").start()
-
-    def _work(self, run: Callable[[str], ToolResult], input: str) -> None:
+    def make() -> None:
         try:
-            self._outcome = run(input)
+            with held:
+                result = run(input)
         except BaseException as error:
-            self._outcome = error  # raised again where the call was made
-        self._on_end(self)
-        self._done.set()
+            call.set_exception(error)  # raised again where the call was made
+        else:
+            call.set_result(result)
 
-    def wait(self, timeout_s: float) -> bool:
-        return self._done.wait(timeout_s)
-
-    def give_up(self) -> bool:
-        """Under the tool's lock: whether the call is still running, and is now nobody's."""
-        self.given_up = not self.ended
-        return self.given_up
-
-    def result(self) -> ToolResult:
-        self._done.wait()
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome
+    try:
+        threading.Thread(target=make, daemon=True, name="tool-call").start()
+    except RuntimeError:  # no thread can be started
+        held.close()
+        raise
+    return call
 
 
 class BoundedSession:
@@ -194,7 +174,7 @@ class BoundedSession:
     @property
     def extra_s(self) -> float:
         """Seconds that the next call may take beyond the tool's limit."""
-        return self._session.extra_s if isinstance(self._session, RunsAgain) else 0.0
+        return float(getattr(self._session, "extra_s", 0.0))
 
     def close(self) -> None:
         """The trajectory ended."""
@@ -254,7 +234,7 @@ def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[Bo
     """All that an MCP server offers; it runs for as long as someone uses one of them."""
     from rapo_rllib.tools.mcp.options import McpOptions
 
-    options, given = McpOptions.of(named), ToolLimits(**limits)
+    options, given = build(McpOptions, named), ToolLimits(**limits)
     try:
         from rapo_rllib.tools.mcp.server import McpServer
         from rapo_rllib.tools.mcp.tool import McpTool

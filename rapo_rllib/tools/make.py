@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,33 +21,25 @@ TOOLS = {
 }
 
 
-# what a function that is a tool itself returns
-_VALUES = ("str", "int", "float", "bool", "list", "tuple", "dict", "ToolResult")
-
-
 def make_tool(name_or_import_path: str, **options: Any) -> Tool:
     """One tool from its short name (``python``) or an import path (``package.module:Class`` or ``package.module:function``).
 
     Raises:
         ValueError: unknown name, import path that leads nowhere, unknown option, or no tool at the end of the path.
     """
-    target = _target(name_or_import_path)
-    function = callable(target) and not isinstance(target, type | Tool)
-    if function and not _may_make_a_tool(target):
-        if not options:
-            return function_tool(target)
-        _check_options(target, name_or_import_path, options, first=1)
-        return function_tool(partial(target, **options))
-    tool = target
-    if callable(target) and not (isinstance(target, Tool) and not isinstance(target, type)):
+    tool = target = _target(name_or_import_path)
+    if callable(target) and not isinstance(target, type | Tool):
+        if options:
+            _check_options(target, name_or_import_path, options, first=1)
+            return function_tool(partial(target, **options))
+        return function_tool(target)
+    if isinstance(target, type):
         _check_options(target, name_or_import_path, options)
         try:
             inspect.signature(target).bind(**options)
         except TypeError as error:
             raise ValueError(f"env_config.tools: tool {name_or_import_path!r}: {error}: give it in options") from error
         tool = target(**options)
-        if function and not isinstance(tool, Tool) and not options:
-            return function_tool(target)
     if not isinstance(tool, Tool):
         missing = [part for part in ("name", "tag", "limits", "run") if not hasattr(tool, part)]
         raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it lacks {', '.join(missing)}")
@@ -68,19 +60,6 @@ def make_function_tool(function_or_import_path: Any) -> Tool:
             f"env_config.tools: function = {function_or_import_path!r} is no function: write package.module:function"
         )
     return function_tool(target)
-
-
-def _may_make_a_tool(function: Callable[..., Any]) -> bool:
-    """Whether a function needs no argument, and does not say that it returns a value: then it may return a tool."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # it does not tell; it is refused as a function
-        return False
-    hint = signature.return_annotation
-    named = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = any(p.default is p.empty and p.kind not in optional for p in signature.parameters.values())
-    return not needed and named.partition("[")[0] not in _VALUES
 
 
 def _target(name: str) -> Any:

@@ -146,7 +146,7 @@ class PythonToolSession:
 
     @property
     def extra_s(self) -> float:
-        """As ``RunsAgain``."""
+        """Seconds for inputs that are run again."""
         return self._session.extra_s
 
     def run(self, input: str) -> ToolResult:

@@ -8,10 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import yaml
 from pages import REPOSITORY, blocks
 from syntax import tree_of
+from tiny_models import tiny_model
+from tiny_tokenizers import byte_tokenizer
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.config.reference import config_sections
@@ -91,7 +94,7 @@ def test_a_name_of_theirs_in_a_section_that_we_do_not_know() -> None:
 
 def script_arguments() -> dict[str, Any]:
     """Constant keyword arguments of the page's script."""
-    (script,) = blocks(PAGE, "python")
+    (script,) = [block for block in blocks(PAGE, "python") if "GRPOTrainer" in block]
     keywords = [keyword for node in ast.walk(tree_of(script)) if isinstance(node, ast.Call) for keyword in node.keywords]
     return {keyword.arg: keyword.value.value for keyword in keywords if keyword.arg and isinstance(keyword.value, ast.Constant)}
 
@@ -100,6 +103,45 @@ def script_arguments() -> dict[str, Any]:
 def job() -> dict[str, Any]:
     (block,) = blocks(PAGE, "yaml")
     return yaml.safe_load(block)["gsm8k-grpo"]
+
+
+def run(part: int, **given: Any) -> RAPOConfig:
+    """The config that a Python block of the page makes."""
+    names = {"__name__": "my_rewards", **given}
+    exec(compile(blocks(PAGE, "python")[part], str(PAGE), "exec"), names)
+    return names["config"]
+
+
+def answered(config: RAPOConfig, text: str, split: str = "train") -> tuple[float, dict[str, Any]]:
+    """Reward and info of an answer to the first question."""
+    source = config.question_source
+    env = source.env_maker()()
+    env.reset(options={"question": source.questions(split)[0]})
+    _, reward, _, _, info = env.step(text)
+    return reward, info
+
+
+def test_rewards_and_objects_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAPO_CACHE", str(tmp_path))
+    config, again = (run(0, model=tiny_model(), tokenizer=byte_tokenizer()) for _ in range(2))
+    folder = Path(config.settings.model.name_or_path)
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+    assert folder.parent == tmp_path / "models" and again.settings.model.name_or_path == str(folder)
+    reward, info = answered(config, "It is 1")
+    terms = {name: value for name, value in info["reward_terms"].items() if value}
+    assert terms == {"right": 1.0, "brief": pytest.approx(-0.035)} and info["correct"]
+    assert reward == pytest.approx(0.965)
+    assert answered(config, "It is 2")[1]["correct"] is False
+
+
+def test_rewards_of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = {"prompt": [{"role": "user", "content": "3 + 5?"}], "data_source": "sums", "ability": "math"}
+    row = {**asked, "reward_model": {"style": "rule", "ground_truth": "8"}, "extra_info": {"level": 2, "index": 0}}
+    for split in ("train", "test"):
+        datasets.Dataset.from_list([row]).to_parquet(f"{split}.parquet")
+    config = run(1)
+    assert answered(config, "It is 8")[0] == 1.0 and answered(config, "It is 9", "test")[0] == 0.0
 
 
 def test_the_script_uses_names_of_trl() -> None:
@@ -136,7 +178,7 @@ def test_the_rows_of_the_script_and_of_search_r1() -> None:
     asked = [{"role": "user", "content": "3 + 5?"}]
     script = {"prompt": asked, "solution": "8"}
     named = re.search(r"`answer_field: (\w+)`", PAGE.read_text(encoding="utf-8"))
-    assert named is not None and f'"{named[1]}"' in blocks(PAGE, "python")[0]
+    assert named is not None and f'"{named[1]}"' in blocks(PAGE, "python")[-1]
     assert question_from_row(script, "f", "f-1", answer_field=named[1]).answer == "8"
     with pytest.raises(ValueError, match=r"fields of this row: prompt, solution\. Name one in env_config\.answer_field"):
         question_from_row(script, "f", "f-1")

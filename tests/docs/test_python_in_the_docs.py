@@ -16,8 +16,8 @@ HERE = {"docs/algorithm.md", "docs/search.md"}
 ELSEWHERE = {
     "docs/agents.md": "endpoint/test_agents.py::test_the_agent_of_the_page",
     "README.md": "docs/test_readme.py::test_its_program_is_a_part_of_the_one_that_a_test_trains",
-    # a program of TRL, for GPUs: its names
-    "docs/from_verl_or_trl.md": "docs/test_from_verl_or_trl.py::test_the_script_uses_names_of_trl",
+    # also a program of TRL, for GPUs: its names
+    "docs/from_verl_or_trl.md": "docs/test_from_verl_or_trl.py::test_rewards_and_objects_of_trl",
     "docs/jobs.md": "e2e/test_python_page.py::test_the_program_of_the_python_page_trains",
     "docs/rewards.md": "rewards/test_own.py::test_the_example_of_the_page_about_rewards",
     "docs/tools.md": "tools/test_tools_in_the_docs.py::test_they_run",

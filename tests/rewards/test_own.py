@@ -9,7 +9,7 @@ import pytest
 from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EnvError
-from rapo_rllib.rewards import Score
+from rapo_rllib.rewards import Episode, EpisodeStep, Score, shared_scorer
 from rapo_rllib.rewards.scorers import as_score
 from rapo_rllib.rollout.env_calls import EnvPool, reset_env, step_env
 from rapo_rllib.tools import ToolLimits, ToolResult
@@ -150,3 +150,57 @@ def test_the_example_of_the_page_about_rewards(tmp_path: Path, monkeypatch: pyte
     env.step("<echo>a</echo>")
     _, reward, _, _, info = env.step(RIGHT)
     assert (reward, info["correct"], info["reward_terms"]["brief"]) == (pytest.approx(0.8), True, -0.2)
+
+
+def lengths(completions: list[Any], unit: int = 10, **columns: Any) -> list[float | None]:
+    return [len(said) / unit if columns["counted"][0] else None for said in completions]
+
+
+async def waits(prompts: list[Any], completions: list[Any]) -> list[float]:
+    return [float(prompts[0] == "How long?" and completions[0] == "x" * 20)]
+
+
+def needs(completions: list[Any], solution: list[str]) -> list[float]:
+    return [1.0]
+
+
+def two(completions: list[Any]) -> list[float]:
+    return [1.0, 2.0]
+
+
+def verls(data_source: str, solution_str: str, ground_truth: str, scale: float = 1.0) -> float:
+    return scale * float(data_source == "sums" and solution_str.endswith(ground_truth))
+
+
+def borrowed_score(entry: Any, **columns: Any) -> Any:
+    asked = Question("q", "How long?", "8", source="sums", columns={"prompt": "How long?", "counted": True, **columns})
+    return shared_scorer(entry)(None, asked, Episode((EpisodeStep("x" * 20),)))
+
+
+def test_functions_of_trl_and_verl_are_called_as_they_are() -> None:
+    """Texts where the prompt is one, columns as lists, options, coroutines; None counts as nothing."""
+    assert borrowed_score(lengths).value == 2.0
+    assert borrowed_score({"name": f"{__name__}:lengths", "options": {"unit": 40}}).value == 0.5
+    assert borrowed_score(lengths, counted=False).value == 0.0
+    assert borrowed_score(waits).correct
+    assert borrowed_score({"name": verls, "options": {"scale": 0.5}}, reward_model={"ground_truth": "x"}).value == 0.5
+    assert borrowed_score(verls).value == 0.0, "the accepted answer is 8"
+    found = borrowed_score([waits, {"name": lengths, "weight": -0.25}, "qa_em"])
+    assert (found.terms, found.correct) == ({"waits": 1.0, "lengths": -0.5, "qa_em": 0.0}, True)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (needs, r"needs needs a column 'solution'; those of question q are: prompt, counted"),
+        (two, r"two returned \[1.0, 2.0\] for one completion: must return a list of one number"),
+        ({"name": two, "options": {"unit": 3}}, r"unknown key 'env_config.scorer.options.unit'"),
+        ([waits, waits], "scorer = 'waits': is there twice"),
+        ([{"name": waits, "weight": "x"}], "scorer: weight of waits = 'x': must be a finite number"),
+        ([], r"scorer = \[\]: must be a name"),
+        ([waits, "maths"], "did you mean 'math'"),
+    ],
+)
+def test_what_is_wrong_with_a_borrowed_function_is_named(entry: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        borrowed_score(entry)

@@ -6,6 +6,7 @@ With NOTES_STATELESS it gives no sessions over HTTP.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -20,9 +21,11 @@ notes: dict[str, list[str]] = defaultdict(list)
 
 @server.tool()
 def note(who: str, text: str) -> str:
-    """Keeps a text and tells all texts of this caller; the text `hang` hangs, and `slow` takes a while."""
+    """Keeps a text and tells all texts of this caller; the text `hang` hangs, `stop` stops the server, `slow` takes a while."""
     if text == "hang":
         time.sleep(3600)
+    if text == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     if text == "slow":
         time.sleep(7)
     notes[who].append(text)

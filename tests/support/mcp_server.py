@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -22,11 +23,13 @@ def add(amount: int) -> str:
 
 @server.tool()
 def fail(how: str) -> str:
-    """Fails: die, hang, raise or shout; or tells a secret."""
+    """Fails: die, hang (the call), stop (the server), raise or shout; or tells a secret."""
     if how == "die":
         os._exit(3)
     if how == "hang":
         time.sleep(3600)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     if how == "shout":
         return "!" * 10_000
     if how == "tell":

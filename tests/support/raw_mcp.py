@@ -1,9 +1,11 @@
 """An MCP server over stdio that says of its tools what it is told to, right or wrong: a JSON list in its first argument.
 
-A call is answered with, and logs, a byte that is no UTF-8; the text "hang" is not answered.
+A call is answered with, and logs, a byte that is no UTF-8; the text "hang" is not answered, and after "stop" nothing is.
 """
 
 import json
+import os
+import signal
 import sys
 
 TOOLS = json.loads(sys.argv[1])
@@ -25,6 +27,8 @@ for line in sys.stdin:
         sys.stderr.flush()
         if asked["params"]["arguments"]["text"] == "hang":
             continue
+        if asked["params"]["arguments"]["text"] == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         answer = {"result": {"content": [{"type": "text", "text": "a\0b"}]}}
     written = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}) + "\n"
     sys.stdout.buffer.write(written.encode().replace(b"\\u0000", b"\xff"))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from mcp_http import free_port, http_servers, url_of
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.errors import ToolError
+from rapo_rllib.errors import BusyError, ToolError
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
-from rapo_rllib.tools.mcp import tool as mcp_tool
+from rapo_rllib.tools.mcp import connection
+from rapo_rllib.tools.mcp.server import McpSession
 from rapo_rllib.types import Question
 
 pytest.importorskip("mcp")
@@ -117,17 +118,44 @@ def test_a_server_that_dies_costs_its_trajectory_alone() -> None:
     assert total(one, 1)[0] == 1
 
 
-def test_a_hung_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = environment(entry(timeout_s=50))
+@pytest.fixture
+def hang_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that will hang has 3 s; all others keep the time of their limits, since a busy machine answers slowly."""
+    call = McpSession.call
+
+    def shorter(session: McpSession, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        return call(session, tool, arguments, 3.0 if arguments.get("how") in ("hang", "stop") else timeout_s)
+
+    monkeypatch.setattr(McpSession, "call", shorter)
+
+
+@pytest.mark.usefixtures("hang_is_short")
+def test_a_hung_server_is_ended() -> None:
+    env = environment(entry())
     _, process = total(env, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(mcp_tool, "_OF_LIMIT", 0.05)  # for this call alone: a busy machine answers the others slowly
-        text, error = called(env, "fail", "hang")
+    text, error = called(env, "fail", "stop")
     assert error == "server" and "the server has not answered within" in text
     assert called(env, "add", '{"amount": 1}')[1] == "server", "it may have hung because of the call"
     wait_until_gone(process)
     begin(env)
     assert total(env, 4)[0] == 4
+
+
+@pytest.mark.usefixtures("hang_is_short")
+def test_a_call_that_hangs_is_cancelled_and_its_session_goes_on() -> None:
+    env = environment(entry())
+    count, process = total(env, 1)
+    assert called(env, "fail", "hang") == ("TimeoutError: fail: the server has not answered within 3 s", "timeout")
+    assert total(env, 1) == (count + 1, process)
+
+
+@pytest.mark.usefixtures("hang_is_short")
+def test_a_session_with_too_many_hanging_calls_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_HUNG", 1)
+    env = environment(entry(state="none", sessions=1))
+    _, process = total(env, 1)
+    assert [called(env, "fail", "hang")[1] for _ in range(2)] == ["timeout", "server"]
+    assert total(env, 1)[1] != process
 
 
 def test_what_a_tool_says_and_what_is_wrong_with_a_call() -> None:
@@ -148,11 +176,13 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert called(env, "fail", "tell")[0] == "s3cret"
 
 
-def rollout(tools_entry: dict[str, Any], script: Callable[[str], str]) -> RolloutLoop:
+def rollout(tools_entry: dict[str, Any], script: Callable[[str], str], group_size: int = 3, **settings: Any) -> RolloutLoop:
     tools = {"tools": [tools_entry], "max_tool_calls": 20}
     chat = make_protocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ToolEnv(tools), None)
-    envs, settings = EnvPool(lambda: ToolEnv(tools), "answer"), RolloutSettings(group_size=3, max_response_tokens=2000)
-    return RolloutLoop(ScriptedEngine(script), chat, envs, settings)
+    envs = EnvPool(lambda: ToolEnv(tools), "answer")
+    return RolloutLoop(
+        ScriptedEngine(script), chat, envs, RolloutSettings(group_size=group_size, max_response_tokens=2000, **settings)
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,6 +197,25 @@ def test_a_rollout_goes_on_where_servers_die(mcp: dict[str, Any], end: str, fail
     loop.close()
     assert [t.end for t in group.trajectories] == [end] * 3
     assert loop.stats.tool_failures == failures
+
+
+def test_trajectories_wait_for_the_sessions_of_others_and_have_none_of_their_state() -> None:
+    """Twelve at once, with one thread for tools, and programs for two; further ones have begun before they are wanted."""
+
+    def script(text: str) -> str:
+        return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
+
+    loop = rollout(entry(sessions=2), script, group_size=12, tool_workers=1)
+    (group,) = loop.run([Question("q", "Count.", "3")])
+    answers = [[step.observation.split() for step in t.steps[:2]] for t in group.trajectories]
+    assert [[count for count, _ in steps] for steps in answers] == [["1", "2"]] * 12
+    assert len({steps[0][1] for steps in answers}) == 12
+    env = environment(entry(sessions=2))
+    with pytest.raises(BusyError, match=r"its sessions are all taken \(mcp\.sessions\)") as busy:
+        environment(entry(sessions=2)), environment(entry(sessions=2))
+    env.close()
+    assert busy.value.free.result(60) is None
+    loop.close()
 
 
 def test_a_server_that_was_killed_costs_its_trajectory_alone() -> None:

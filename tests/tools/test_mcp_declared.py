@@ -16,12 +16,13 @@ pytest.importorskip("mcp")
 import mcp
 
 from rapo_rllib.protocol.turns import text_argument
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.tools.base import ToolLimits
 from rapo_rllib.tools.mcp import server as server_module
 from rapo_rllib.tools.mcp.connection import ServerHungError, ServerLostError
 from rapo_rllib.tools.mcp.options import McpOptions
-from rapo_rllib.tools.mcp.server import McpServer, _shown_tools
+from rapo_rllib.tools.mcp.server import McpServer, McpSession, _shown_tools
 from rapo_rllib.tools.mcp.tool import McpTool, text_of
 from rapo_rllib.tools.schema import check_parameters, problem_of
 
@@ -112,13 +113,15 @@ def test_a_byte_that_is_no_text_ends_nobodys_session() -> None:
     """It comes as an answer, and in what the server logs, which is read to say why one hangs."""
     tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
     program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
-    server = McpServer(McpOptions.of({**program, "state": "none", "sessions": 1}))
+    server = McpServer(build(McpOptions, {**program, "state": "none", "sessions": 1}))
     one, other = server.session(), server.session()
     long_s = 120.0  # a server that begins on a busy machine may take seconds to its first answer
     said = [text_of(session.call("say", {"text": "x"}, long_s)) for session in (one, other)]
     assert said == ["a\ufffdb"] * 2
-    with pytest.raises(ServerHungError, match=r"not answered within 2 s \(it wrote: \ufffd\)$"):
+    with pytest.raises(TimeoutError, match=r"not answered within 2 s$"):
         one.call("say", {"text": "hang"}, 2)
+    with pytest.raises(ServerHungError, match=r"not answered within 2 s \(it wrote: \ufffd\)$"):
+        one.call("say", {"text": "stop"}, 2)
     assert text_of(other.call("say", {"text": "x"}, long_s)) == "a\ufffdb"  # in another session: that one was given up
     one.close(), other.close()
 
@@ -127,19 +130,13 @@ def test_a_call_that_waited_for_its_session_to_begin_gives_no_server_up(monkeypa
     """Else a server that begins slowly would be begun again for every call, and never answer one."""
     tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
     program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
-    server = McpServer(McpOptions.of({**program, "state": "none", "sessions": 1}))
-    first = server.acquire(120)
-    with pytest.raises(TimeoutError, match=r"had just begun, and 0\.5 s were left"):
-        first.call("say", {"text": "hang"}, 0.5, is_whole=False)
-    assert not first.lost and text_of(first.call("say", {"text": "x"}, 120)) == "a\ufffdb"
-
-    whole: list[bool] = []
-    monkeypatch.setattr(first, "call", lambda *given: whole.append(given[-1]))
-    monkeypatch.setattr(server, "acquire", lambda timeout_s: (time.sleep(0.1), first)[1])
+    server = McpServer(build(McpOptions, {**program, "state": "none", "sessions": 1}))
+    (first,), hold = server._open, McpSession._hold
+    monkeypatch.setattr(McpSession, "_hold", lambda session, timeout_s: (time.sleep(0.6), hold(session, timeout_s))[1])
     session = server.session()
-    for _ in range(2):
-        session.call("say", {"text": "x"}, 0.4)
-    assert whole == [False, True]
+    with pytest.raises(TimeoutError, match=r"not answered within 0\.1 s"):
+        session.call("say", {"text": "hang"}, 0.5)
+    assert server._open == [first] and not first.lost and text_of(session.call("say", {"text": "x"}, 120)) == "a\ufffdb"
 
 
 def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,33 +57,56 @@ def hang_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     call = McpSession.call
 
     def shorter(session: McpSession, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
-        return call(session, tool, arguments, 3.0 if arguments["text"] == "hang" else timeout_s)
+        return call(session, tool, arguments, 3.0 if arguments["text"] in ("hang", "stop") else timeout_s)
 
     monkeypatch.setattr(McpSession, "call", shorter)
 
 
 @pytest.mark.usefixtures("hang_is_short")
-def test_who_shares_a_session_with_a_call_that_hangs_is_told_that_it_is_lost() -> None:
-    guilty, other = environment(entry(60)), environment(entry(60))
-    assert noted(guilty, "a") == ("a", None) and noted(other, "b") == ("b", None)
-    text, error = noted(guilty, "hang")
-    assert error == "server" and "the server has not answered within" in text
+def test_who_shares_a_session_with_a_call_that_hangs_goes_on(serve: Callable[..., Any]) -> None:
+    """Over stdio and HTTP: one call hangs, of that trajectory too the others do not, and the state of nobody is lost."""
+    port = free_port()
+    serve(port)
+    for given in (entry(60), entry(60, url=url_of(port))):
+        guilty, *others = (environment(given) for _ in range(4))
+        assert [noted(each, "a") for each in (guilty, *others)] == [("a", None)] * 4
+        with ThreadPoolExecutor(4) as pool:
+            hung = pool.submit(noted, guilty, "hang")
+            assert list(pool.map(noted, others, "bbb")) == [("a b", None)] * 3
+            assert hung.result() == ("TimeoutError: note: the server has not answered within 3 s", "timeout")
+        assert [noted(each, "c") for each in others] == [("a b c", None)] * 3 and noted(guilty, "d") == ("a d", None)
+
+
+@pytest.mark.usefixtures("hang_is_short")
+def test_who_shares_a_session_with_a_server_that_hangs_is_told_that_it_is_lost() -> None:
+    guilty, other, late = (environment(entry(60)) for _ in range(3))
+    assert [noted(each, "a") for each in (guilty, other, late)] == [("a", None)] * 3
+    with ThreadPoolExecutor(2) as pool:
+        hung = pool.submit(noted, guilty, "stop")
+        time.sleep(1)
+        waits = pool.submit(other.step, "<note>b</note>")
+        text, error = hung.result()
+        assert error == "server" and "the server has not answered within" in text
+        lost = "was lost, with the state of the trajectory: the server has not answered"
+        with pytest.raises(ToolError, match=lost):
+            waits.result()
     assert noted(guilty, "c")[1] == "server", "it may have hung because of the call: this trajectory goes on"
-    with pytest.raises(ToolError, match="was lost, with the state of the trajectory: the server has not answered"):
-        other.step("<note>c</note>")
+    with pytest.raises(ToolError, match=lost):
+        late.step("<note>c</note>")
     fresh = environment(entry(60))
     assert noted(fresh, "d") == ("d", None)
 
 
 @pytest.mark.usefixtures("hang_is_short")
-def test_in_a_rollout_a_call_that_hangs_costs_the_others_of_its_session_and_is_told_to_who_made_it() -> None:
+@pytest.mark.parametrize(("how", "ends"), [("hang", ["answer"] * 3), ("stop", ["answer", "error", "error"])])
+def test_in_a_rollout_a_server_that_hangs_costs_the_others_and_a_call_that_hangs_none(how: str, ends: list[str]) -> None:
     hung: list[bool] = []
 
     def script(so_far: str) -> str:
         done = so_far.count("</result>")
         if done == 1 and not hung:
             hung.append(True)
-            return "<note>hang</note>"
+            return f"<note>{how}</note>"
         return "<answer>3</answer>" if done == 2 else f"<note>{'ab'[done]}</note>"
 
     tools = {"tools": [entry(60)], "max_tool_calls": 20}
@@ -93,8 +117,9 @@ def test_in_a_rollout_a_call_that_hangs_costs_the_others_of_its_session_and_is_t
     loop = RolloutLoop(ScriptedEngine(script), chat, EnvPool(lambda: ToolEnv(tools), "answer"), settings)
     (group,) = loop.run([ASKED])
     loop.close()
-    assert sorted(t.end for t in group.trajectories) == ["answer", "error", "error"]
-    assert [[step.tool_error or "" for step in t.steps] for t in group.counted] == [["", "server", ""]]
+    assert sorted(t.end for t in group.trajectories) == ends
+    failed = [[step.tool_error or "" for step in t.steps] for t in group.counted]
+    assert sorted(failed)[::-1] == [["", "timeout" if how == "hang" else "server", ""], *[["", "", ""]] * (len(failed) - 1)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +24,9 @@ from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
 T = TypeVar("T")
+PROBE_S = 10.0  # for a server that has not answered a call to answer something else
+MOST_HUNG = 16  # calls without an answer in a session: each may hold a thread of the server
+_BUSY_S = 60.0  # for a busy machine to say that a deadline is over
 _END_S = 10.0  # for a server to end by itself, and then to be killed
 
 
@@ -32,7 +35,7 @@ class ServerLostError(Exception):
 
 
 class ServerHungError(ServerLostError):
-    """The server did not answer this call in time, which may be the call's fault; the session is given up."""
+    """The server answers nothing since this call, which may be the call's fault; the session is given up."""
 
 
 class McpConnection:
@@ -52,12 +55,15 @@ class McpConnection:
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
         self._client: Any = None
+        self.users = 0  # trajectories or calls that have it; kept by ``McpServer``
+        self._hung = 0  # calls that were given up
+        self._unanswered: list[asyncio.Future[Any]] = []  # calls, the oldest first
         self._closing: asyncio.Event | None = None
         self.tools: list[mcp.Tool] = []
         self._ready: asyncio.Event | None = None
         self._task = asyncio.run_coroutine_threadsafe(self._serve(), _loop())
         try:
-            _wait(self._started(timeout_s), timeout_s + _END_S)
+            _wait(self._started(timeout_s), timeout_s)
         except BaseException:
             self.close()
             raise
@@ -126,50 +132,71 @@ class McpConnection:
         if self._lost:
             raise ServerLostError(self._lost)
 
-    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float, is_whole: bool = True) -> Any:
-        """Call a tool; returns what ``mcp`` does.
+    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
+        """Call a tool; returns what ``mcp`` does. Takes at most ``timeout_s`` and ``PROBE_S``.
 
         Args:
             tool: its name.
             arguments: by name.
             timeout_s: of the call.
-            is_whole: ``timeout_s`` is all the time of a call, so that a server without an answer hangs; else the session stays.
 
         Raises:
-            ServerLostError: the server died meanwhile or before, or was given up for the call of another; its session ends.
-            ServerHungError: it has not answered this call in time.
-            TimeoutError: nor this one, whose time was not whole.
+            TimeoutError: the call has no answer and was cancelled; the server answers others, and the session goes on.
+            ServerLostError: the server died meanwhile or before, or was given up for an older call; its session ends.
+            ServerHungError: it was given up for this call: it answers nothing at all, or too many calls hang.
             mcp.MCPError: the server refused the call.
         """
         if self.lost:
             raise ServerLostError(self._lost)
-        return _wait(self._called(tool, dict(arguments), timeout_s, is_whole), timeout_s + _END_S)
+        return _wait(self._called(tool, dict(arguments), timeout_s), timeout_s + PROBE_S)
 
-    async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float, is_whole: bool) -> Any:
+    async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Any:
         if self._client is None:
             raise ServerLostError(self._lost)
         call = asyncio.ensure_future(self._client.call_tool(tool, arguments))
-        session = asyncio.wrap_future(self._task)
-        await asyncio.wait([call, session], timeout=timeout_s, return_when="FIRST_COMPLETED")
-        hung = not call.done() and not session.done()
+        self._unanswered.append(call)
+        try:
+            if await self._done(call, timeout_s):
+                return self._answer(call)
+            await self._give_up(call, timeout_s)
+        finally:
+            self._unanswered.remove(call)
+
+    async def _done(self, call: asyncio.Future[Any], timeout_s: float) -> bool:
+        """Wait for an answer, as long as the session lasts; a call without one is cancelled, and the server is told."""
+        await asyncio.wait([call, asyncio.wrap_future(self._task)], timeout=timeout_s, return_when="FIRST_COMPLETED")
+        return call.done() or not call.cancel()
+
+    def _answer(self, call: asyncio.Future[Any]) -> Any:
         forgotten = "" if self._http is None else self._http.forgotten
-        why = "the server has died" if session.done() else f"the server has not answered within {timeout_s:.3g} s"
-        if call.done():
-            try:
-                return call.result()
-            except mcp.MCPError as error:
-                if error.code != CONNECTION_CLOSED and not forgotten:
-                    raise
-                why = forgotten or "the server has died"
-            except Exception as error:
-                why = f"the server cannot be reached: {error}"
-        call.cancel()
-        if hung and not is_whole:
-            raise TimeoutError(f"its session had just begun, and {timeout_s:.1f} s were left for the call")
+        try:
+            return call.result()
+        except mcp.MCPError as error:
+            if error.code != CONNECTION_CLOSED and not forgotten:
+                raise
+            self._lose(forgotten or "the server has died")
+        except Exception as error:
+            self._lose(f"the server cannot be reached: {error}")
+        raise ServerLostError(self._lost)
+
+    async def _give_up(self, call: asyncio.Future[Any], timeout_s: float) -> None:
+        """Say what became of a cancelled call. Where the server answers nothing else either, the session ends."""
+        why, is_oldest = f"the server has not answered within {timeout_s:.3g} s", self._unanswered[0] is call
+        if self._task.done():
+            why, is_oldest = "the server has died", False
+        elif self._hung < MOST_HUNG and (client := self._client) is not None:
+            self._hung += 1
+            probe = asyncio.ensure_future(client.list_tools(cache_mode="bypass"))
+            if await self._done(probe, PROBE_S) and not probe.cancelled() and probe.exception() is None:
+                raise TimeoutError(why)
+        is_first = not self._lost
+        self._lose(why)
+        raise ServerHungError(self._lost) if is_oldest and is_first else ServerLostError(self._lost)
+
+    def _lose(self, why: str) -> None:
         self._lost = self._lost or self._reason(ConnectionError(why))
         if self._closing is not None:
             self._closing.set()
-        raise ServerHungError(self._lost) if hung else ServerLostError(self._lost)
 
     def _reason(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
@@ -210,4 +237,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _wait(task: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    return asyncio.run_coroutine_threadsafe(task, _loop()).result(timeout_s)
+    """What a task returns that keeps to ``timeout_s`` itself; the thread of the sessions may be busy beyond it."""
+    future = asyncio.run_coroutine_threadsafe(task, _loop())
+    if not wait([future], timeout_s + _BUSY_S).done:
+        raise ServerLostError(f"this machine was too busy to hear of it within {timeout_s + _BUSY_S:g} s")
+    return future.result()

@@ -5,65 +5,50 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from rapo_rllib.services.credentials import check_address, check_variable, secret_of
-from rapo_rllib.validation import MOST, MOST_SECONDS, refuse_unknown_keys
+from rapo_rllib.settings.knobs import Knobs, knob
 
 _KEY = "env_config.tools: mcp"
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-STATES = ("trajectory", "none")
 
 
 @dataclass(frozen=True)
-class McpOptions:
+class McpOptions(Knobs):
     """Options of a server: the way to reach it, and what it keeps.
 
     Raises:
         ValueError: naming the key, its value and the fix; what may be a secret is not shown.
     """
 
-    command: str | None = None  # a program that speaks MCP over stdin and stdout
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] | None = None  # variables of the program; nothing secret
-    env_from: tuple[str, ...] = ()  # names of variables of this process that the program gets, such as those of secrets
-    cwd: str | None = None
-    url: str | None = None  # of a server over HTTP, in place of a command
-    token_env: str | None = None  # variable with the token that goes to the URL as a bearer's
-    only: tuple[str, ...] = ()  # names of tools that the policy sees; none: all
-    state: str = "trajectory"  # what ends with a session: what a trajectory did there; none: nothing, so sessions are shared
-    state_key: str | None = None  # an argument that keeps trajectories apart, filled in here; sessions are shared then
-    state_end: str | None = None  # a tool that is called with a trajectory's state_key at its end, for the server to forget it
-    sessions: int = 4  # that are shared, where they are
-    start_timeout_s: float = 60.0  # until a server must have told its tools
+    where: ClassVar[str] = f"{_KEY}."
 
-    @classmethod
-    def of(cls, given: Any) -> McpOptions:
-        """The options in an entry."""
-        if not isinstance(given, Mapping):
-            raise ValueError(f"{_KEY} = {given!r}: write {{command: program, args: [...]}} or {{url: https://...}}")
-        refuse_unknown_keys(given, [f.name for f in fields(cls)], f"{_KEY}.")
-        values = dict(given)
-        for name in ("args", "env_from", "only"):
-            value = values.get(name, ())
-            if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-                raise ValueError(f"{_KEY}.{name} = {value!r}: must be a list of texts")
-            values[name] = tuple(value)
-        return cls(**values)
+    command: str | None = knob(None, "a program that speaks MCP over stdin and stdout")
+    args: tuple[str, ...] = knob((), "of the program", may_be_empty=True)
+    env: Mapping[str, str] | None = knob(None, "variables of it; nothing secret", rule="a mapping of variables to texts")
+    env_from: tuple[str, ...] = knob((), "names of variables of this process that it gets, such as those of secrets")
+    cwd: str | None = knob(None, "folder that it runs in")
+    url: str | None = knob(None, "of a server over HTTP, in place of a command")
+    token_env: Any = knob(None, "variable with the token that goes to the URL as a bearer's")
+    only: tuple[str, ...] = knob((), "names of tools that the policy sees; none: all")
+    state: Literal["trajectory", "none"] = knob(
+        "trajectory", "what ends with a session: what a trajectory did there, or nothing", rule="one of trajectory, none"
+    )
+    state_key: str | None = knob(None, "an argument that keeps trajectories apart, filled in here; sessions are shared then")
+    state_end: str | None = knob(None, "a tool that is called with it at a trajectory's end, for the server to forget it")
+    sessions: int | None = knob(
+        None, "at once in a process; None: 4 that are shared, or 64 that trajectories have for themselves", at_least=1
+    )
+    start_timeout_s: float = knob(60.0, "until a server must have told its tools", above=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.command is None) == (self.url is None):
             raise ValueError(f"{_KEY}: give command or url, one of them (command = {self.command!r}, url = {self.url!r})")
-        for name in ("command", "url", "cwd", "state_key", "state_end"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ValueError(f"{_KEY}.{name} = {value!r}: must be a text")
         self._check_secrets()
-        self._check_numbers()
-        if self.state not in STATES:
-            raise ValueError(f"{_KEY}.state = {self.state!r}: must be one of {', '.join(STATES)}")
         if self.state_end is not None and self.state_key is None:
             raise ValueError(f"{_KEY}.state_end = {self.state_end!r}: name the argument that it is called with in state_key")
         if self.url is not None and (self.args or self.env or self.env_from or self.cwd):
@@ -81,8 +66,6 @@ class McpOptions:
                 f"{_KEY}.{'url' if self.url else 'args'}: {named[0]} (its value is not shown): what stands in a job reaches "
                 f"results, checkpoints and loggers. Take it out, and {instead}"
             )
-        if self.env is not None and not isinstance(self.env, Mapping):
-            raise ValueError(f"{_KEY}.env = {self.env!r}: must be a mapping of variables to texts")
         for name, value in (self.env or {}).items():
             if not isinstance(value, str):
                 raise ValueError(f"{_KEY}.env.{name} = {value!r}: must be a text")
@@ -96,22 +79,15 @@ class McpOptions:
             if not secret_of(variable):
                 raise ValueError(f"{_KEY}: the environment variable {variable} is not set: set it where you start the job")
 
-    def _check_numbers(self) -> None:
-        if isinstance(self.sessions, bool) or not isinstance(self.sessions, int) or not 1 <= self.sessions <= MOST:
-            raise ValueError(f"{_KEY}.sessions = {self.sessions!r}: must be a whole number at least 1")
-        if (
-            isinstance(self.start_timeout_s, bool)
-            or not isinstance(self.start_timeout_s, int | float)
-            or not 0 < self.start_timeout_s <= MOST_SECONDS
-        ):
-            raise ValueError(
-                f"{_KEY}.start_timeout_s = {self.start_timeout_s!r}: must be a positive number, at most {MOST_SECONDS:g}"
-            )
-
     @property
     def shown(self) -> str:
         """The name of the server in messages."""
         return self.url.partition("?")[0] if self.url else " ".join([str(self.command), *self.args])
+
+    @property
+    def num_sessions(self) -> int:
+        """``sessions``, resolved."""
+        return (4 if self.is_shared else 64) if self.sessions is None else self.sessions
 
     @property
     def is_shared(self) -> bool:

@@ -7,22 +7,23 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
-from rapo_rllib.errors import ToolError
+from rapo_rllib.errors import BusyError, ToolError
 from rapo_rllib.tools.mcp.connection import McpConnection, ServerHungError, ServerLostError
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
-_WHOLE = 0.8  # of a call's time: where a session's beginning left less, a missing answer does not mean that the server hangs
 
 
 class McpServer:
-    """The session that several trajectories call.
+    """The sessions that trajectories call, at most ``sessions`` at once.
 
-    Without ``state`` (or with a ``state_key``) they share up to ``sessions`` sessions, else each has one of its own. A session
-    that was lost is replaced at the next call that may have another.
+    Each trajectory has a session of its own; where its program ends another begins, for the next one. Without ``state``, each
+    call has that with the fewest others. With a ``state_key`` a trajectory stays with one that others may have, too. A session
+    that was lost is replaced when another is wanted.
 
     Raises:
         ValueError: the server does not answer, or its tools cannot be shown: two of a name, none, one without a description.
@@ -31,62 +32,99 @@ class McpServer:
     def __init__(self, options: McpOptions) -> None:
         self.options = options
         self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
-        self._next, self._beginning = 0, 0
+        self._open: list[McpConnection] = []
+        self._beginning = 1
+        self._waiting: list[Future[None]] = []  # for a session that nobody has
         try:
-            first = McpConnection(options, options.start_timeout_s)
+            first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
             raise ValueError(f"env_config.tools: mcp: {options.shown!r} does not answer: {error}") from error
-        self._open: list[McpConnection] = [first]  # shared ones; else those that wait for a trajectory
         weakref.finalize(self, _close_all, self._open)
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
-        """For one trajectory."""
+        """For one trajectory. Raises ``BusyError`` where each has a session of its own, and all are taken."""
         return McpSession(self)
 
     def acquire(self, timeout_s: float) -> McpConnection:
-        """A session that is alive. Raises ``ServerLostError`` if none can be begun in time."""
-        if self.options.is_shared:
-            return self._shared(time.monotonic() + timeout_s)
-        with self._changed:
-            self._drop_lost()
-            if self._open:
-                return self._open.pop()
-        return McpConnection(self.options, min(timeout_s, self.options.start_timeout_s))
+        """Return a session that is alive, and counts one user more.
 
-    def _shared(self, deadline: float) -> McpConnection:
-        """One of up to ``sessions``: who comes while the last of them begin waits for one."""
+        Raises:
+            ServerLostError: none can be begun in time.
+            BusyError: all are taken, and may not be shared.
+        """
+        deadline, options = time.monotonic() + timeout_s, self.options
         with self._changed:
-            self._drop_lost()
-            while len(self._open) + self._beginning >= self.options.sessions:
-                if self._open:
-                    self._next += 1
-                    return self._open[self._next % len(self._open)]
+            while True:
+                self._drop_lost()
+                found = min(self._open, key=lambda one: one.users, default=None)
+                has_room = len(self._open) + self._beginning < options.num_sessions
+                if found is not None and (not found.users or (options.is_shared and not has_room)):
+                    found.users += 1
+                    return found
+                if has_room:
+                    self._beginning += 1
+                    break
+                if not options.is_shared:
+                    self._waiting.append(Future())
+                    raise BusyError(
+                        f"MCP server {options.shown!r}: its sessions are all taken (mcp.sessions)", self._waiting[-1]
+                    )
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise ServerLostError("no session has begun in time")
-            self._beginning += 1
+        return self._begin(deadline - time.monotonic(), users=1)
+
+    def _begin(self, timeout_s: float, users: int = 0) -> McpConnection:
+        """Begin a session, in the place that was kept for it."""
         made = None
         try:
-            made = McpConnection(self.options, min(max(deadline - time.monotonic(), 0.1), self.options.start_timeout_s))
+            made = McpConnection(self.options, min(max(timeout_s, 0.1), self.options.start_timeout_s))
+            made.users = users
         finally:
             with self._changed:
                 self._beginning -= 1
                 self._open += [] if made is None else [made]
-                self._changed.notify_all()
+            self._wake()
         return made
+
+    def _wake(self) -> None:
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for trajectory in waiting:
+            trajectory.set_result(None)
 
     def _drop_lost(self) -> None:
         for lost in [one for one in self._open if one.lost]:
             self._open.remove(lost)
-            _close_soon(lost)
+            _in_background(lost.close)  # a server may take its time to end
             logger.warning("MCP server %r: a session was lost, another takes its place", self.options.shown)
 
     def release(self, connection: McpConnection, key: str) -> None:
-        """A trajectory ended: its own session ends with it, for nobody may see what it left there; or its state of that key."""
+        """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key."""
         if not self.options.is_shared:
-            _close_soon(connection)
-        elif self.options.state_end is not None:
-            threading.Thread(target=self._forget, args=(connection, key), daemon=True, name="rapo-mcp-close").start()
+            _in_background(self._renew, connection)
+            return
+        with self._changed:
+            connection.users -= 1
+        if self.options.state_end is not None:
+            _in_background(self._forget, connection, key)
+
+    def _renew(self, connection: McpConnection) -> None:
+        """End a session, and begin another program in its place, so that the next trajectory does not wait for it."""
+        connection.close()
+        with self._changed:
+            if connection in self._open:
+                self._open.remove(connection)
+            ahead = self.options.url is None and len(self._open) + self._beginning < self.options.num_sessions
+            self._beginning += ahead
+        if not ahead:  # over HTTP a session begins at once, and a server may forget one that waits
+            self._wake()
+            return
+        try:
+            self._begin(self.options.start_timeout_s)
+        except ServerLostError as error:
+            logger.warning("MCP server %r does not begin a session: %s", self.options.shown, error)
 
     def _forget(self, connection: McpConnection, key: str) -> None:
         options = self.options
@@ -105,15 +143,28 @@ class McpServer:
 class McpSession:
     """The calls of one trajectory, to all tools of a server.
 
-    A server that keeps state and dies has forgotten what the trajectory did, which costs the trajectory, and those that share
-    a session with a call at which the server hangs. It may hang because of the call: that trajectory goes on, and this call of
-    it and all later ones fail. Without state another session is called.
+    A server that keeps state and dies, or hangs, has forgotten what the trajectory did, which costs the trajectory, and those
+    that share the session. Where it hangs since a call, which may be that call's fault, the trajectory of it goes on, and this
+    call of it and all later ones fail. Without state another session is called.
     """
 
     def __init__(self, server: McpServer) -> None:
         self._server, self._key = server, uuid.uuid4().hex
         self._connection: McpConnection | None = None
-        self.hung = False  # the server did not answer a call of this trajectory
+        self.hung = False  # the server answers nothing since a call of this trajectory
+        if not server.options.is_shared:
+            self._hold(server.options.start_timeout_s)
+
+    def _hold(self, timeout_s: float) -> McpConnection:
+        """Return the session, and have another in place of a lost one that kept nothing."""
+        options = self._server.options
+        if self._connection is not None and self._connection.lost and not options.ends_with_session:
+            self.close()
+        try:
+            self._connection = self._connection or self._server.acquire(timeout_s)
+        except ServerLostError as error:
+            raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
+        return self._connection
 
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
         """Call a tool.
@@ -124,22 +175,19 @@ class McpSession:
         or the server died with its state.
         """
         options, deadline = self._server.options, time.monotonic() + timeout_s
-        try:
-            if self._connection is None or (self._connection.lost and not options.ends_with_session):
-                self._connection = self._server.acquire(timeout_s)
-        except ServerLostError as error:
-            raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
+        connection = self._hold(timeout_s)
         if options.state_key is not None:
             arguments = {**arguments, options.state_key: self._key}
-        left = max(deadline - time.monotonic(), 0.1)
-        is_whole = options.keeps_state or left > _WHOLE * timeout_s
         try:
-            return self._connection.call(tool, arguments, left, is_whole)
+            return connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
         except ServerLostError as error:
             self.hung = self.hung or isinstance(error, ServerHungError)
             if options.ends_with_session and not self.hung:
                 raise ToolError(f"MCP server {options.shown!r} was lost, with the state of the trajectory: {error}") from error
             raise
+        finally:
+            if not options.keeps_state:
+                self.close()
 
     def fork(self) -> McpSession:
         """Another for a trajectory that branches. Raises ``ToolError`` where a server would have to copy its state."""
@@ -179,9 +227,8 @@ def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
     return shown
 
 
-def _close_soon(connection: McpConnection) -> None:
-    """On a thread of its own: a server may take its time to end."""
-    threading.Thread(target=connection.close, daemon=True, name="rapo-mcp-close").start()
+def _in_background(function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True, name="rapo-mcp-close").start()
 
 
 def _close_all(connections: list[McpConnection]) -> None:

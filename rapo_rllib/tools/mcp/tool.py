@@ -9,11 +9,9 @@ from typing import Any
 import mcp
 
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.tools.mcp.connection import ServerLostError
+from rapo_rllib.tools.mcp.connection import PROBE_S, ServerLostError
 from rapo_rllib.tools.mcp.server import McpServer, McpSession
 from rapo_rllib.tools.schema import arguments_of, tool_schema
-
-_OF_LIMIT = 0.9  # of a call's time: what is over it must be told before the call is given up from outside
 
 
 class McpTool:
@@ -25,9 +23,12 @@ class McpTool:
         limits: of one call.
     """
 
+    keeps_time = True
+
     def __init__(self, server: McpServer, declared: mcp.Tool, limits: ToolLimits) -> None:
         self.server, self.limits = server, limits
         self.name = self.tag = declared.name
+        self.begins = not server.options.is_shared
         self.description = (declared.description or "").strip()
         self.parameters = _without(declared.input_schema, server.options.state_key)
         self._schema = tool_schema(self)
@@ -42,7 +43,9 @@ class McpTool:
 
     def session_in(self, shared: dict[Any, Any]) -> McpToolSession:
         """This tool in a trajectory, whose calls to all tools of the server are one session of it."""
-        return McpToolSession(self, shared.setdefault(id(self.server), self.server.session()))
+        if id(self.server) not in shared:
+            shared[id(self.server)] = self.server.session()
+        return McpToolSession(self, shared[id(self.server)])
 
     def run_in(self, session: McpSession, input: str) -> ToolResult:
         """One call; what is wrong with it is an observation. ``ToolError`` where the server is gone, and its state with it."""
@@ -50,16 +53,20 @@ class McpTool:
         if problem:
             return ToolResult(f"Error: {problem}", "arguments")
         try:
-            result = session.call(self.name, arguments, _OF_LIMIT * self.limits.timeout_s)
+            result = session.call(self.name, arguments, self.limits.timeout_s)
         except mcp.MCPError as error:
             return ToolResult(f"Error: {error}", "refused")
-        except (ServerLostError, TimeoutError) as error:
+        except TimeoutError as error:
+            return ToolResult(f"TimeoutError: {self.name}: {error}", "timeout")
+        except ServerLostError as error:
             return ToolResult(f"Error: {self.name} is not available: {error}", "server")
         return ToolResult(text_of(result), "exception" if result.is_error else None)
 
 
 class McpToolSession:
     """A tool in one trajectory."""
+
+    extra_s = 2 * PROBE_S  # to find out whether only the call hangs, or the server
 
     def __init__(self, tool: McpTool, session: McpSession) -> None:
         self._tool, self._session = tool, session

@@ -1,0 +1,69 @@
+"""Write loaded models and data sets to files in the cache, by which all processes of a job know them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rapo_rllib.models.loading import cache_folder
+
+_FILES = {"dataset": "train", "test_dataset": "test"}  # key -> the file's name, which questions and metrics are named after
+
+
+def model_path(given: Any) -> Any:
+    """Write a loaded model, or (model, tokenizer), and return the folder; a name or path comes back as it is.
+
+    Raises:
+        ValueError: no tokenizer is given, and there is none where the model was loaded from.
+    """
+    model, tokenizer = given if isinstance(given, list | tuple) and len(given) == 2 else (given, None)
+    if not hasattr(model, "save_pretrained"):
+        return given
+    if tokenizer is None:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model.name_or_path: give the tokenizer, too: (model, tokenizer) ({error})") from error
+    return str(_written("models", lambda folder: [part.save_pretrained(folder) for part in (model, tokenizer)]))
+
+
+def with_data_files(env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the path of a file where ``env_config`` has a ``datasets.Dataset`` or a data frame of pandas.
+
+    Raises:
+        ValueError: a data set of several splits.
+    """
+    found = dict(env_config)
+    for key in [key for key in _FILES if hasattr(found.get(key), "to_parquet")]:
+        rows, name = found[key], f"{_FILES[key]}.parquet"
+        if isinstance(rows, Mapping):
+            raise ValueError(f"env_config.{key}: has the splits {', '.join(rows)}: give one, as {key}=data[{min(rows)!r}]")
+        found[key] = _data_file(rows, name)
+    return found
+
+
+def _data_file(rows: Any, name: str) -> str:
+    return str(_written("datasets", lambda folder: rows.to_parquet(str(folder / name))) / name)
+
+
+def _written(kind: str, write: Callable[[Path], Any]) -> Path:
+    """The folder, named after what is in it, so that a job that goes on finds it again."""
+    home = cache_folder() / kind
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home) as temporary:
+        folder, digest = Path(temporary) / "new", hashlib.sha256()
+        folder.mkdir()
+        write(folder)
+        for file in sorted(folder.iterdir()):
+            with open(file, "rb") as opened:
+                digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+        target = home / digest.hexdigest()[:16]
+        if not target.is_dir():
+            os.rename(folder, target)
+    return target
