@@ -8,7 +8,7 @@ from typing import Protocol
 from rapo_rllib.sandbox.inside.jail import Limits
 
 # outcomes after which a process is gone
-ENDED = frozenset({"timeout", "killed", "output", "scratch", "exit"})
+ENDED = frozenset({"timeout", "killed", "output", "exit"})
 
 
 class LostProcess(Exception):
@@ -22,7 +22,7 @@ class SandboxLimits:
     timeout_s: float = 5.0  # wall clock of one call, and of its CPU time
     memory_mb: float = 512  # address space beyond the preloaded packages'
     max_output_bytes: int = 64 * 2**10  # stdout and stderr together; more ends the call
-    scratch_mb: float = 32  # all files of its working folder; one file: 16 MB
+    scratch_mb: float = 32  # all files of its working folder, which there are in namespaces alone; one file: 16 MB
     scratch_files: int = 1000
 
     def told(self, one_call: bool) -> Limits:
@@ -36,7 +36,7 @@ class SandboxResult:
     """The outcome of one call.
 
     ``outcome`` is the word of the code's own process (ok, exception, syntax, memory) or of who watches it (timeout, killed,
-    output, scratch, exit). The former can be forged by the code: never read a right answer from it.
+    output, exit). The former can be forged by the code: never read a right answer from it.
     """
 
     output: bytes  # stdout and stderr, in order

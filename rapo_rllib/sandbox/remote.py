@@ -2,7 +2,7 @@
 
 ``format: rapo``: ``POST {url}`` with ``{"code": ..., "timeout_s": ..., "memory_mb": ..., "max_output_bytes": ...}``.
 The service prints the value of a last expression, as a notebook does, and answers ``{"output": "...", "outcome": "ok"}``.
-Outcomes: ok, exception, syntax, memory, timeout, killed, output, scratch, exit.
+Outcomes: ok, exception, syntax, memory, timeout, killed, output, exit.
 
 ``format: sandbox_fusion``: ``POST {url}/run_code`` in the request and response form of SandboxFusion.
 """

@@ -23,7 +23,6 @@ from rapo_rllib.validation import MOST, MOST_SECONDS
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
-_ERRORS = {"ok": None, "scratch": "files"}  # the others are called as their outcome
 
 
 class PythonTool:
@@ -117,7 +116,7 @@ class PythonTool:
         if not code:
             return ToolResult("(no code)", "empty", time.monotonic() - started)
         result = run(code)
-        error = _ERRORS.get(result.outcome, result.outcome)
+        error = None if result.outcome == "ok" else result.outcome
         return ToolResult(self._text(result), error, time.monotonic() - started)
 
     def _text(self, result: SandboxResult) -> str:
@@ -125,7 +124,6 @@ class PythonTool:
         notes = {
             "timeout": f"TimeoutError: the code ran longer than {self.timeout_s:g} s",
             "killed": "Killed: the process ended by a signal",
-            "scratch": f"Killed: the code wrote too many files, or more than {self._sandbox_limits.scratch_mb:g} MB",
             "exit": "Ended: the process left before the code was done",
         }
         if len(text) > self.max_output_chars:
