@@ -70,11 +70,11 @@ class ForkedProcess:
             raise self._lost(error) from error
         for fd in fds:
             ours.callback(os.close, fd)
-        said = os.read(self._status, 4096) if fds and select.select([self._status], [], [], GRACE_S)[0] else b""
+        said = os.read(self._status, 4096) if fds and _has_input(self._status, GRACE_S) else b""
         if not message or (fds and not said):
             raise LostProcess("it is gone")
         if not said.startswith(LOCKED):
-            why = said.decode("utf-8", "replace") or json.loads(message)["failed"]
+            why = said.decode("utf-8", "replace") or json.loads(message).get("failed", "no descriptor is left")
             raise ToolError(f"python tool: its sandbox could not run a call: {why}")
         return fds[0]
 
@@ -195,6 +195,13 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     for stack, fd in zip((reader, writer), ends, strict=True):
         stack.callback(os.close, fd)
     return ends
+
+
+def _has_input(fd: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within so many seconds."""
+    ends = select.poll()
+    ends.register(fd, select.POLLIN)
+    return bool(ends.poll(1000 * seconds))
 
 
 def _send(fd: int, waiting: memoryview) -> memoryview:

@@ -8,13 +8,13 @@ import json
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from stress import stress
 
 from rapo_rllib.sandbox.inside.jail import Jail, Limits
-from rapo_rllib.sandbox.inside.zygote import LOCKED, Zygote
+from rapo_rllib.sandbox.inside.zygote import LOCKED, Child, Zygote
 
 
 class Caller:
@@ -140,16 +140,27 @@ def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(
 
 
 @pytest.mark.timeout(60)
-def test_a_child_that_cannot_be_watched_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["open", "first", "second"])
+def test_a_child_that_cannot_be_watched_is_told_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     forked: list[int] = []
 
-    def refuse(pid: int) -> int:
+    def opened(pid: int, pidfd_open: Callable[[int], int] = os.pidfd_open) -> int:
         forked.append(pid)
-        raise OSError(24, "Too many open files")
+        if step == "open":
+            raise OSError(24, "Too many open files")
+        return pidfd_open(pid)
 
-    monkeypatch.setattr(os, "pidfd_open", refuse)
+    def watch(fd: int, child: Child, events: int, real: Callable[..., None] = world.zygote._watch) -> None:
+        if (events == 0) == (step == "second"):
+            raise OSError(12, "Too many open files")
+        real(fd, child, events)
+
+    monkeypatch.setattr(os, "pidfd_open", opened)
+    monkeypatch.setattr(world.zygote, "_watch", watch)
     caller = world.call()
     assert "Too many open files" in str(world.rounds(caller)["failed"])
     world.callers.pop().close()

@@ -110,15 +110,20 @@ class Zygote:
                 runner.serve(limits.one_call)
             finally:
                 os._exit(0)
+        pidfd = -1
         try:
-            child = Child(pid, os.pidfd_open(pid), lifeline)
-            self._watch(child.pidfd, child, select.EPOLLIN)
+            pidfd = os.pidfd_open(pid)
+            child = Child(pid, pidfd, lifeline)
+            self._watch(pidfd, child, select.EPOLLIN)
             self._watch(lifeline.fileno(), child, 0)  # an end is reported always
-        except BaseException:  # no descriptors are left to watch it by
+        except BaseException:  # no descriptors or memory are left to watch it by
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)  # nobody would reap it later, and it has done nothing that could hold it up
+            if pidfd >= 0:
+                self._forget(pidfd)
+                os.close(pidfd)
             raise
-        say(lifeline, {"forked": pid}, [child.pidfd])
+        say(lifeline, {"forked": pid}, [pidfd])
 
 
 def become_child(jail: Jail, limits: Limits, seed: int, fds: Sequence[int], base_bytes: int) -> None:
