@@ -38,7 +38,7 @@ BUDGETS = {
     "rewards": 1960,
     "rollout": 3160,
     "root": 675,
-    "sandbox": 2160,
+    "sandbox": 1950,
     "services": 300,
     "settings": 1040,
     "tools": 1880,

@@ -1,9 +1,8 @@
-"""Define a sandbox, which runs code that nobody trusts. Flow: code + SandboxLimits -> Sandbox.run -> SandboxResult."""
+"""What a sandbox takes and gives. Flow: code + SandboxLimits -> ForkserverSandbox.run -> SandboxResult."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from rapo_rllib.sandbox.inside.jail import Limits
 
@@ -42,37 +41,3 @@ class SandboxResult:
     output: bytes  # stdout and stderr, in order
     outcome: str
     seconds: float
-
-
-class SandboxProcess(Protocol):
-    """A process that keeps its variables from call to call. Calls come one at a time."""
-
-    def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
-        """Run code after the earlier calls, within ``timeout_s``, if given, instead of the process's own limit.
-
-        After the outcomes :data:`ENDED` the process is gone.
-
-        Raises:
-            LostProcess: it is gone for another reason; its variables are lost.
-        """
-
-    def close(self) -> None:
-        """End the process, and the call that is under way; may be called twice."""
-
-
-class Sandbox(Protocol):
-    """A place where code runs. Calls come from several threads at once.
-
-    ``run`` and ``open`` raise ``ToolError`` if the sandbox itself is broken; what the code does is a ``SandboxResult``.
-    """
-
-    layers: tuple[str, ...]  # what holds the code, as far as this side knows
-
-    def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
-        """Run code in a fresh process."""
-
-    def open(self, limits: SandboxLimits, seed: int) -> SandboxProcess:
-        """A fresh process for several calls; equal seeds give equal random numbers."""
-
-    def close(self) -> None:
-        """End everything; a later call starts anew."""

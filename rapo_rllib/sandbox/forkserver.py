@@ -18,6 +18,8 @@ from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.base import LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.files import visible_files
 from rapo_rllib.sandbox.forked_process import ForkedProcess
+from rapo_rllib.sandbox.machine import layers_in_force
+from rapo_rllib.sandbox.settings import SandboxSettings
 from rapo_rllib.sandbox.zygote_process import ZygoteProcess
 
 T = TypeVar("T")
@@ -97,9 +99,29 @@ def _stop(running: list[ZygoteProcess]) -> None:
 
 
 _sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
+_shared: weakref.WeakValueDictionary[SandboxSettings, ForkserverSandbox] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def shared_sandbox(settings: SandboxSettings) -> ForkserverSandbox:
+    """The one sandbox of this process with these settings, for as long as someone uses it.
+
+    Nothing is started yet, but the machine is looked at.
+
+    Raises:
+        ValueError: this machine does not give a layer that is required, or a package is missing.
+    """
+    with _shared_lock:
+        found = _shared.get(settings)
+        if found is None:
+            layers = layers_in_force(settings.namespaces, settings.allow_weak_sandbox)
+            found = _shared[settings] = ForkserverSandbox(layers, settings.preload, settings.packages)
+        return found
 
 
 def _after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()  # another thread may have held it
     for sandbox in list(_sandboxes):
         sandbox.forget()
 
