@@ -38,7 +38,7 @@ BUDGETS = {
     "rewards": 2086,
     "rollout": 3173,
     "root": 681,
-    "sandbox": 2740,
+    "sandbox": 1951,
     "services": 300,
     "settings": 1040,
     "tools": 1883,

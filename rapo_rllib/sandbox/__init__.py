@@ -1,15 +1,16 @@
 """Run code that a model wrote. ``docs/security.md`` says what is promised, and what is not."""
 
-from rapo_rllib.sandbox.base import ENDED, LostProcess, Sandbox, SandboxLimits, SandboxProcess, SandboxResult
+from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
+from rapo_rllib.sandbox.forked_process import ForkedProcess
+from rapo_rllib.sandbox.forkserver import ForkserverSandbox, shared_sandbox
 from rapo_rllib.sandbox.settings import SandboxSettings
-from rapo_rllib.sandbox.shared import shared_sandbox
 
 __all__ = [
     "ENDED",
+    "ForkedProcess",
+    "ForkserverSandbox",
     "LostProcess",
-    "Sandbox",
     "SandboxLimits",
-    "SandboxProcess",
     "SandboxResult",
     "SandboxSettings",
     "shared_sandbox",

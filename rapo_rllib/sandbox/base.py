@@ -1,14 +1,13 @@
-"""Define a sandbox, which runs code that nobody trusts. Flow: code + SandboxLimits -> Sandbox.run -> SandboxResult."""
+"""What a sandbox takes and gives. Flow: code + SandboxLimits -> ForkserverSandbox.run -> SandboxResult."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from rapo_rllib.sandbox.inside.jail import Limits
 
 # outcomes after which a process is gone
-ENDED = frozenset({"timeout", "killed", "output", "scratch", "exit"})
+ENDED = frozenset({"timeout", "killed", "output", "exit"})
 
 
 class LostProcess(Exception):
@@ -22,7 +21,7 @@ class SandboxLimits:
     timeout_s: float = 5.0  # wall clock of one call, and of its CPU time
     memory_mb: float = 512  # address space beyond the preloaded packages'
     max_output_bytes: int = 64 * 2**10  # stdout and stderr together; more ends the call
-    scratch_mb: float = 32  # all files of its working folder; one file: 16 MB
+    scratch_mb: float = 32  # all files of its working folder, which there are in namespaces alone; one file: 16 MB
     scratch_files: int = 1000
 
     def told(self, one_call: bool) -> Limits:
@@ -36,43 +35,9 @@ class SandboxResult:
     """The outcome of one call.
 
     ``outcome`` is the word of the code's own process (ok, exception, syntax, memory) or of who watches it (timeout, killed,
-    output, scratch, exit). The former can be forged by the code: never read a right answer from it.
+    output, exit). The former can be forged by the code: never read a right answer from it.
     """
 
     output: bytes  # stdout and stderr, in order
     outcome: str
     seconds: float
-
-
-class SandboxProcess(Protocol):
-    """A process that keeps its variables from call to call. Calls come one at a time."""
-
-    def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
-        """Run code after the earlier calls, within ``timeout_s``, if given, instead of the process's own limit.
-
-        After the outcomes :data:`ENDED` the process is gone.
-
-        Raises:
-            LostProcess: it is gone for another reason; its variables are lost.
-        """
-
-    def close(self) -> None:
-        """End the process, and the call that is under way; may be called twice."""
-
-
-class Sandbox(Protocol):
-    """A place where code runs. Calls come from several threads at once.
-
-    ``run`` and ``open`` raise ``ToolError`` if the sandbox itself is broken; what the code does is a ``SandboxResult``.
-    """
-
-    layers: tuple[str, ...]  # what holds the code, as far as this side knows
-
-    def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
-        """Run code in a fresh process."""
-
-    def open(self, limits: SandboxLimits, seed: int) -> SandboxProcess:
-        """A fresh process for several calls; equal seeds give equal random numbers."""
-
-    def close(self) -> None:
-        """End everything; a later call starts anew."""

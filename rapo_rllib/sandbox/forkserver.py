@@ -1,35 +1,30 @@
-"""The forkserver backend: a zygote with the packages loaded forks a locked child for each call or session.
+"""The forkserver: a zygote with the packages loaded forks a locked child for each call or session.
 
-This side starts the zygote at the first call, gives every child its pipes, and starts a new zygote if one is lost. What runs on
-the other side is in ``inside/``.
+This side starts the zygote at the first call, and a new one if it is lost. What runs on the other side is in ``inside/``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
-import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
-from rapo_rllib.sandbox.exchange import exchange, make_pipes
+from rapo_rllib.sandbox.base import LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.files import visible_files
-from rapo_rllib.sandbox.inside.runner import STATUSES
+from rapo_rllib.sandbox.forked_process import ForkedProcess
+from rapo_rllib.sandbox.machine import layers_in_force
+from rapo_rllib.sandbox.settings import SandboxSettings
 from rapo_rllib.sandbox.zygote_process import ZygoteProcess
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-GRACE_S = 15.0  # beyond a call's own time, under load; then the zygote itself counts as hung
 
 
 class ForkserverSandbox:
@@ -104,130 +99,29 @@ def _stop(running: list[ZygoteProcess]) -> None:
 
 
 _sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
-_processes: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
+_shared: weakref.WeakValueDictionary[SandboxSettings, ForkserverSandbox] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
 
 
-class ForkedProcess:
-    """One child of the zygote. Its end is noticed, and the child killed, when this side closes its lifeline.
+def shared_sandbox(settings: SandboxSettings) -> ForkserverSandbox:
+    """The one sandbox of this process with these settings, for as long as someone uses it.
 
-    Raises:
-        LostProcess: nobody takes the request.
-        ToolError: this process has no descriptors left to talk to it by.
-    """
-
-    def __init__(self, zygote: ZygoteProcess, limits: SandboxLimits, seed: int, one_call: bool) -> None:
-        self._zygote, self._limits = zygote, limits
-        self._busy, self._closed = threading.Lock(), False
-        order = json.dumps({"limits": limits.told(one_call), "seed": seed}).encode()
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            try:
-                self._lifeline, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                ours.enter_context(self._lifeline)
-                theirs.enter_context(end)
-                self._pipes, fds = make_pipes()
-            except OSError as error:
-                raise ToolError(f"python tool: no way to its sandbox: {error}") from error
-            ours.callback(self._pipes.close)
-            for fd in fds:
-                theirs.callback(os.close, fd)
-            self._order(order, [end.fileno(), *fds])
-            ours.pop_all()
-        _processes.add(self)
-
-    def _order(self, order: bytes, fds: list[int]) -> None:
-        try:
-            socket.send_fds(self._zygote.control, [order], fds)
-        except OSError as error:
-            if isinstance(error, TimeoutError):  # it hangs
-                self._zygote.stop()
-            raise LostProcess(str(error)) from error
-
-    def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
-        """Run code after the earlier calls; ``timeout_s`` is another limit for this one.
-
-        Raises:
-            LostProcess: this process is gone, with the zygote or alone; or it was closed, maybe meanwhile.
-            ToolError: the child could not be forked or locked.
-        """
-        try:
-            with self._busy:
-                if self._closed:
-                    raise LostProcess("it was closed")
-                return self._run(code, self._limits.timeout_s if timeout_s is None else timeout_s)
-        except BaseException:
-            self._closed = True  # an answer may still come, to nobody
-            raise
-        finally:
-            if self._closed:
-                self.close()
-
-    def _run(self, code: str, timeout_s: float) -> SandboxResult:
-        started, most = time.monotonic(), self._limits.max_output_bytes
-        self._tell({"timeout_s": timeout_s})
-        deadline, lifeline = started + timeout_s + GRACE_S, self._lifeline
-        output, event = exchange(self._pipes, code, most, deadline, lifeline.fileno(), lambda: hear(lifeline))
-        if event == "deadline":  # what should have killed it does not work
-            self._zygote.stop()
-            event = {"ended": 0, "cause": "timeout"}
-        outcome = "output" if event == "output" else _outcome(event)
-        self._closed = self._closed or outcome in ENDED
-        return SandboxResult(output, outcome, time.monotonic() - started)
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        try:
-            self._lifeline.send(json.dumps(message).encode())
-        except (BrokenPipeError, ConnectionResetError):
-            return  # it ended; why is waiting to be read
-
-    def close(self) -> None:
-        """Kill the child, if it still runs. A call that is under way ends, and closes what it has read from."""
-        self._closed = True
-        with contextlib.suppress(OSError):  # it is closed already
-            self._lifeline.shutdown(socket.SHUT_RDWR)
-        if self._busy.acquire(blocking=False):
-            try:
-                self.let_go()
-            finally:
-                self._busy.release()
-
-    def let_go(self) -> None:
-        """Close this process's descriptors: the child ends with the last copy of them."""
-        self._lifeline.close()
-        self._pipes.close()
-
-
-def hear(lifeline: socket.socket) -> dict[str, Any]:
-    """Read what the zygote says next of a child.
+    Nothing is started yet, but the machine is looked at.
 
     Raises:
-        LostProcess: nothing more will come.
+        ValueError: this machine does not give a layer that is required, or a package is missing.
     """
-    try:
-        message = lifeline.recv(4096)
-    except ConnectionResetError:  # it closed its end before it read all of ours; what it said last is still here
-        message = lifeline.recv(4096)
-    if not message:
-        raise LostProcess("it is gone")
-    found: dict[str, Any] = json.loads(message)
-    return found
-
-
-def _outcome(event: dict[str, Any]) -> str:
-    if "status" in event:
-        number = event["status"]  # of the child's making
-        return STATUSES[number] if number < len(STATUSES) else "exception"
-    cause = event.get("cause") or event.get("failed")
-    if cause in ("timeout", "scratch"):
-        return str(cause)
-    if cause:
-        raise ToolError(f"python tool: its sandbox could not run a call: {cause}")
-    return "killed" if event["ended"] < 0 else "exit"
+    with _shared_lock:
+        found = _shared.get(settings)
+        if found is None:
+            layers = layers_in_force(settings.namespaces, settings.allow_weak_sandbox)
+            found = _shared[settings] = ForkserverSandbox(layers, settings.preload, settings.packages)
+        return found
 
 
 def _after_fork() -> None:
-    """In a forked process: close this module's descriptors, or the parent's children would not see the parent close them."""
-    for process in list(_processes):
-        process.let_go()
+    global _shared_lock
+    _shared_lock = threading.Lock()  # another thread may have held it
     for sandbox in list(_sandboxes):
         sandbox.forget()
 

@@ -57,9 +57,8 @@ def layers_in_force(namespaces: str, allow_weak: bool) -> tuple[str, ...]:
     for layer in () if allow_weak else needed:
         if found[layer] is not None:
             raise ValueError(
-                f"env_config.tools: python option backend = 'forkserver': this machine does not give the layer {layer!r} "
-                f"({found[layer]}): {_FIXES[layer]}; or choose backend: remote; or set "
-                "allow_weak_sandbox: true to run model-written code without that layer"
+                f"env_config.tools: python: this machine does not give the layer {layer!r} ({found[layer]}): {_FIXES[layer]}; "
+                "or set allow_weak_sandbox: true to run model-written code without that layer"
             )
     wanted = REQUIRED if namespaces == "off" else (*REQUIRED, NAMESPACES)
     return tuple(layer for layer in wanted if found[layer] is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ from rapo_rllib.sandbox.inside.jail import NAMESPACES
 from rapo_rllib.sandbox.programs import start
 
 START_S = 60.0  # of a zygote that reads its packages from a cold disk
-SEND_S = 15.0  # for a request to be taken
+SEND_S = 15.0  # for a request to be taken, and answered
 _END_S = 5.0  # for the monitor to clear up
 _GONE_MS = 500  # between the ends of its sockets
 
@@ -36,29 +37,24 @@ class ZygoteProcess:
     """
 
     def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
-        self.owner, self._stopping = os.getpid(), threading.Lock()
-        # without links: the kernel says where files are mapped from, by their real paths
-        self.folder = "" if NAMESPACES in layers else os.path.realpath(tempfile.mkdtemp(prefix="rapo-sandbox-"))
+        self.owner, self.layers, self._stopping = os.getpid(), frozenset(layers), threading.Lock()
+        self.folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        alive_in, self._alive = os.pipe()
         settings = {
             "layers": list(layers),
             "files": files._asdict(),
             "preload": list(preload),
             "folder": self.folder,
             "control": theirs.fileno(),
-            "alive": alive_in,
         }
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as it runs
         try:
-            fds = (theirs.fileno(), alive_in)
-            self.process = start("start", settings, fds, subprocess.DEVNULL, self._errors)
+            self.process = start("start", settings, (theirs.fileno(),), subprocess.DEVNULL, self._errors)
         except OSError as error:
             self.release()
             raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
         finally:
             theirs.close()
-            os.close(alive_in)
         _running.add(self)
         self._await()
 
@@ -93,11 +89,11 @@ class ZygoteProcess:
         with self._stopping:  # callers that wait for one zygote that hangs give it up at the same time
             if self._errors.closed:
                 return ""
-            self._close_ends()
+            self.control.close()
             try:
                 self.process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
             if self.folder:
                 shutil.rmtree(self.folder, ignore_errors=True)  # the monitor did, unless it was killed
@@ -107,14 +103,8 @@ class ZygoteProcess:
 
     def release(self) -> None:
         """Close all that this side holds: the other side ends by itself."""
-        self._close_ends()
-        self._errors.close()
-
-    def _close_ends(self) -> None:
         self.control.close()
-        alive, self._alive = self._alive, -1
-        if alive >= 0:
-            os.close(alive)
+        self._errors.close()
 
 
 _running: weakref.WeakSet[ZygoteProcess] = weakref.WeakSet()

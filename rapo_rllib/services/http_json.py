@@ -1,4 +1,4 @@
-"""One JSON request to a web service, repeated while that can help: used by web search, LLM judge and remote sandbox."""
+"""One JSON request to a web service, repeated while that can help: used by web search and LLM judge."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The python tool: every call runs in a sandbox (``rapo_rllib/sandbox``), with limits, and leaves nothing behind.
 
-    text between the tags -> code -> Sandbox -> SandboxResult -> what the model reads
+    text between the tags -> code -> ForkserverSandbox -> SandboxResult -> what the model reads
 
 ``docs/security.md`` says what the sandbox promises, and what not.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rapo_rllib.protocol.same_step import NOTHING_PRINTED
-from rapo_rllib.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxSettings, shared_sandbox
+from rapo_rllib.sandbox import ForkserverSandbox, SandboxLimits, SandboxResult, SandboxSettings, shared_sandbox
 from rapo_rllib.sandbox.settings import names, require
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
@@ -23,7 +23,6 @@ from rapo_rllib.validation import MOST, MOST_SECONDS
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
-_ERRORS = {"ok": None, "scratch": "files"}  # the others are called as their outcome
 
 
 class PythonTool:
@@ -34,15 +33,11 @@ class PythonTool:
         memory_mb: address space in MiB, beyond what preloaded packages take.
         max_output_chars: what is kept of stdout and stderr together; a flood ends the call.
         keep_state: variables live as long as the trajectory; otherwise every call starts afresh.
-        backend: ``forkserver`` or ``remote``.
         allow_weak_sandbox: run without those layers that this machine does not give, instead of refusing to.
         namespaces: ``auto`` uses user namespaces where the machine allows them, ``required`` refuses to run without them,
-            ``off`` does without (forkserver).
-        preload: packages that the code can import; they are loaded once, so that this costs a call nothing (forkserver).
+            ``off`` does without.
+        preload: packages that the code can import; they are loaded once, so that this costs a call nothing.
         packages: names of installed distributions that the code can import as well, with what they require.
-        remote_url: address of the service, for ``backend: remote``.
-        remote_token_env: environment variable that holds the service's bearer token.
-        remote_format: ``rapo`` or ``sandbox_fusion`` (see ``sandbox/remote.py``).
 
     Raises:
         ValueError: a wrong option; or this machine does not give a layer of the sandbox that is required.
@@ -59,39 +54,26 @@ class PythonTool:
         memory_mb: float = 512,
         max_output_chars: int = 2000,
         keep_state: bool = False,
-        backend: str = "forkserver",
         allow_weak_sandbox: bool = False,
         namespaces: str = "auto",
         preload: Sequence[str] = ("numpy", "sympy"),
         packages: Sequence[str] = (),
-        remote_url: str | None = None,
-        remote_token_env: str | None = None,
-        remote_format: str = "rapo",
     ) -> None:
         for key, value in {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_chars": max_output_chars}.items():
             most = (MOST_SECONDS if key == "timeout_s" else MOST) / 10  # the limits of a call are some times as much
             positive = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= most
             require(positive, key, value, f"must be a positive number, at most {most:g}")
         require(isinstance(keep_state, bool), "keep_state", keep_state, "must be true or false")
-        require(not keep_state or backend != "remote", "keep_state", keep_state, "needs backend: forkserver")
         self.timeout_s, self.memory_mb, self.max_output_chars = timeout_s, memory_mb, max_output_chars
         self.keep_state = keep_state
-        self.settings = SandboxSettings(
-            backend,
-            allow_weak_sandbox,
-            namespaces,
-            names("preload", preload),
-            names("packages", packages),
-            remote_url,
-            remote_token_env,
-            remote_format,
-        )
+        modules, distributions = names("preload", preload), names("packages", packages)
+        self.settings = SandboxSettings(allow_weak_sandbox, namespaces, modules, distributions)
         self.limits = ToolLimits(timeout_s + _PATIENCE_S, 2 * max_output_chars)  # its own come first
         self._sandbox_limits = SandboxLimits(timeout_s, memory_mb, max_output_chars * _BYTES_PER_CHAR)
-        self._sandbox: Sandbox | None = shared_sandbox(self.settings)
+        self._sandbox: ForkserverSandbox | None = shared_sandbox(self.settings)
 
     @property
-    def sandbox(self) -> Sandbox:
+    def sandbox(self) -> ForkserverSandbox:
         """The sandbox of this process; equal settings share one."""
         if self._sandbox is None:
             self._sandbox = shared_sandbox(self.settings)
@@ -117,7 +99,7 @@ class PythonTool:
         if not code:
             return ToolResult("(no code)", "empty", time.monotonic() - started)
         result = run(code)
-        error = _ERRORS.get(result.outcome, result.outcome)
+        error = None if result.outcome == "ok" else result.outcome
         return ToolResult(self._text(result), error, time.monotonic() - started)
 
     def _text(self, result: SandboxResult) -> str:
@@ -125,7 +107,6 @@ class PythonTool:
         notes = {
             "timeout": f"TimeoutError: the code ran longer than {self.timeout_s:g} s",
             "killed": "Killed: the process ended by a signal",
-            "scratch": f"Killed: the code wrote too many files, or more than {self._sandbox_limits.scratch_mb:g} MB",
             "exit": "Ended: the process left before the code was done",
         }
         if len(text) > self.max_output_chars:

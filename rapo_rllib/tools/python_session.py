@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox import ENDED, LostProcess, Sandbox, SandboxLimits, SandboxProcess, SandboxResult
+from rapo_rllib.sandbox import ENDED, ForkedProcess, ForkserverSandbox, LostProcess, SandboxLimits, SandboxResult
 
 LOST = "(the variables of earlier calls are lost)\n"
 _AGAIN = 2.0  # an input that ended within a call's limit may take so many times as long when it runs again: others do, too
@@ -31,11 +31,16 @@ class PythonSession:
     """
 
     def __init__(
-        self, sandbox: Sandbox, limits: SandboxLimits, inputs: Sequence[str] = (), seed: int | None = None, lost: bool = False
+        self,
+        sandbox: ForkserverSandbox,
+        limits: SandboxLimits,
+        inputs: Sequence[str] = (),
+        seed: int | None = None,
+        lost: bool = False,
     ) -> None:
         self._sandbox, self._limits, self._inputs = sandbox, limits, list(inputs)
         self._seed = secrets.randbits(32) if seed is None else seed
-        self._process: SandboxProcess | None = None
+        self._process: ForkedProcess | None = None
         self._behind = bool(self._inputs)  # no process has run them
         self._lost = lost
         self._lock, self._closed = threading.Lock(), False
@@ -68,13 +73,13 @@ class PythonSession:
             self._inputs.append(code)
         return SandboxResult(output, result.outcome, time.monotonic() - started)
 
-    def _live(self) -> SandboxProcess:
+    def _live(self) -> ForkedProcess:
         """The process, in the state after all inputs."""
         if self._behind and not self._caught_up(self._process or self._opened()):
             self._forget()
         return self._process or self._opened()
 
-    def _caught_up(self, process: SandboxProcess) -> bool:
+    def _caught_up(self, process: ForkedProcess) -> bool:
         limit = _AGAIN * self._limits.timeout_s
         try:
             if any(process.run(code, limit).outcome in ENDED for code in self._inputs):
@@ -85,7 +90,7 @@ class PythonSession:
         self._behind = False
         return True
 
-    def _opened(self) -> SandboxProcess:
+    def _opened(self) -> ForkedProcess:
         process = self._sandbox.open(self._limits, self._seed)
         with self._lock:
             if not self._closed:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local_service import Reply, local_service
 from pages import REPOSITORY, blocks, every, is_a_test
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.corpus.passages import read_passages
+from rapo_rllib.tools.function import JsonFunction
 
-HERE = {"docs/algorithm.md", "docs/search.md"}
+HERE = {"docs/algorithm.md", "docs/search.md", "docs/security.md"}
 ELSEWHERE = {
     "docs/agents.md": "endpoint/test_agents.py::test_the_agent_of_the_page",
     "README.md": "docs/test_readme.py::test_its_program_is_a_part_of_the_one_that_a_test_trains",
@@ -69,3 +71,15 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("docs/search.md")
     found = [(passage.title, passage.text) for passage in read_passages("passages.jsonl")]
     assert found == [("Faust", "A play. By Goethe."), ("Hamlet", "Another."), ("Dune", "A novel.")]
+
+
+def test_code_in_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    (block,) = blocks(REPOSITORY / "docs/security.md", "python")
+    exec(compile(block, "docs/security.md", "exec"), names)
+    tool = JsonFunction(names["run_code"], "run_code")
+    with local_service(lambda request: Reply({"run_result": {"stdout": "42\n", "stderr": ""}})) as service:
+        monkeypatch.setenv("SANDBOX_URL", service.url)
+        assert tool.run("print(6 * 7)").text == "42\n"
+    (request,) = service.requests
+    assert request.path == "/run_code" and request.json == {"code": "print(6 * 7)", "language": "python", "run_timeout": 5}

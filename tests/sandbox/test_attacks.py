@@ -58,9 +58,7 @@ def parts(open_folder: Path) -> Path:
     """The driver and what it needs of the package, where every user can read it."""
     here = open_folder / "parts"
     shutil.copytree(PACKAGE / "sandbox", here / "rapo_rllib" / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-    (here / "rapo_rllib" / "services").mkdir()
-    for name in ("errors.py", "services/__init__.py", "services/credentials.py"):
-        shutil.copy(PACKAGE / name, here / "rapo_rllib" / name)
+    shutil.copy(PACKAGE / "errors.py", here / "rapo_rllib")
     (here / "rapo_rllib" / "__init__.py").touch()
     shutil.copy(SUPPORT / "driver.py", here)
     return here

@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+
+from rapo_rllib.tools.python import PythonTool
 
 # What is refused, with the error of the kernels and containers that do so.
 REFUSED = {
@@ -79,7 +82,7 @@ def run_without(program: subprocess.Popen[str]) -> Callable[..., str]:
 @pytest.mark.parametrize("layer", ["landlock", "seccomp", "rlimits"])
 def test_without_a_required_layer_the_tool_refuses(run_without: Callable[..., str], layer: str) -> None:
     said = run_without([layer])
-    assert said.startswith("refused: env_config.tools: python option backend = 'forkserver': this machine does not give")
+    assert said.startswith("refused: env_config.tools: python: this machine does not give")
     assert f"the layer '{layer}' (" in said
     assert "allow_weak_sandbox: true" in said
 
@@ -99,3 +102,19 @@ def test_without_namespaces_the_tool_does_without(run_without: Callable[..., str
 
 def test_without_anything(run_without: Callable[..., str]) -> None:
     assert run_without(list(REFUSED), allow_weak_sandbox=True) == "() 2 timeout"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_state": 1}, "keep_state = 1: must be true or false"),
+        ({"allow_weak_sandbox": "yes"}, "allow_weak_sandbox = 'yes': must be true or false"),
+        ({"namespaces": True}, "namespaces = True: must be one of auto, required, off"),
+        ({"preload": "numpy"}, "preload = 'numpy': must be a list of names"),
+        ({"packages": [1]}, r"packages = \[1\]: must be a list of names"),
+        ({"packages": ["no-such-package"]}, "packages: 'no-such-package' is not installed"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"env_config.tools: .*{message}"):
+        PythonTool(**options)

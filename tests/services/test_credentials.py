@@ -17,7 +17,6 @@ from rapo_rllib.embedding.endpoint import split_endpoint
 from rapo_rllib.milvus import connection
 from rapo_rllib.milvus.handle import MilvusHandle
 from rapo_rllib.rewards.judge import JudgeOptions
-from rapo_rllib.sandbox.settings import SandboxSettings
 from rapo_rllib.settings import BufferSettings
 
 SECRET = "pa55-w0rd"
@@ -52,8 +51,6 @@ BUFFER = {"uri": "http://somewhere.org:19530", "token": SECRET}
         ),
         (lambda: EndpointOptions(URL, "m"), "the agent.*variable that --agent-key-env names"),
         (lambda: EndpointOptions("http://a.org", "m", key_variable=SECRET), "--agent-key-env is no name.*set AGENT_API_KEY"),
-        (lambda: SandboxSettings("remote", remote_url=URL), "python option remote_url .*variable that remote_token_env names"),
-        (lambda: SandboxSettings("remote", remote_url="http://a.org", remote_token_env=SECRET), "remote_token_env is no name"),
     ],
 )
 def test_a_secret_in_a_job_is_refused_and_not_repeated(make, message: str) -> None:

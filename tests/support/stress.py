@@ -26,7 +26,7 @@ CALLS = [
     ("1 / 0", LIMITS, {"exception"}),
     ("import os\nos._exit(3)", LIMITS, {"exit"}),
     ("import os\nos.kill(os.getpid(), 9)", LIMITS, {"killed"}),
-    ("open('f', 'w').write('x')", LIMITS, {"ok"}),
+    ("open('f', 'w').write('x')", LIMITS, {"ok", "exception"}),  # without namespaces there are no files
     ("import os\nos.close(4)\nos._exit(0)", LIMITS, {"exit"}),
     ("print('x' * 9999)\nwhile True: pass", LIMITS, {"output"}),
     ("for _ in range(100): print('x' * 9000)", LIMITS, {"output"}),  # it may end just when it is given up

@@ -1,4 +1,4 @@
-"""The order in which a process locks itself in: scratch folder, limits, capabilities, Landlock, and seccomp last.
+"""The order in which a process locks itself in: working folder, limits, capabilities, Landlock, and seccomp last.
 
 Each step takes away what the earlier ones needed. ``Jail`` is prepared once, before the fork; ``lock`` runs in each child.
 """
@@ -22,7 +22,6 @@ NAMESPACES = "namespaces"
 REQUEST_FD, STATUS_FD, FIRST_FREE_FD = 3, 4, 5
 MAX_FILE_BYTES = 16 * 2**20
 _MAX_OPEN_FILES = 64
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Limits(NamedTuple):
@@ -30,7 +29,7 @@ class Limits(NamedTuple):
 
     cpu_s: float  # of the first call
     memory_bytes: int  # address space beyond what the interpreter and its packages hold already
-    scratch_bytes: int  # of all files together
+    scratch_bytes: int  # of all files together, where there are any: in namespaces
     scratch_files: int
     one_call: bool  # CPU time has a hard limit; the process ends after its first call
 
@@ -41,52 +40,34 @@ class Jail:
     Args:
         layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.
         readable: files and folders that can be read.
+        working: the working folder. In namespaces each process has one of its own there, in memory; without, it stays empty.
     """
 
-    def __init__(self, layers: Sequence[str], readable: Sequence[str]) -> None:
-        self.layers, self._readable = frozenset(layers), tuple(readable)
-        self._rules: list[landlock.Rule] = []
-        self._ruleset: landlock.Ruleset | None = None  # of the next child, or of all
+    def __init__(self, layers: Sequence[str], readable: Sequence[str], working: str) -> None:
+        self.layers, self._readable, self._working = frozenset(layers), tuple(readable), working
+        self._ruleset: landlock.Ruleset | None = None
 
     def prepare(self) -> None:
         """Once, before the first fork and after all packages are loaded: what is the same for all children.
 
-        In namespaces one ruleset does for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
+        What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
+        for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
         """
         while os.open(os.devnull, os.O_RDONLY) < FIRST_FREE_FD:
             continue  # numbers that each child gives to its pipes
         if "landlock" in self.layers:
-            ruleset = landlock.Ruleset()
-            self._rules = [ruleset.rule(os.open(path, os.O_PATH), _access(path)) for path in self._readable]
-            os.close(ruleset.fd)
-        if NAMESPACES in self.layers:
-            self.expect(namespaces.SCRATCH)
+            rights = dict.fromkeys(self._readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
+            rights[self._working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
+            self._ruleset = landlock.Ruleset()
+            self._ruleset.allow(rights)
         if "seccomp" in self.layers:
             seccomp.prepare()
 
-    def expect(self, scratch: str) -> None:
-        """Before a fork: name the scratch folder of the children that follow.
-
-        What can be done here is cheaper than in a child, where each page of memory that is touched is copied.
-        """
-        if "landlock" not in self.layers:
-            return
-        if self._ruleset is not None:
-            os.close(self._ruleset.fd)
-            self._ruleset = None
-        folder = os.open(scratch, os.O_PATH)
-        try:
-            self._ruleset = landlock.Ruleset()
-            self._ruleset.allow([*self._rules, self._ruleset.rule(folder, landlock.SCRATCH)])
-        finally:
-            os.close(folder)
-
-    def lock(self, limits: Limits, scratch: str, base_bytes: int) -> None:
+    def lock(self, limits: Limits, base_bytes: int) -> None:
         """Lock the present process in, for good.
 
         Args:
             limits: what it may take.
-            scratch: its working folder, which was :meth:`expect`-ed; in namespaces it gets one of its own in memory instead.
             base_bytes: the address space it has already.
 
         Raises:
@@ -95,21 +76,15 @@ class Jail:
         if NAMESPACES in self.layers:
             namespaces.private_scratch(limits.scratch_bytes, limits.scratch_files)
         else:
-            os.chdir(scratch)
+            os.chdir(self._working)
         if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
             set_limits(limits, base_bytes)
         drop_capabilities()
-        if "landlock" in self.layers:
-            if self._ruleset is None:
-                raise ValueError("no scratch folder was named")
+        if self._ruleset is not None:
             self._ruleset.lock()
         syscall("close_range", FIRST_FREE_FD, 0xFFFFFFFF, 0)
         if "seccomp" in self.layers:
             seccomp.lock()
-
-
-def _access(path: str) -> int:
-    return landlock.READ | (landlock.WRITE if path == "/dev/null" else 0)
 
 
 def set_limits(limits: Limits, base_bytes: int) -> None:
@@ -149,8 +124,3 @@ def die_with_parent(parent: int) -> None:
     prctl(1, 9)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
-
-
-def address_space(statm: int) -> int:
-    """Bytes of address space of the process whose ``/proc/.../statm`` is open as ``statm``."""
-    return int(os.pread(statm, 64, 0).split()[0]) * _PAGE

@@ -10,10 +10,9 @@ import ctypes
 import os
 import stat
 import struct
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Mapping
 
-from .syscalls import prctl, syscall, syscalls
+from .syscalls import prctl, syscall
 
 _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5
 _MAKE_DIR, _MAKE_REG, _REFER, _TRUNCATE = 1 << 7, 1 << 8, 1 << 13, 1 << 14
@@ -21,8 +20,6 @@ _OF_A_FILE = _WRITE_FILE | _READ_FILE | _TRUNCATE
 READ = _READ_FILE | _READ_DIR
 WRITE = _WRITE_FILE | _TRUNCATE
 SCRATCH = READ | WRITE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
-
-Rule: TypeAlias = "ctypes.Array[ctypes.c_char]"
 
 # rights known to each version of the interface: the first 13 in version 1, then moves between folders, truncation, device ioctl
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
@@ -47,15 +44,15 @@ class Ruleset:
         size = 8 if abi < 4 else 16 if abi < 6 else 24
         self.fd = syscall("landlock_create_ruleset", attributes, size, 0)
 
-    def rule(self, fd: int, access: int) -> Rule:
-        """Allows ``access`` beneath the folder, or to the file, that ``fd`` was opened on (O_PATH), which stays open."""
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            access &= _OF_A_FILE
-        return ctypes.create_string_buffer(struct.pack("=Qi", access & self._rights, fd))
-
-    def allow(self, rules: Iterable[Rule]) -> None:
-        """Add rules, also such as another ruleset made."""
-        syscalls("landlock_add_rule", [(self.fd, 1, rule, 0) for rule in rules])
+    def allow(self, rights: Mapping[str, int]) -> None:
+        """Give rights beneath folders, or to files, by their paths."""
+        for path, access in rights.items():
+            fd = os.open(path, os.O_PATH)
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                access &= _OF_A_FILE
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & self._rights, fd))
+            syscall("landlock_add_rule", self.fd, 1, rule, 0)
+            os.close(fd)
 
     def lock(self) -> None:
         """Put this process under the rules, for good."""

@@ -1,10 +1,10 @@
-"""First process of a sandbox: enters the namespaces, forks the zygote, waits until either side ends, and clears up.
+"""First process of a sandbox: enters the namespaces, forks the zygote, waits until it ends, and clears up.
 
-    supervisor -> monitor (this; knows only the pipe ``alive`` and the zygote) -> zygote -> children
+    supervisor -> monitor (this) -> zygote -> children
 
-The zygote dies with the monitor, and each child with the zygote: by its own wish (PR_SET_PDEATHSIG), and, in namespaces,
-because the kernel kills all processes of a namespace whose first one ended. So nothing outlives the supervisor, even if it is
-killed: the pipe's end is enough.
+The zygote ends with the supervisor, whose end of the control socket closes, and with the monitor; each child ends with the
+zygote: by its own wish (PR_SET_PDEATHSIG), and, in namespaces, because the kernel kills all processes of a namespace whose
+first one ended. So nothing outlives the supervisor, even if it is killed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import gc
 import importlib
 import os
 import resource
-import select
-import signal
+import shutil
 import socket
 from typing import Any
 
-from . import modules, namespaces, runner, scratch, warden, zygote
+from . import modules, namespaces, runner, zygote
 from .jail import NAMESPACES, Jail, die_with_parent
 from .settings import take
 from .syscalls import libc, prctl
@@ -51,49 +50,22 @@ def main() -> None:
         namespaces.enter()
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
     monitor = os.getpid()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        if not in_namespaces:
+    if os.fork() == 0:
+        if in_namespaces:
+            prctl(1, 9)  # PR_SET_PDEATHSIG; the parent is outside this namespace, and has no number to compare
+        else:
             die_with_parent(monitor)
-        _zygote(settings, None if in_namespaces else warden.Orders(theirs))
+        _zygote(settings)
         os._exit(0)
-    theirs.close()
     os.close(settings["control"])
-    _watch((settings["alive"], os.pidfd_open(pid)), warden.Warden(settings["folder"], ours))
-    kill_descendants(pid)
-    if settings["folder"]:
-        for name in os.listdir(settings["folder"]):
-            for _ in scratch.removal(os.path.join(settings["folder"], name)):
-                continue
-        os.rmdir(settings["folder"])
-
-
-def _watch(ends: tuple[int, int], work: warden.Warden) -> None:
-    """Look after the scratch folders, until there is something to read from one of ``ends``."""
-    with select_on(*ends, work.link.fileno()) as poll:
-        while not {fd for fd, _ in poll.poll(work.patience_s())} & set(ends):
-            work.work()
-
-
-def select_on(*fds: int) -> select.epoll:
-    """An epoll that waits for input, or the end, of any of ``fds``."""
-    poll = select.epoll()
-    for fd in fds:
-        poll.register(fd, select.EPOLLIN)
-    return poll
-
-
-def kill_descendants(pid: int) -> None:
-    """Until none is left: they are all killed by the end of ``pid``, and are reaped here."""
-    os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
+    if settings["folder"]:
+        shutil.rmtree(settings["folder"])
 
 
-def _zygote(settings: dict[str, Any], orders: warden.Orders | None) -> None:
+def _zygote(settings: dict[str, Any]) -> None:
     """Show and load what children shall have, report, and serve."""
     files = settings["files"]
     control = socket.socket(fileno=settings["control"])
@@ -101,23 +73,23 @@ def _zygote(settings: dict[str, Any], orders: warden.Orders | None) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three for each session
     statm, maps = (os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("statm", "maps"))  # there is no /proc later
-    os.close(settings["alive"])
     if NAMESPACES in settings["layers"]:
-        prctl(1, 9)  # PR_SET_PDEATHSIG; its parent is outside its namespace, and has no number to compare
         namespaces.new_root(files["shown"], files["hidden"], files["modules"])
-        found_in = modules.FOLDER
+        found_in, working = modules.FOLDER, namespaces.SCRATCH
     else:
-        found_in = os.path.join(settings["folder"], "modules")
+        found_in, working = (os.path.join(settings["folder"], name) for name in ("modules", "working"))
         modules.link(found_in, files["modules"])
+        os.mkdir(working)
     modules.find_in(found_in, files["path"])
-    jail = Jail(settings["layers"], [*files["readable"], found_in])
+    jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     _preload(settings["preload"])
     jail.prepare()
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of everything loaded here
     collapse(maps)
+    base_bytes = int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
     control.send(b'{"ready": true}')
-    zygote.Zygote(control, jail, settings["folder"], statm, orders).serve()
+    zygote.Zygote(control, jail, base_bytes).serve()
 
 
 def collapse(maps: int) -> None:

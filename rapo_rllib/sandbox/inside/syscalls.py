@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
 
 libc = ctypes.CDLL(None, use_errno=True)
 MACHINE = os.uname().machine
@@ -72,27 +71,13 @@ def syscall(name: str, *arguments: int | bytes | object) -> int:
     Raises:
         OSError: what the kernel answered; ENOSYS where we have no numbers for the machine.
     """
-    (result,) = syscalls(name, [arguments])
+    number = NUMBERS.get(MACHINE, {}).get(name, -1)
+    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in (number, *arguments)]
+    result: int = libc.syscall(*words)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
     return result
-
-
-def syscalls(name: str, calls: Iterable[tuple[int | bytes | object, ...]]) -> list[int]:
-    """The same one with several lists of arguments; quicker for hundreds, since equal numbers are converted once.
-
-    Raises:
-        OSError: what the kernel answered to the first that it refused.
-    """
-    known: dict[int, ctypes.c_long] = {}
-    number, results = ctypes.c_long(NUMBERS.get(MACHINE, {}).get(name, -1)), []
-    for arguments in calls:
-        for value in arguments:
-            if isinstance(value, int) and value not in known:
-                known[value] = ctypes.c_long(value)
-        results.append(libc.syscall(number, *[known[value] if isinstance(value, int) else value for value in arguments]))
-        if results[-1] < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"{name}: {os.strerror(code)}")
-    return results
 
 
 def prctl(option: int, *arguments: int) -> int:

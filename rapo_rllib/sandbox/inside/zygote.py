@@ -1,11 +1,11 @@
 """The zygote: holds the loaded packages, and forks a locked child for each call or session.
 
-    supervisor --(control socket: limits and three descriptors)--> zygote --(fork, lock)--> child
-    supervisor <--(lifeline, one per child: "call" down, "status" and "ended" up)--> zygote
+    supervisor --(control socket: limits and four descriptors)--> zygote --(fork, lock)--> child
+    supervisor <--(lifeline, one per child: its pidfd at the start, its exit code at the end)-- zygote
 
-Code and output do not pass here: the child has a pipe for each, whose other ends are the supervisor's. So the zygote never
-holds one trajectory's text while it forks the child of another. It reads only JSON of the supervisor and single bytes of
-children, ends when the control socket does, and kills whoever passes a deadline.
+Code, output and statuses go between supervisor and child over pipes, and the supervisor stops and kills by the pidfd. So the
+zygote never holds one trajectory's text while it forks the child of another. It reads only JSON of the supervisor, kills a
+child whose lifeline is hung up, and ends when the control socket does.
 """
 
 from __future__ import annotations
@@ -17,168 +17,128 @@ import select
 import signal
 import socket
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from . import runner
-from .child import LOCKED, Child, hang_up, say
-from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, address_space, die_with_parent
-from .warden import WATCH_S, Orders
+from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, die_with_parent
 
-_LONGEST_S = 3600.0  # of waiting: what a limit says may be more than the kernel takes
+LOCKED = b"\xfe"  # a child's first byte, before it reads any code
+
+
+class Child(NamedTuple):
+    """A forked child that nobody has waited for yet."""
+
+    pid: int
+    pidfd: int
+    lifeline: socket.socket
 
 
 class Zygote:
-    """The process that listens, forks and watches.
+    """The process that listens, forks and reaps.
 
     Args:
         control: the supervisor's socket.
         jail: prepared.
-        folder: where scratch folders are made; empty if every child has one of its own in memory.
-        statm: opened on the zygote's own ``/proc/self/statm``.
-        orders: to the warden of those folders.
+        base_bytes: the address space that all packages take.
     """
 
-    def __init__(self, control: socket.socket, jail: Jail, folder: str, statm: int, orders: Orders | None = None) -> None:
-        self.control, self.jail, self.folder, self.statm = control, jail, folder, statm
-        self.children: list[Child] = []
-        self.orders = orders
+    def __init__(self, control: socket.socket, jail: Jail, base_bytes: int) -> None:
+        self.control, self._jail, self._base_bytes = control, jail, base_bytes
         self._poll = select.epoll()
-        self._handlers: dict[int, tuple[int, Callable[[], None]]] = {}  # round they were added in, handler
-        self._round = 0
-        self._num_children = 0
+        self._watched: dict[int, Child] = {}  # by pidfd, and by lifeline
+        self._poll.register(control, select.EPOLLIN)
 
     def serve(self) -> None:
         """Work until the supervisor is gone."""
-        self.listen()
-        while self.control.fileno() >= 0:
-            self.round()
+        while self.round():
+            continue
 
-    def listen(self) -> None:
-        """Before the first round."""
-        self.watch(self.control.fileno(), self._open)
-        if self.orders is not None:
-            self.watch(self.orders.link.fileno(), self._on_over)
+    def round(self) -> bool:
+        """Handle what has happened; whether there is still a supervisor.
 
-    def round(self) -> None:
-        """Wait for events, handle them, and do what is due."""
-        self.handle(self._poll.poll(self._patience_s()))
-        now = time.monotonic()
-        for child in self.children:
-            child.check(now)
-        if self.orders is not None:
-            self.orders.flush()
-
-    def handle(self, events: Sequence[tuple[int, int]]) -> None:
-        """Call the handlers of the descriptors that had events, as ``epoll.poll`` lists them.
-
-        An event may be of a descriptor that an earlier one of its round closed, and whose number a new child's got since. So a
-        handler hears nothing in the round that it was added in; what is true of it is still there in the next one.
+        Orders come last: a descriptor that is closed may be a new child's at once, and must not have an old one's event.
         """
-        self._round += 1
-        for fd, _ in events:
-            added, handler = self._handlers.get(fd, (self._round, None))
-            if handler is not None and added < self._round:
-                handler()
+        events = [fd for fd, _ in self._poll.poll()]
+        for fd in events:
+            child = self._watched.get(fd)
+            if child is not None and fd == child.pidfd:
+                self._reap(child)
+            elif child is not None:  # the supervisor has hung up
+                self._forget(fd)
+                os.kill(child.pid, signal.SIGKILL)
+        return self.control.fileno() not in events or self._take_order()
 
-    def watch(self, fd: int, handler: Callable[[], None]) -> None:
-        """Call ``handler`` when ``fd`` can be read, from the next round on. Handlers never wait."""
-        self._poll.register(fd, select.EPOLLIN)
-        self._handlers[fd] = self._round, handler
+    def _reap(self, child: Child) -> None:
+        """A dead child: say how it ended."""
+        _, status = os.waitpid(child.pid, 0)
+        self._forget(child.pidfd)
+        self._forget(child.lifeline.fileno())
+        os.close(child.pidfd)
+        say(child.lifeline, {"ended": os.waitstatus_to_exitcode(status)})
+        child.lifeline.close()
 
-    def forget(self, fd: int) -> None:
-        """No longer."""
-        if self._handlers.pop(fd, None):
+    def _watch(self, fd: int, child: Child, events: int) -> None:
+        self._poll.register(fd, events)
+        self._watched[fd] = child
+
+    def _forget(self, fd: int) -> None:
+        if self._watched.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _patience_s(self) -> float | None:
-        times = [due for child in self.children if (due := child.due()) is not None]
-        if self.orders is not None and self.orders.waiting:
-            times.append(time.monotonic() + WATCH_S)
-        return min(max(min(times) - time.monotonic(), 0.0), _LONGEST_S) if times else None
+    def _take_order(self) -> bool:
+        message, fds, *_ = socket.recv_fds(self.control, 4096, 4)
+        if len(fds) == 4:
+            lifeline = socket.socket(fileno=fds.pop(0))
+            try:
+                order = json.loads(message)
+                self._fork(Limits(*order["limits"]), order["seed"], lifeline, fds)
+            except Exception as error:  # no more processes, descriptors, memory: this call's trouble, and no other's
+                say(lifeline, {"failed": str(error)})
+                lifeline.close()
+        for fd in fds:  # too few: no descriptors are left; the supervisor sees its end of the lifeline close
+            os.close(fd)
+        return bool(message)
 
-    def _on_over(self) -> None:
-        """A child holds too much."""
-        number = self.orders.over() if self.orders is not None else None
-        for child in self.children:
-            if child.number == number:
-                child.kill("scratch")
-
-    def _open(self) -> None:
+    def _fork(self, limits: Limits, seed: int, lifeline: socket.socket, fds: list[int]) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(parent)
+                become_child(self._jail, limits, seed, fds, self._base_bytes)
+                runner.serve(limits.one_call)
+            finally:
+                os._exit(0)
+        pidfd = -1
         try:
-            message, fds, *_ = socket.recv_fds(self.control, 4096, 3, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        if not message:
-            self.forget(self.control.fileno())
-            self.control.close()
-            return
-        if len(fds) < 3:  # no descriptors left; the supervisor sees its end of the lifeline close
-            for fd in fds:
-                os.close(fd)
-            return
-        order = json.loads(message)
-        lifeline = socket.socket(fileno=fds[0])
-        self._num_children += 1
-        folder = os.path.join(self.folder, str(self._num_children)) if self.folder else ""
-        try:
-            self._fork(Limits(*order["limits"]), order["seed"], lifeline, fds[1], fds[2], folder)
-        except Exception as error:  # no more processes, descriptors, memory, disk: this call's trouble, and no other's
-            if self.orders is not None:
-                self.orders.give("remove", self._num_children)
-            say(lifeline, {"failed": str(error)})
-            hang_up(lifeline)
-        finally:
-            os.close(fds[1])
-            os.close(fds[2])
-
-    def _fork(self, limits: Limits, seed: int, lifeline: socket.socket, request: int, output: int, folder: str) -> None:
-        if folder:
-            os.mkdir(folder, 0o700)
-            self.jail.expect(folder)
-        status_in, status_out = os.pipe()
-        os.set_blocking(status_in, False)
-        base_bytes, parent = address_space(self.statm), os.getpid()
-        try:
-            pid = os.fork()
-        except BaseException:
-            os.close(status_in)
-            raise
-        else:
-            if pid == 0:
-                try:
-                    die_with_parent(parent)
-                    become_child(self.jail, limits, seed, (request, output, status_out), folder, base_bytes)
-                    runner.serve(limits.one_call)
-                finally:
-                    os._exit(0)
-        finally:
-            os.close(status_out)
-        try:
-            child = Child(self, pid, lifeline, status_in, limits, self._num_children)
-        except BaseException:  # no descriptors are left to watch it by
-            self.forget(lifeline.fileno())
-            self.forget(status_in)
-            os.close(status_in)
+            pidfd = os.pidfd_open(pid)
+            child = Child(pid, pidfd, lifeline)
+            self._watch(pidfd, child, select.EPOLLIN)
+            self._watch(lifeline.fileno(), child, 0)  # an end is reported always
+        except BaseException:  # no descriptors or memory are left to watch it by
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)  # nobody would reap it later, and it has done nothing that could hold it up
+            if pidfd >= 0:
+                self._forget(pidfd)
+                os.close(pidfd)
             raise
-        self.children.append(child)
+        say(lifeline, {"forked": pid}, [pidfd])
 
 
-def become_child(jail: Jail, limits: Limits, seed: int, fds: tuple[int, int, int], folder: str, base_bytes: int) -> None:
-    """Arrange the descriptors (request, output, status), lock this process in, and say so on the status pipe.
+def become_child(jail: Jail, limits: Limits, seed: int, fds: Sequence[int], base_bytes: int) -> None:
+    """Arrange the pipes (request, output, status), lock this process in, and say so on the status pipe.
 
     A process that cannot be locked says why, and ends.
     """
     arrange(*fds)
     try:
         _seed(seed)
-        jail.lock(limits, folder, base_bytes)
+        jail.lock(limits, base_bytes)
     except BaseException as error:
         os.write(STATUS_FD, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    os.write(STATUS_FD, bytes([LOCKED]))
+    os.write(STATUS_FD, LOCKED)
 
 
 def arrange(request: int, output: int, status: int) -> None:
@@ -196,3 +156,11 @@ def _seed(seed: int) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed(seed)
+
+
+def say(lifeline: socket.socket, message: dict[str, object], fds: Sequence[int] = ()) -> None:
+    """Tell the supervisor, which may be no longer interested."""
+    try:
+        socket.send_fds(lifeline, [json.dumps(message).encode()], fds, socket.MSG_DONTWAIT)
+    except OSError:
+        return
