@@ -58,9 +58,9 @@ class Worker:
                 asked.set_result(reward)
         said = f"the process of verifiers has ended with status {self._process.wait()}: see the log of the env runner"
         with self._lock:
+            workers.pop(self._env, None)  # the next trajectory has a new one
             for asked in self._asked.values():
                 asked.set_exception(RuntimeError(said))
-            workers.pop(self._env, None)
 
 
 workers: dict[str, Worker] = {}

@@ -468,7 +468,7 @@ def test_a_process_that_hangs_ends_with_its_trajectory_and_with_the_env_runner(
     noted = tmp_path / "pid"
     keys: dict[str, Any] = {"agent": "own_agents:notes_its_process", "own_process": True, "agent_options": {"path": str(noted)}}
     if ends == "program":
-        code = f"import own_agents; own_agents.notes_its_process('', {str(noted)!r})"
+        code = f"import os, time; open({str(noted)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         keys = {"command": [sys.executable, "-c", code]}
     if ends == "stopped":
         options = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, **keys)

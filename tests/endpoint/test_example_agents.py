@@ -77,6 +77,6 @@ def test_a_process_of_verifiers_that_ends(make: Any, tmp_path: Path) -> None:  #
     python.write_text("#!/bin/sh\nread line\nexit 3\n")
     python.chmod(0o755)
     options = {"python": str(python), "env": {}}
-    made = make("", env={"agent": "verifiers_agent:run", "agent_options": options})
+    made = make("", env={"agent": "verifiers_agent:run", "agent_options": options}, group_size=1)
     for trajectory in [*made.run(), *made.run()]:
         assert trajectory.end == "error" and "has ended with status 3" in trajectory.error
