@@ -14,7 +14,7 @@ from typing import Any
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.steps import parse_step
+from rapo_rllib.protocol.steps import ends_in_thought, parse_step, split_thoughts
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags, text_argument
 from rapo_rllib.settings import ProtocolSettings
@@ -64,6 +64,7 @@ class NativeProtocol:
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self.opening = Piece(self._guard.encode(opening, self._end), opening)
+        self._in_thought = ends_in_thought(opening, settings.think_tag)
         self._check()
 
     def _end_of_turn(self) -> str:
@@ -129,7 +130,7 @@ class NativeProtocol:
         behind = self._text(token_ids[-1:]) if ended else ""
         if not ended:  # cut off by a budget: neither a call nor an answer
             return Turn.of(written, content=written, record=written, spill=behind, native=True)
-        thoughts, said = self._without_thoughts(written)
+        thoughts, said = split_thoughts(written, self.settings.think_tag, self._in_thought)
         found = ReadCalls(said) if self._game and not self._schemas else self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
@@ -137,19 +138,12 @@ class NativeProtocol:
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None
+        thoughts = f"<{self.settings.think_tag}>{thoughts}" if self._in_thought else thoughts
         record = self._record(thoughts, found.content if calls else said, calls, answer)
         return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _without_thoughts(self, text: str) -> tuple[str, str]:
-        """The text up to the end of the last thought, and the rest. A thought that does not end is all that there is."""
-        tag = self.settings.think_tag
-        before, closing, rest = text.rpartition(f"</{tag}>")
-        if f"<{tag}>" in rest:
-            return text, ""
-        return before + closing, rest
 
     def _record(self, thoughts: str, said: str, calls: Sequence[Call], answer: str | None) -> str:
         if answer is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import CALCULATOR, FAMILIES, WEATHER, tokenizer_of
+from chat_templates import CALCULATOR, FAMILIES, WEATHER, tokenizer_of, trl_template
 
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import Call, Observation, Turn
@@ -235,12 +235,50 @@ CALLED = '{"name": "calculator", "arguments": {"expression": "3 + 5"}}'
         ("<think>\nAdd.\n</think>It is 8.", "<think>\nAdd.\n</think><answer>It is 8.</answer>"),
         ("<think>Add.</think><think>Yes.</think>8", "<think>Add.</think><think>Yes.</think><answer>8</answer>"),
         (f"<think>Add.</think>{CALLED}", "<think>Add.</think><calculator>3 + 5</calculator>"),
-        ("Add.</think>8", "Add.</think><answer>8</answer>"),  # the template has opened it
         (f"<think>{CALLED}", f"<think>{CALLED}"),  # a thought that does not end is no call, and no answer
     ],
 )
 def test_the_record_of_a_turn_has_its_thoughts_with_both_tags(tokenizers: dict[str, Any], said: str, record: str) -> None:
+    assert read(made(tokenizers["qwen3"]), said).record == record
+
+
+@pytest.mark.parametrize(
+    ("said", "record"),
+    [
+        ("Add.</think>8", "<think>Add.</think><answer>8</answer>"),
+        (f"Add.</think>{CALLED}", "<think>Add.</think><calculator>3 + 5</calculator>"),
+        (f"I call {CALLED}", f"<think>I call {CALLED}"),
+        ("It is 8.", "<think>It is 8."),
+        ("Add.</think><think>Yes.</think>8", "<think>Add.</think><think>Yes.</think><answer>8</answer>"),
+        ("Add.</think>Write </think>.", "<think>Add.</think><answer>Write </think>.</answer>"),
+    ],
+)
+def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: str, record: str) -> None:
+    """Templates of thinking models end their opening in ``<think>``: a thought that the policy does not end is no answer."""
     tokenizer = tokenizers["qwen3"]
-    chat = made(tokenizer)
-    turn = chat.read(written(tokenizer, chat, said), said, "", "eos")
+    template, tokenizer.chat_template = tokenizer.chat_template, trl_template("qwen3_6")
+    try:
+        chat = made(tokenizer, tool_parser="json")
+    finally:
+        tokenizer.chat_template = template
+    assert chat.opening.text == "<|im_start|>assistant\n<think>\n"
+    turn = read(chat, said)
     assert turn.record == record
+    assert (turn.answer is None) == ("<answer>" not in record) and bool(turn.calls) == ("<calculator>" in record)
+
+
+PRINTED = '{"name": "calculator", "arguments": {"expression": "print(\'</think>\')"}}'
+
+
+@pytest.mark.parametrize("thought", ["", "<think>Add.</think>"])
+def test_a_tag_of_thoughts_in_an_argument_or_an_answer_is_text(tokenizers: dict[str, Any], thought: str) -> None:
+    chat = made(tokenizers["qwen3"])
+    (call,) = read(chat, thought + PRINTED).calls
+    assert call.arguments == {"expression": "print('</think>')"} and not call.problem
+    for said in ("End it with </think>.", "Begin it with <think>."):
+        turn = read(chat, thought + said)
+        assert turn.answer == said and not turn.calls
+
+
+def read(chat: NativeProtocol, said: str) -> Turn:
+    return chat.read(written(chat.tokenizer, chat, said), said, "", "eos")

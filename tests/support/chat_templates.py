@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,13 @@ def tokenizer_of(family: str, smollm2: Path) -> Any:
 def template(name: str) -> str:
     """The text of a template."""
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+
+
+def trl_template(name: str) -> str:
+    """The text of a chat template that TRL ships: one of a model as it was released."""
+    found = find_spec("trl")
+    assert found is not None and found.origin is not None
+    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 class ScriptedTurns(ScriptedEngine):
