@@ -79,14 +79,9 @@ def _contents(text: str, tag: str) -> list[str]:
 
 
 def split_thoughts(text: str, tag: str, in_thought: bool) -> tuple[str, str]:
-    """The thoughts that a turn begins with, and the rest. One that does not end is all that there is.
+    """The thoughts that a turn begins with (``in_thought``: its opening has begun one), and the rest, in which a tag is text.
 
-    A tag further on, in an answer or in the argument of a call, is text.
-
-    Args:
-        text: of the turn, from behind its opening.
-        tag: around a thought.
-        in_thought: the opening has begun one.
+    A thought that does not end is all that there is.
 
     >>> split_thoughts("Add.</think>Write </think>.", "think", in_thought=True)
     ('Add.</think>', 'Write </think>.')

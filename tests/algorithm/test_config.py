@@ -122,7 +122,7 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
         ({"protocol": {"format": "xml"}}, "protocol.format = 'xml': must be one of 'tags', 'native'"),
-        ({"protocol": {"tool_parser": "qwen"}}, "protocol.tool_parser = 'qwen': must be one of 'auto', 'hermes'"),
+        ({"protocol": {"tool_parser": 3}}, "protocol.tool_parser = 3: must be"),
         ({"protocol": {"template_options": [1]}}, "protocol.template_options = [1]: must be a mapping"),
         (
             {"protocol": NATIVE, "shown_steps": "own"},

@@ -25,7 +25,6 @@ from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rewards import Score
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
@@ -50,11 +49,6 @@ class OneTrace:
         return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
 
 
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
-
-
 def call(expression: str) -> str:
     return json.dumps({"name": "calculator", "arguments": {"expression": expression}})
 
@@ -75,7 +69,7 @@ class Made:
         config = {"dataset": "unread.jsonl", "scorer": "math", "protocol": SETTINGS, **dict(env)}
         self.tokenizer, self.source = tokenizer, OneTrace()
         self.chat = make_protocol(tokenizer, SETTINGS, AgentEnv(config))
-        self.agents = Agents(self.chat, lambda *_: strict_json)  # type: ignore[arg-type]
+        self.agents = Agents(self.chat, None)  # type: ignore[arg-type]
         self.engine = ScriptedTurns(tokenizer, script)
         self.engine.latency = lambda request: latency
         settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
@@ -120,7 +114,7 @@ def questions_loop(made: Made, **rollout: Any) -> RolloutLoop:
     config = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": SETTINGS}
     probe = ToolEnv(config)
     probe.tool_schemas = [CALCULATOR]
-    chat = make_protocol(made.tokenizer, SETTINGS, probe, lambda *_: strict_json)
+    chat = make_protocol(made.tokenizer, SETTINGS, probe)
     settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
     engine, pool = ScriptedTurns(made.tokenizer, solve), EnvPool(lambda: ToolEnv(config), "answer")
     return RolloutLoop(engine, chat, pool, settings, Retriever(OneTrace(), selection="nearest", top_k=1))

@@ -155,11 +155,6 @@ def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], famil
     assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parser_is_found_by_the_template(tokenizers: dict[str, Any], family: str) -> None:
-    assert made(tokenizers[family]).parser == FAMILIES[family].parser
-
-
 def test_options_reach_the_template(tokenizers: dict[str, Any]) -> None:
     chat = made(tokenizers["qwen3"], template_options={"enable_thinking": False})
     assert chat.opening.text == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -185,8 +180,6 @@ SHOWS = "{{ tools | tojson if tools }}" + PLAIN
     [
         (None, {}, "protocol.format = 'native': the model's tokenizer has no chat template"),
         (PLAIN, {}, "does not show tools .it renders the same with and without them."),
-        (SHOWS, {}, "protocol.tool_parser = 'auto': the model's chat template does not say how it writes calls"),
-        (SHOWS, {"tool_parser": "mistral"}, r"protocol.tool_parser = 'mistral': .* has no token \[TOOL_CALLS\]"),
         (SHOWS.replace("<|im_end|>", " END"), {"tool_parser": "json"}, "ends a turn with text instead of a special token"),
         (
             "{{ tools | tojson if tools }}{% for m in messages %}{% if m.role != 'tool' %}"
@@ -258,7 +251,7 @@ def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: st
     tokenizer = tokenizers["qwen3"]
     template, tokenizer.chat_template = tokenizer.chat_template, trl_template("qwen3_6")
     try:
-        chat = made(tokenizer, tool_parser="json")
+        chat = made(tokenizer)
     finally:
         tokenizer.chat_template = template
     assert chat.opening.text == "<|im_start|>assistant\n<think>\n"

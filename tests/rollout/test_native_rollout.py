@@ -13,7 +13,6 @@ from test_loop import OneTrace
 
 from rapo_rllib.buffer.growth import grown_candidates
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -23,11 +22,6 @@ from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSett
 from rapo_rllib.types import Question, TokenKind, Trajectory
 
 QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
-
-
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
 
 
 def call(expression: Any, name: str = "calculator") -> str:
@@ -51,7 +45,7 @@ class Made:
         defaults = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": settings}
         self.env_config = {**defaults, **env_config}
         probe = ToolEnv(self.env_config)
-        self.chat: RolloutProtocol = make_protocol(tokenizer, settings, probe, lambda *_: strict_json)
+        self.chat: RolloutProtocol = make_protocol(tokenizer, settings, probe)
         self.source, self.tokenizer = OneTrace(), tokenizer
         self.loop = RolloutLoop(
             ScriptedTurns(tokenizer, script),
