@@ -260,6 +260,22 @@ def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: st
     assert (turn.answer is None) == ("<answer>" not in record) and bool(turn.calls) == ("<calculator>" in record)
 
 
+def test_a_template_that_drops_thoughts_is_told_of(tokenizers: dict[str, Any]) -> None:
+    """Training appends, so it keeps them; a server renders by the template."""
+    tokenizer, settings = tokenizers["qwen3"], ProtocolSettings(format="native")
+    assert made(tokenizer).served_otherwise() == ""  # it keeps them behind a result
+    assert "drops them behind a user's turn" in NativeProtocol(tokenizer, settings, game=True).served_otherwise()
+    assert NativeProtocol(tokenizers["qwen25"], settings, game=True).served_otherwise() == ""
+    template, tokenizer.chat_template = (
+        tokenizer.chat_template,
+        tokenizer.chat_template.replace("(loop.last or thought)", "loop.last"),
+    )
+    try:
+        assert "drops them behind a tool's turn" in made(tokenizer).served_otherwise()
+    finally:
+        tokenizer.chat_template = template
+
+
 PRINTED = '{"name": "calculator", "arguments": {"expression": "print(\'</think>\')"}}'
 
 
