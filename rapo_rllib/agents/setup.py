@@ -21,11 +21,12 @@ from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.make import MakeReader, make_protocol
+from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
 AT_ONCE = 2  # trajectories, in multiples of the requests that the engine runs at a time: half of them may wait for tools
@@ -146,9 +147,8 @@ def _vllm_agent(
 
     def opened() -> OffPolicyAgent:
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
-        from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 
-        chat = _protocol_of(settings, source, model, vllm_call_reader)
+        chat = _protocol_of(settings, source, model)
         engine_settings = replace(settings.engine, sleep=False)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(resolve_model(model.name_or_path), engine_settings, max_model_len=longest, seed=seed or 0)
@@ -179,12 +179,10 @@ def _endpoint_agent(
     return opened
 
 
-def _protocol_of(
-    settings: Settings, source: QuestionSource, model: ModelSettings, make_reader: MakeReader | None = None
-) -> RolloutProtocol:
+def _protocol_of(settings: Settings, source: QuestionSource, model: ModelSettings) -> RolloutProtocol:
     """The job's protocol with the tokenizer of ``model``. ``ValueError`` where there can be none."""
     env = source.env_maker()()
     try:
-        return make_protocol(load_tokenizer(model), settings.protocol, env, make_reader)
+        return make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
     finally:
         env.close()

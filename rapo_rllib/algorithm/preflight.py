@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,15 @@ from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
+from rapo_rllib.protocol.native import NativeProtocol
+from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
     from rapo_rllib.config.question_source import QuestionSource
+
+logger = logging.getLogger(__name__)
 
 
 def check_model(settings: Settings) -> None:
@@ -40,7 +45,9 @@ def check_parts(config: RAPOConfig) -> None:
     env = source.env_maker()()
     check_env(env.unwrapped, settings.protocol)
     if settings.protocol.format != "tags":  # those take any model
-        make_protocol(load_tokenizer(model), settings.protocol, env)
+        chat = make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
+        if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
+            logger.warning(otherwise)
     env.close()
     questions = source.questions("train")
     if isinstance(env.unwrapped, AgentEnv):

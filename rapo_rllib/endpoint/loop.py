@@ -14,7 +14,7 @@ from rapo_rllib.endpoint.function import Ended
 from rapo_rllib.endpoint.server import Endpoint
 from rapo_rllib.endpoint.talk import Inbox, Talk
 from rapo_rllib.errors import EnvError, RequestError
-from rapo_rllib.protocol.make import MakeReader
+from rapo_rllib.protocol.calls import MakeReader
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import Schema
 from rapo_rllib.rollout.env_calls import step_env, truncate_env
@@ -32,10 +32,10 @@ class Agents:
 
     Args:
         chat: the model's own form of turns, without tools.
-        make_reader: makes what reads calls, for the tools of a request.
+        make_reader: makes what reads calls, for the tools of a request; None: calls are plain JSON.
     """
 
-    def __init__(self, chat: NativeProtocol, make_reader: MakeReader) -> None:
+    def __init__(self, chat: NativeProtocol, make_reader: MakeReader | None) -> None:
         self._chat, self._make_reader = chat, make_reader
         self._chats: dict[str, NativeProtocol] = {}
         self._endpoint: Endpoint | None = None
@@ -86,9 +86,7 @@ class Agents:
         if key not in self._chats:
             chat, tokenizer = self._chat, self._chat.tokenizer
             try:
-                made = NativeProtocol(tokenizer, chat.settings, tools, game=not tools)
-                if tools and made.parser != "json":
-                    made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader(made.parser, tokenizer, tools))
+                made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader, game=not tools)
             except Exception as error:  # a template or a parser does not take the agent's tools
                 if str(error) not in self._refusals:
                     logger.error("an agent's tools are refused, which fails each of its trajectories: %s", error)

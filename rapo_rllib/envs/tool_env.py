@@ -128,7 +128,8 @@ class ToolEnv(TextEnv):
         """The answer in a step; a text that was cut off has none but in its tags."""
         assert self._question is not None
         answers: Answers = self.options.read_answer if self.turn_ended else "tagged"
-        return read_answer(turn.answer, turn, self.options.protocol, answers, asks_words(self._question))
+        said = turn.content if turn.native else turn  # without thoughts
+        return read_answer(turn.answer, said, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:
         """Run one call, or say what is wrong with it; returns the tag that it is counted by, too."""

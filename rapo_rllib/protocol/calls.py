@@ -1,4 +1,4 @@
-"""Which tool parser reads a model's calls, and the plain JSON one. The others are vLLM's: ``rollout/vllm/tool_calls.py``.
+"""What a parser finds in a turn, and our own one, of plain JSON; the others are vLLM's: ``rollout/vllm/tool_calls.py``.
 
 text of a turn -> ReadCalls: its content, and (name, arguments) of each call
 """
@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 JSON = "json"
-# parser -> what a call begins with, and whether that must be a token of its own
-MARKS = {
-    "hermes": ("<tool_call>", False),
-    "xlam": ("<tool_call>", False),
-    "llama3_json": ("<|python_tag|>", True),
-    "mistral": ("[TOOL_CALLS]", True),
-    JSON: ("", False),
-}
 _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 _BEGINS_AS_JSON = ("{", "[{", "```json")
+_JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pythonic", "llama4_pythonic", "olmo3")
+_MARK = re.compile(  # with which a family begins a call, or several
+    r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
+)
 
 
 @dataclass(frozen=True)
@@ -34,45 +30,18 @@ class ReadCalls:
 
 
 CallReader = Callable[[str], ReadCalls]
-
-
-def parser_of(asked: str, tokenizer: Any) -> str:
-    """The parser's name, ``auto`` resolved by the chat template.
-
-    Raises:
-        ValueError: the template names no form that is known, or the tokenizer lacks the token that the parser looks for.
-    """
-    name = _from_template(str(tokenizer.chat_template)) if asked == "auto" else asked
-    mark, is_token = MARKS[name]
-    if is_token and mark not in tokenizer.get_vocab():
-        fitting = ", ".join(repr(other) for other, (_, needs_token) in MARKS.items() if not needs_token)
-        raise ValueError(
-            f"protocol.tool_parser = {asked!r}: the model's tokenizer has no token {mark}, by which {name!r} finds calls; use "
-            f"one of {fitting}"
-        )
-    return name
-
-
-def _from_template(template: str) -> str:
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<function=" not in template and "<tool_call>" in template:
-        return "xlam" if re.search(r"<tool_call>\s*(?:\\n)?\s*\[", template) else "hermes"
-    if "ipython" in template or "<|python_tag|>" in template:
-        return "llama3_json"
-    if "<tool_call>" not in template and re.search(r'\\?"name\\?"', template) and re.search("arguments|parameters", template):
-        return JSON
-    raise ValueError(
-        f"protocol.tool_parser = 'auto': the model's chat template does not say how it writes calls; name one of "
-        f"{', '.join(MARKS)}"
-    )
+MakeReader = Callable[[str, Any, Sequence[dict[str, Any]]], CallReader]  # of a parser's name, tokenizer and schemas
 
 
 def looks_broken(text: str, parser: str) -> bool:
-    """Whether a turn without a call begins like one."""
-    mark, _ = MARKS[parser]
-    as_json = parser in (JSON, "llama3_json", "xlam") and text.lstrip().startswith(_BEGINS_AS_JSON)
-    return as_json or bool(mark and mark in text)
+    """Whether a turn without a call begins like one, of this family or another.
+
+    >>> looks_broken("<|tool_call_start|>[weather(city=Rome)]<|tool_call_end|>", "json"), looks_broken("{8}", "hermes")
+    (True, False)
+    """
+    as_json = parser in _JSON_FORMS and text.lstrip().startswith(_BEGINS_AS_JSON)
+    as_list = parser in _LIST_FORMS and re.match(r"\s*\[\w+\(", text) is not None
+    return as_json or as_list or _MARK.search(text) is not None
 
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -97,21 +66,24 @@ def shielded(text: str) -> str:
     return "".join(pieces) + text[position:]
 
 
-def has_unread(text: str, parser: str, num_read: int) -> bool:
-    """Whether a turn lists more calls than its parser found: those of lists leave out what is no call, without a word.
+def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
+    """Whether a turn has more calls than its parser found: many leave out what is no call, without a word.
 
-    >>> has_unread('[TOOL_CALLS] [{"name": "add", "arguments": {}}, {"nam": "add"}]', "mistral", 1)
+    >>> has_unread("<tool_call><function=add>...</tool_call><tool_call>add</tool_call>", [("add", "{}")])
     True
     """
-    mark, _ = MARKS[parser]
-    if parser not in ("mistral", "xlam") or mark not in text:
+    mark = _MARK.search(text)
+    if mark is None:
         return False
-    listed = text.partition(mark)[2].lstrip()
+    quoted = sum(arguments.count(mark[0]) for _, arguments in calls)
+    if text.count(mark[0]) - quoted > len(calls):
+        return True
+    listed = text[mark.end() :].lstrip()
     try:
         value, _ = json.JSONDecoder().raw_decode(listed)
     except (ValueError, RecursionError):
-        return listed.startswith("[")
-    return isinstance(value, list) and len(value) > num_read
+        return mark[0] in ("[TOOL_CALLS]", "<tool_call>") and listed.startswith("[")
+    return isinstance(value, list) and len(value) > len(calls)
 
 
 def read_json(text: str) -> ReadCalls:

@@ -175,11 +175,12 @@ def end_ids(tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([*template_end_ids(tokenizer), *([] if eos is None else [int(eos)])]))
 
 
-def template_end_ids(tokenizer: Any) -> list[int]:
-    """The special token that the chat template ends a turn with; empty: there is no template, or it ends a turn with text."""
+def template_end_ids(tokenizer: Any, ended: bool = True) -> list[int]:
+    """The special token that the chat template ends a turn with; not ``ended``: that a user's turn behind it begins with."""
     if not getattr(tokenizer, "chat_template", None):
         return []
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]
+    turns += [] if ended else [{"role": "user", "content": "next"}]
     _, shown, behind = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(_MARK)
     first = tokenizer.encode(behind, add_special_tokens=False)[:1] if shown else []
     return [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from rapo_rllib.protocol.calls import JSON, CallReader
+from rapo_rllib.protocol.calls import MakeReader
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.native import NativeProtocol
-from rapo_rllib.protocol.turns import RolloutProtocol, Schema
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.settings import ProtocolSettings
-
-MakeReader = Callable[[str, Any, Sequence[Schema]], CallReader]
 
 
 def make_protocol(
@@ -23,7 +20,7 @@ def make_protocol(
         tokenizer: of the model.
         settings: of the job.
         env: one environment; its ``tool_tags`` and ``tool_schemas`` are what the prompt shows.
-        make_reader: makes the reader of calls of parser, tokenizer and schemas; None: nothing will be read.
+        make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
 
     Raises:
         ValueError: the model or the environment cannot do the format.
@@ -38,10 +35,7 @@ def make_protocol(
             "tool_schemas (a list of JSON schemas of functions); give it some, or set protocol.format to 'tags'"
         )
     game = getattr(env.unwrapped, "is_game", schemas is None)
-    chat = NativeProtocol(tokenizer, settings, schemas or (), game=game)
-    if make_reader is None or chat.parser == JSON:
-        return chat
-    return NativeProtocol(tokenizer, settings, schemas or (), make_reader(chat.parser, tokenizer, schemas or ()), game)
+    return NativeProtocol(tokenizer, settings, schemas or (), make_reader, game)
 
 
 def check_env(env: Any, settings: ProtocolSettings) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rapo_rllib.errors import RequestError
-from rapo_rllib.protocol.calls import JSON, CallReader, ReadCalls, expected_form, parser_of, read_json, read_object
+from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, expected_form, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.steps import parse_step
+from rapo_rllib.protocol.parsers import choose_parser, reader_of
+from rapo_rllib.protocol.steps import ends_in_thought, parse_step, split_thoughts
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags, text_argument
 from rapo_rllib.settings import ProtocolSettings
@@ -30,7 +31,7 @@ class NativeProtocol:
         tokenizer: a Hugging Face tokenizer whose chat template takes ``tools``.
         settings: prompts, and how a retrieved step is shown.
         schemas: of the environment's tools.
-        read_calls: reads the calls of a turn; None: as plain JSON.
+        make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
         game: a turn without a call is a move, and no answer.
 
     Raises:
@@ -42,7 +43,7 @@ class NativeProtocol:
         tokenizer: Any,
         settings: ProtocolSettings,
         schemas: Sequence[Schema] = (),
-        read_calls: CallReader | None = None,
+        make_reader: MakeReader | None = None,
         game: bool = False,
     ) -> None:
         if not getattr(tokenizer, "chat_template", None):
@@ -54,24 +55,35 @@ class NativeProtocol:
         self.end_ids = end_ids(tokenizer)
         self._schemas = {schema["function"]["name"]: schema for schema in schemas}
         self.tools = tuple(self._schemas)
-        self._read_calls = read_calls or read_json
         self._game = game
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
         self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
-        self.parser = parser_of(settings.tool_parser, tokenizer) if schemas else JSON
+        self.end_ids = list(dict.fromkeys([*self.end_ids, *self._guard.encode(self._template.call_end)]))
+        self._read_calls = self._reader(make_reader, schemas)
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self.opening = Piece(self._guard.encode(opening, self._end), opening)
+        self._in_thought = ends_in_thought(opening, settings.think_tag)
         self._check()
 
+    def _reader(self, make_reader: MakeReader | None, schemas: Sequence[Schema]) -> CallReader:
+        asked = self.settings.tool_parser
+        self.parser = JSON if asked == "auto" or make_reader is None else asked  # named, it is tried before an agent has tools
+        if make_reader is None:
+            return read_json
+        if schemas:
+            self.parser = choose_parser(asked, self.tokenizer, self._template, self.settings.think_tag, make_reader)
+        return reader_of(self.parser, self.tokenizer, schemas, make_reader)
+
     def _end_of_turn(self) -> str:
-        if not template_end_ids(self.tokenizer):
+        if not (ends := template_end_ids(self.tokenizer) or template_end_ids(self.tokenizer, ended=False)):
             raise ValueError(
                 "protocol.format = 'native': the model's chat template ends a turn with text instead of a special token, so an "
                 "observation could forge one; set protocol.format to 'tags'"
             )
+        self.end_ids = list(dict.fromkeys([*ends, *self.end_ids]))
         eom = self.tokenizer.get_vocab().get("<|eom_id|>")  # ends a turn of Llama 3.x that waits for a tool's result
         self.end_ids += [eom] if eom is not None and eom not in self.end_ids else []
         text: str = self.tokenizer.decode(self.end_ids[:1], skip_special_tokens=False)
@@ -94,6 +106,21 @@ class NativeProtocol:
                     f"({shown[:200]}); set it to 'tags'"
                 )
 
+    def served_otherwise(self) -> str:
+        """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
+        tag, by_user = self.settings.think_tag, not self._schemas  # a user's turn follows one of the policy's in games alone
+        if f"</{tag}>" not in str(self.tokenizer.chat_template) or (by_user and not self._game):
+            return ""
+        try:
+            if self._template.keeps_thoughts(tag, by_user):
+                return ""
+        except ValueError:  # it takes no such turns: none are served
+            return ""
+        return (
+            f"protocol.format = 'native': training keeps the thoughts (<{tag}>) of earlier turns in prompts; the chat template "
+            f"drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives other prompts"
+        )
+
     @property
     def vocabulary_size(self) -> int:
         """Number of tokens the tokenizer knows."""
@@ -115,8 +142,9 @@ class NativeProtocol:
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""
-        ids, text = self._behind_turn(self._guard.safe_schema(messages))
-        return Piece(ids, text) if ended else Piece([self.end_ids[0], *ids], self._end + text)
+        piece = self._behind_turn(self._guard.safe_schema(messages))
+        called = bool(messages) and messages[0]["role"] == "tool"
+        return piece if ended else self._behind(self._template.call_end if called else self._end, piece)
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """No strings: a turn ends with its token."""
@@ -129,7 +157,7 @@ class NativeProtocol:
         behind = self._text(token_ids[-1:]) if ended else ""
         if not ended:  # cut off by a budget: neither a call nor an answer
             return Turn.of(written, content=written, record=written, spill=behind, native=True)
-        thoughts, said = self._without_thoughts(written)
+        thoughts, said = split_thoughts(written, self.settings.think_tag, self._in_thought)
         found = ReadCalls(said) if self._game and not self._schemas else self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
@@ -137,19 +165,12 @@ class NativeProtocol:
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None
+        thoughts = f"<{self.settings.think_tag}>{thoughts}" if self._in_thought else thoughts
         record = self._record(thoughts, found.content if calls else said, calls, answer)
         return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _without_thoughts(self, text: str) -> tuple[str, str]:
-        """The text up to the end of the last thought, and the rest. A thought that does not end is all that there is."""
-        tag = self.settings.think_tag
-        before, closing, rest = text.rpartition(f"</{tag}>")
-        if f"<{tag}>" in rest:
-            return text, ""
-        return before + closing, rest
 
     def _record(self, thoughts: str, said: str, calls: Sequence[Call], answer: str | None) -> str:
         if answer is not None:
@@ -169,11 +190,11 @@ class NativeProtocol:
         said = step if tool is None else step.rpartition(f"<{tool}>")[0]
         if parse_step(said, self.settings, list(self._schemas)).complete:
             raise RequestError(f"a step to begin behind has more than one call: {step[:200]}")
-        message: Message = {"role": "assistant", "content": self._safe_but_thoughts(said.strip())}
+        content = self._safe_but_thoughts(said.strip())
+        message: Message = {"role": "assistant", "content": content}
         meant = [] if tool is None else [(tool, self._arguments(tool, parsed.tool_input or ""))]
-        if meant:
-            functions = [{"name": name, "arguments": self._guard.safe_schema(arguments)} for name, arguments in meant]
-            message["tool_calls"] = [{"type": "function", "id": _call_id(0), "function": functions[0]}]
+        for name, arguments in meant:
+            message = self._template.calling(Call(name, self._guard.safe_schema(arguments), _call_id(0)), content)
         try:
             piece = self._piece(self._template.turn(message))
         except ValueError as error:
@@ -207,12 +228,15 @@ class NativeProtocol:
             return self._behind_turn([{"role": "user", "content": self._guard.safe(str(observation))}])
         if len(parts) != len(turn.calls):  # of an environment that answers all calls at once
             parts = (str(observation), *[""] * (len(turn.calls) - 1))
-        return self._behind_turn(
+        piece = self._behind_turn(
             [
                 tool_message(self._guard.safe(part), self._guard.safe(call.name), call.id)
                 for part, call in zip(parts, turn.calls, strict=True)
             ]
         )
+        end = self._template.call_end
+        ended = end == self._end or turn.spill in ("", end)
+        return piece if ended else self._behind(end, piece)  # it has ended its turn as one without calls
 
     def retrieved(self, trace: str) -> Piece:
         """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
@@ -224,6 +248,9 @@ class NativeProtocol:
         name = next(iter(self._schemas), "tool")
         before = self._template.behind_turn([tool_message("result", name, "0" * 9)])
         return self._piece(self._template.behind_turn([tool_message("result", name, "0" * 9), shown]).removeprefix(before))
+
+    def _behind(self, end: str, piece: Piece) -> Piece:
+        return Piece([*self._guard.encode(end), *piece.token_ids], end + piece.text)
 
     def _behind_turn(self, messages: Sequence[Message]) -> Piece:
         return self._piece(self._template.behind_turn(messages))

@@ -8,16 +8,23 @@ tokens of its characters.
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from rapo_rllib.protocol.turns import Schema
+from rapo_rllib.protocol.turns import Call, Schema
 
 Message = dict[str, Any]
 
 _QUESTION: Message = {"role": "user", "content": "question"}
+# A call by which parsers are tried: a number is no text, and a text may have quotes
+SAMPLE = Call("sample_weather", {"city": 'Köln "Dom"', "days": 2}, "0" * 9)
+_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+_SAMPLE = {"name": SAMPLE.name, "description": "Tells the weather.", "parameters": _PARAMETERS}
+SAMPLE_SCHEMA: Schema = {"type": "function", "function": _SAMPLE}
 
 
 class Guard:
@@ -88,8 +95,12 @@ class ChatTemplate:
         self._tokenizer, self._schemas, self._options, self._end = tokenizer, list(schemas), dict(options), end
         self._mark = f"rapo{secrets.token_hex(8)}"
         self._dummy: Message = {"role": "assistant", "content": self._mark}
+        self._behind_calls = self._dummy  # the same, where a tool's result follows
+        self._arguments_as_text = False  # of a call, as the template takes them
+        self.call_end = end  # the token that ends a turn with calls
         if schemas:
             self._check_tools()
+            self._choose_arguments()
             self._choose_dummy()
 
     def render(self, messages: Sequence[Message], tools: Sequence[str] | None = None, opening: bool = False) -> str:
@@ -103,12 +114,15 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses it.
         """
+        shown = [schema for schema in self._schemas if tools is None or schema["function"]["name"] in tools]
+        return self._render(messages, shown, opening)
+
+    def _render(self, messages: Sequence[Message], shown: Sequence[Schema], opening: bool = False) -> str:
         from jinja2.exceptions import TemplateError
 
-        shown = [schema for schema in self._schemas if tools is None or schema["function"]["name"] in tools]
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tools=shown or None, add_generation_prompt=opening, tokenize=False, **self._options
+                list(messages), tools=list(shown) or None, add_generation_prompt=opening, tokenize=False, **self._options
             )
         except (TemplateError, TypeError, KeyError) as error:  # its `raise_exception`, or a field that it misses
             roles = ", ".join(message["role"] for message in messages)
@@ -119,8 +133,10 @@ class ChatTemplate:
 
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
         """The text of turns that follow a turn of the policy: from behind the token that ends it."""
-        rendered = self.render([_QUESTION, self._dummy, *messages], opening=opening)
-        return rendered.rpartition(self._mark)[2].partition(self._end)[2]
+        called = bool(messages) and messages[0]["role"] == "tool"
+        dummy, end = (self._behind_calls, self.call_end) if called else (self._dummy, self._end)
+        rendered = self.render([_QUESTION, dummy, *messages], opening=opening)
+        return rendered.rpartition(self._mark)[2].partition(end)[2]
 
     def turn(self, message: Message) -> str:
         """The text of a turn of the policy, from behind its opening to the token that ends it.
@@ -131,7 +147,38 @@ class ChatTemplate:
         rendered, opened = self.render([_QUESTION, message]), self.render([_QUESTION], opening=True)
         if not rendered.startswith(opened):
             raise ValueError("the chat template opens a turn of the policy with more than it writes of one that is there")
-        return rendered[len(opened) :].partition(self._end)[0] + self._end
+        end = self.call_end if message.get("tool_calls") else self._end
+        return rendered[len(opened) :].partition(end)[0] + end
+
+    def calling(self, call: Call, content: str = "") -> Message:
+        """A turn of the policy that calls a tool."""
+        arguments = json.dumps(call.arguments, ensure_ascii=False) if self._arguments_as_text else call.arguments
+        called = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        return {"role": "assistant", "content": content, "tool_calls": [called]}
+
+    def sample_turn(self) -> tuple[str, str]:
+        """A turn that calls :data:`SAMPLE`: what it shares with a turn's opening, and the rest. Raises ``ValueError``."""
+        whole = self._render([_QUESTION, self.calling(SAMPLE)], [SAMPLE_SCHEMA])
+        common = _num_common(whole, self._sampled([]))
+        begin = min(common, _num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
+        return whole[begin:common], whole[common:].partition(self.call_end)[0]
+
+    def keeps_thoughts(self, tag: str, behind_user: bool) -> bool:
+        """Whether an earlier turn's thoughts are written again behind a user's turn or a result. Raises ``ValueError``."""
+        turn, behind = self.calling(SAMPLE), tool_message("8", SAMPLE.name, SAMPLE.id)
+        if behind_user:
+            turn, behind = {"role": "assistant", "content": "8"}, {"role": "user", "content": "next"}
+        opened, closing = self.opening(), f"</{tag}>"
+        if closing in opened:  # with an empty thought
+            turn["content"] = f"<{tag}>{opened.partition(f'<{tag}>')[2]}{turn['content']}"
+            asked, shown = self._sampled([]), self._sampled([turn, behind])
+            return shown.count(closing) == asked.count(closing) + 1
+        tagged = f"<{tag}>\n{self._mark}\n{closing}\n\n{turn['content']}"
+        ways: list[Message] = [{"content": tagged}, {"reasoning_content": self._mark}]  # a server may take it apart
+        return any(self._mark in self._sampled([{**turn, **way}, behind]) for way in ways)
+
+    def _sampled(self, messages: Sequence[Message]) -> str:
+        return self._render([_QUESTION, *messages], [SAMPLE_SCHEMA], opening=True)
 
     def opening(self) -> str:
         """The text that opens the policy's turn; for many templates the role's header."""
@@ -146,20 +193,37 @@ class ChatTemplate:
                 "without them); name a model whose template has them, or set protocol.format to 'tags'"
             )
 
+    def _choose_arguments(self) -> None:
+        """Most templates take the arguments of a call as an object; some write what they are given, which must be a text."""
+        for self._arguments_as_text in (False, True):
+            with suppress(ValueError):  # a template may take no calls at all
+                self.call_end = self._end_of_calls()
+                break
+
+    def _end_of_calls(self) -> str:
+        """The token that ends a turn with calls: the usual one, or one that the policy writes for a result to follow."""
+        turns = [_QUESTION, self.calling(SAMPLE)]
+        whole = self._render(turns, [SAMPLE_SCHEMA])
+        if self._end in whole[whole.rfind(SAMPLE.name) :]:
+            return self._end
+        followed = self._render([*turns, tool_message("8", SAMPLE.name, SAMPLE.id)], [SAMPLE_SCHEMA])
+        behind = followed[len(whole) :] if followed.startswith(whole) else ""
+        near = [text and self._tokenizer.encode(text, add_special_tokens=False) for text in (behind, whole)]
+        ends = [
+            token for token in (*near[0][:1], *near[1][-1:]) if not self._tokenizer.decode([token], skip_special_tokens=True)
+        ]
+        return str(self._tokenizer.decode(ends[:1])) if ends else self._end
+
     def _choose_dummy(self) -> None:
         """A turn of plain text, or one that calls a tool, where the template asks for that before a result."""
         name = self._schemas[0]["function"]["name"]
-        function = {"name": name, "arguments": {"mark": self._mark}}
-        calling = {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "0" * 9, "type": "function", "function": function}],
-        }
-        refused = ""
-        for dummy in (self._dummy, calling):
-            self._dummy = dummy
+        calling = self.calling(Call(name, {"mark": self._mark}, SAMPLE.id))
+        refused, plain = "", self._dummy
+        for dummy in (plain, calling) if self.call_end == self._end else (calling,):
+            self._behind_calls = dummy
             try:
                 if "probe" in self.behind_turn([tool_message("probe", name, "0" * 9)]):
+                    self._dummy = dummy if self.call_end == self._end else plain
                     return
             except ValueError as error:
                 refused = f": {error}"
@@ -167,6 +231,10 @@ class ChatTemplate:
             f"protocol.format = 'native': the model's chat template does not show what a tool returned{refused}; set "
             "protocol.format to 'tags'"
         )
+
+
+def _num_common(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def tool_message(content: str, name: str, id: str) -> Message:

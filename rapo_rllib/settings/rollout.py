@@ -136,9 +136,10 @@ class ProtocolSettings(Knobs):
         "`tags`: calls in tags of their own, in one turn (the paper); `native`: as the model's chat template has tools, "
         "results as tool turns",
     )
-    tool_parser: Literal["auto", "hermes", "xlam", "llama3_json", "mistral", "json"] = knob(
+    tool_parser: str = knob(
         "auto",
-        "what reads calls of `native`: one of vLLM's tool parsers, or `json`, a turn of plain JSON; `auto`: by the template",
+        "what reads calls of `native`: any of vLLM's tool parsers, or `json`, a turn of plain JSON; `auto`: the first that "
+        "reads back a call that the model's chat template wrote",
     )
     show_retrieved: Literal["turn", "tags"] = knob(
         "turn", "of `native`: a retrieved step is a user `turn` of its own, or stands in its `tags` in the policy's turn"

@@ -20,7 +20,6 @@ from scripted import ByteTokenizer, ScriptedEngine
 from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.monitoring.transcripts import write_transcripts
-from rapo_rllib.protocol.calls import read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -49,7 +48,7 @@ class World:
         tokenizer = tokenizer_of("qwen25", smollm2) if native else ByteTokenizer(0)
         script = lambda so_far: self.written(self.play(unaided(so_far)), native)  # noqa: E731
         engine = ScriptedTurns(tokenizer, script) if native else ScriptedEngine(script)
-        chat = make_protocol(tokenizer, settings, self.cls(config), lambda *_: read_json)
+        chat = make_protocol(tokenizer, settings, self.cls(config))
         budgets = {"max_prompt_tokens": 60_000, "max_response_tokens": 100_000, "group_size": 1, "num_hybrid": 1}
         return RolloutLoop(engine, chat, EnvPool(lambda: self.cls(config), "answer"), RolloutSettings(**budgets), retriever)
 

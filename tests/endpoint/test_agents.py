@@ -17,7 +17,7 @@ from typing import Any
 import own_agents
 import pytest
 from calculator_turns import CALCULATOR, call, solve
-from chat_templates import FAMILIES, ScriptedTurns, strict_json, tokenizer_of
+from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
 from pages import REPOSITORY, blocks
 
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -64,7 +64,7 @@ class Made:
         config = {"dataset": "unread.jsonl", "scorer": "math", "protocol": SETTINGS, **dict(env)}
         self.tokenizer, self.source = tokenizer, OneTrace()
         self.chat = make_protocol(tokenizer, SETTINGS, AgentEnv(config))
-        self.agents = Agents(self.chat, lambda *_: strict_json)  # type: ignore[arg-type]
+        self.agents = Agents(self.chat, None)  # type: ignore[arg-type]
         self.engine = ScriptedTurns(tokenizer, script)
         self.engine.latency = lambda request: latency
         settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
@@ -109,7 +109,7 @@ def questions_loop(made: Made, **rollout: Any) -> RolloutLoop:
     config = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": SETTINGS}
     probe = ToolEnv(config)
     probe.tool_schemas = [CALCULATOR]
-    chat = make_protocol(made.tokenizer, SETTINGS, probe, lambda *_: strict_json)
+    chat = make_protocol(made.tokenizer, SETTINGS, probe)
     settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})
     engine, pool = ScriptedTurns(made.tokenizer, solve), EnvPool(lambda: ToolEnv(config), "answer")
     return RolloutLoop(engine, chat, pool, settings, Retriever(OneTrace(), selection="nearest", top_k=1))
@@ -548,7 +548,7 @@ def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.Log
     with pytest.raises(ValueError, match=r"env_config\.dataset: rows have tools, 'search' say, .* does not show tools"):
         check_job(OffPolicySettings(), SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
     env = AgentEnv({"agent": "own_agents:loop", "dataset": "unread.jsonl", "protocol": SETTINGS})
-    agents = Agents(make_protocol(tokenizer, SETTINGS, env), lambda *_: strict_json)  # type: ignore[arg-type]
+    agents = Agents(make_protocol(tokenizer, SETTINGS, env), None)  # type: ignore[arg-type]
     for tool in (CALCULATOR, {**CALCULATOR, "function": {**CALCULATOR["function"], "name": "other"}}):
         with pytest.raises(RequestError, match=r"the tools are refused: .* does not show tools"):
             agents.chat_with([tool])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from calculator_turns import CALCULATOR
-from chat_templates import FAMILIES, WEATHER, tokenizer_of
+from chat_templates import FAMILIES, WEATHER, tokenizer_of, trl_template
 
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import Call, Observation, Turn
@@ -156,11 +156,6 @@ def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], famil
     assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parser_is_found_by_the_template(tokenizers: dict[str, Any], family: str) -> None:
-    assert made(tokenizers[family]).parser == FAMILIES[family].parser
-
-
 def test_options_reach_the_template(tokenizers: dict[str, Any]) -> None:
     chat = made(tokenizers["qwen3"], template_options={"enable_thinking": False})
     assert chat.opening.text == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -186,8 +181,6 @@ SHOWS = "{{ tools | tojson if tools }}" + PLAIN
     [
         (None, {}, "protocol.format = 'native': the model's tokenizer has no chat template"),
         (PLAIN, {}, "does not show tools .it renders the same with and without them."),
-        (SHOWS, {}, "protocol.tool_parser = 'auto': the model's chat template does not say how it writes calls"),
-        (SHOWS, {"tool_parser": "mistral"}, r"protocol.tool_parser = 'mistral': .* has no token \[TOOL_CALLS\]"),
         (SHOWS.replace("<|im_end|>", " END"), {"tool_parser": "json"}, "ends a turn with text instead of a special token"),
         (
             "{{ tools | tojson if tools }}{% for m in messages %}{% if m.role != 'tool' %}"
@@ -236,12 +229,66 @@ CALLED = '{"name": "calculator", "arguments": {"expression": "3 + 5"}}'
         ("<think>\nAdd.\n</think>It is 8.", "<think>\nAdd.\n</think><answer>It is 8.</answer>"),
         ("<think>Add.</think><think>Yes.</think>8", "<think>Add.</think><think>Yes.</think><answer>8</answer>"),
         (f"<think>Add.</think>{CALLED}", "<think>Add.</think><calculator>3 + 5</calculator>"),
-        ("Add.</think>8", "Add.</think><answer>8</answer>"),  # the template has opened it
         (f"<think>{CALLED}", f"<think>{CALLED}"),  # a thought that does not end is no call, and no answer
     ],
 )
 def test_the_record_of_a_turn_has_its_thoughts_with_both_tags(tokenizers: dict[str, Any], said: str, record: str) -> None:
+    assert read(made(tokenizers["qwen3"]), said).record == record
+
+
+@pytest.mark.parametrize(
+    ("said", "record"),
+    [
+        ("Add.</think>8", "<think>Add.</think><answer>8</answer>"),
+        (f"Add.</think>{CALLED}", "<think>Add.</think><calculator>3 + 5</calculator>"),
+        (f"I call {CALLED}", f"<think>I call {CALLED}"),
+        ("It is 8.", "<think>It is 8."),
+        ("Add.</think><think>Yes.</think>8", "<think>Add.</think><think>Yes.</think><answer>8</answer>"),
+        ("Add.</think>Write </think>.", "<think>Add.</think><answer>Write </think>.</answer>"),
+    ],
+)
+def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: str, record: str) -> None:
+    """Templates of thinking models end their opening in ``<think>``: a thought that the policy does not end is no answer."""
     tokenizer = tokenizers["qwen3"]
-    chat = made(tokenizer)
-    turn = chat.read(written(tokenizer, chat, said), said, "", "eos")
+    template, tokenizer.chat_template = tokenizer.chat_template, trl_template("qwen3_6")
+    try:
+        chat = made(tokenizer)
+    finally:
+        tokenizer.chat_template = template
+    assert chat.opening.text == "<|im_start|>assistant\n<think>\n"
+    turn = read(chat, said)
     assert turn.record == record
+    assert (turn.answer is None) == ("<answer>" not in record) and bool(turn.calls) == ("<calculator>" in record)
+
+
+def test_a_template_that_drops_thoughts_is_told_of(tokenizers: dict[str, Any]) -> None:
+    """Training appends, so it keeps them; a server renders by the template."""
+    tokenizer, settings = tokenizers["qwen3"], ProtocolSettings(format="native")
+    assert made(tokenizer).served_otherwise() == ""  # it keeps them behind a result
+    assert "drops them behind a user's turn" in NativeProtocol(tokenizer, settings, game=True).served_otherwise()
+    assert NativeProtocol(tokenizers["qwen25"], settings, game=True).served_otherwise() == ""
+    template, tokenizer.chat_template = (
+        tokenizer.chat_template,
+        tokenizer.chat_template.replace("(loop.last or thought)", "loop.last"),
+    )
+    try:
+        assert "drops them behind a tool's turn" in made(tokenizer).served_otherwise()
+    finally:
+        tokenizer.chat_template = template
+
+
+PRINTED = '{"name": "calculator", "arguments": {"expression": "print(\'</think>\')"}}'
+
+
+@pytest.mark.parametrize("thought", ["", "<think>Add.</think>"])
+def test_a_tag_of_thoughts_in_an_argument_or_an_answer_is_text(tokenizers: dict[str, Any], thought: str) -> None:
+    chat = made(tokenizers["qwen3"])
+    (call,) = read(chat, thought + PRINTED).calls
+    assert call.arguments == {"expression": "print('</think>')"} and not call.problem
+    for said in ("End it with </think>.", "Begin it with <think>."):
+        turn = read(chat, thought + said)
+        assert turn.answer == said and not turn.calls
+
+
+def read(chat: NativeProtocol, said: str) -> Turn:
+    return chat.read(written(chat.tokenizer, chat, said), said, "", "eos")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from calculator_turns import call, solve
-from chat_templates import FAMILIES, ScriptedTurns, strict_json, tokenizer_of
+from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
 from test_loop import OneTrace
 
 from rapo_rllib.buffer.growth import grown_candidates
@@ -34,7 +34,7 @@ class Made:
         defaults = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": settings}
         self.env_config = {**defaults, **env_config}
         probe = ToolEnv(self.env_config)
-        self.chat: RolloutProtocol = make_protocol(tokenizer, settings, probe, lambda *_: strict_json)
+        self.chat: RolloutProtocol = make_protocol(tokenizer, settings, probe)
         self.source, self.tokenizer = OneTrace(), tokenizer
         self.loop = RolloutLoop(
             ScriptedTurns(tokenizer, script),

@@ -15,7 +15,6 @@ from tau2_retail import Tau2Retail
 from test_loop import OneTrace
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.protocol.calls import read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import Call, in_tags
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -38,7 +37,7 @@ class Loop:
         self.config = {**NATIVE, "protocol": settings, "max_tool_calls": 30}
         self.wrong, self.native, self.source = wrong, format == "native", OneTrace()
         engine = ScriptedTurns(tokenizer, self.script) if self.native else ScriptedEngine(self.script)
-        chat = make_protocol(tokenizer, settings, Tau2Retail(self.config), lambda *_: read_json)
+        chat = make_protocol(tokenizer, settings, Tau2Retail(self.config))
         budgets = {"max_prompt_tokens": 60_000, "max_response_tokens": 100_000, "max_step_tokens": 2000}
         rollout = RolloutSettings(group_size=2, num_hybrid=1, **budgets)
         pool = EnvPool(lambda: Tau2Retail(self.config), "answer")

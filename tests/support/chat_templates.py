@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from scripted import Script, ScriptedEngine
 
-from rapo_rllib.protocol.calls import ReadCalls, read_json
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 
 FOLDER = Path(__file__).parent / "templates"
@@ -86,9 +86,11 @@ def template(name: str) -> str:
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
 
 
-def strict_json(text: str) -> ReadCalls:
-    """A turn of JSON is a call in every family here: what is under test is the loop."""
-    return read_json(text.strip())
+def trl_template(name: str) -> str:
+    """The text of a chat template that TRL ships: one of a model as it was released."""
+    found = find_spec("trl")
+    assert found is not None and found.origin is not None
+    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 class ScriptedTurns(ScriptedEngine):

@@ -2,39 +2,82 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from rapo_rllib.protocol.calls import CallReader, ReadCalls, has_unread, looks_broken, shielded
 from rapo_rllib.protocol.turns import Schema
 
+logger = logging.getLogger(__name__)
+
 
 def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> CallReader:
-    """A function that reads the calls of one whole turn.
+    """A function that reads the calls of one whole turn, without its thoughts.
 
     Args:
         parser: name of one of vLLM's tool parsers.
         tokenizer: of the model.
         schemas: of the tools.
+
+    Raises:
+        ValueError: vLLM has no parser of that name, or it reads no texts, or needs tokens that the tokenizer lacks.
     """
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
+
+    made = _parser_class(parser)
+    cached = _cached(tokenizer)  # a parser of its own for every turn asks for the whole vocabulary
+    tools = [ChatCompletionToolsParam(**schema) for schema in schemas]
+    request = ChatCompletionRequest(model="policy", messages=[], tools=tools or None)
+
+    def found_in(text: str) -> Any:
+        one = made(cached, tools)
+        if getattr(getattr(one, "_parser_engine", None), "reasoning_start_str", None) == "<think>":
+            one.skip_reasoning_parsing = True  # thoughts are taken off: a tag that is left is text
+        return one.extract_tool_calls(shielded(text) if parser in ("hermes", "qwen3_json", "xlam") else text, request)
+
+    def read(text: str) -> ReadCalls:
+        try:
+            found = found_in(text)
+        except Exception as error:  # what a policy writes is never an error of ours; fifty parsers may see it otherwise
+            logger.debug("the parser %s failed on %r: %s", parser, text, error)
+            return ReadCalls(text, broken=True)
+        read_calls = (call.function for call in found.tool_calls if call.function.name)  # one without a name is none
+        calls = tuple((call.name, call.arguments) for call in read_calls)
+        broken = has_unread(text, calls) if calls else looks_broken(text, parser)
+        return ReadCalls(found.content or "" if calls else text, calls, broken)
+
+    try:
+        found_in("")
+    except Exception as error:  # each parser has its own
+        why = "it does not read texts" if isinstance(error, NotImplementedError) else error
+        raise ValueError(
+            f"protocol.tool_parser = {parser!r}: does not work with the model's tokenizer: {why}; 'auto' looks for one that "
+            "does"
+        ) from error
+    return read
+
+
+@lru_cache(maxsize=2)
+def _cached(tokenizer: Any) -> Any:
     from vllm.tokenizers.hf import get_cached_tokenizer
+
+    return get_cached_tokenizer(tokenizer)
+
+
+def _parser_class(parser: str) -> Any:
     from vllm.tool_parsers import ToolParserManager
 
     # a turn that is no call is no fault of the program: they log a traceback for each
     logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
     logging.getLogger("vllm.parser").setLevel(logging.CRITICAL)
-    made = ToolParserManager.get_tool_parser(parser)
-    cached = get_cached_tokenizer(tokenizer)  # a parser of its own for every turn asks for the whole vocabulary
-    tools = [ChatCompletionToolsParam(**schema) for schema in schemas]
-    request = ChatCompletionRequest(model="policy", messages=[], tools=tools or None)
-
-    def read(text: str) -> ReadCalls:
-        found = made(cached, tools).extract_tool_calls(shielded(text) if parser in ("hermes", "xlam") else text, request)
-        read_calls = (call.function for call in found.tool_calls if call.function.name)  # one without a name is none
-        calls = tuple((call.name, call.arguments) for call in read_calls)
-        broken = has_unread(text, parser, len(calls)) if calls else looks_broken(text, parser)
-        return ReadCalls(found.content or "" if calls else text, calls, broken)
-
-    return read
+    known = ToolParserManager.list_registered()
+    if parser not in known:
+        hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(parser, known, n=1, cutoff=0.5))
+        raise ValueError(
+            f"protocol.tool_parser = {parser!r}: is no tool parser of this vLLM{hint}; it has {', '.join(known)}; 'auto' and "
+            "'json' are ours"
+        )
+    return ToolParserManager.get_tool_parser(parser)

@@ -16,7 +16,6 @@ from gymnasium.error import ResetNeeded
 from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.protocol.calls import read_json
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -110,7 +109,7 @@ def rolled_out(
     config: dict[str, Any], engine: Any, tokenizer: Any, protocol: ProtocolSettings, **rollout: Any
 ) -> TrajectoryGroup:
     settings = {**config, "protocol": protocol}
-    chat = make_protocol(tokenizer, protocol, Gem(settings), lambda *_: read_json)
+    chat = make_protocol(tokenizer, protocol, Gem(settings))
     budgets = {"max_prompt_tokens": 4000, "max_response_tokens": 4000, "group_size": 2, "num_hybrid": 0, **rollout}
     loop = RolloutLoop(engine, chat, EnvPool(lambda: Gem(settings), "answer"), RolloutSettings(**budgets))
     (group,) = loop.run([Gem.questions(settings, "train")[5]])
