@@ -110,11 +110,6 @@ def test_wrong_values_are_refused_by_name(training: dict, message: str) -> None:
         make(**training).validate()
 
 
-def test_unknown_keys_in_a_dictionary_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown key 'grup_size': did you mean 'group_size'"):
-        RAPOConfig().update_from_dict({"grup_size": 8})
-
-
 def test_more_learners_than_questions_are_refused() -> None:
     config = make(questions_per_step=2, num_minibatches=1).learners(num_learners=4)
     with pytest.raises(ValueError, match="num_learners = 4 is more than questions_per_step = 2"):

@@ -26,7 +26,6 @@ from rapo_rllib.types import HistoryQuery
 
 TRACES = [trace for expert in experts(8) for trace in step_traces(expert)]
 QUERIES = [HistoryQuery(trace.question, trace.history) for trace in TRACES]
-HOMES = ["lite", pytest.param("server", marks=[pytest.mark.milvus, pytest.mark.slow])]
 
 
 def check(buffer: StepTraceBuffer, count: int = len(TRACES)) -> None:
@@ -129,10 +128,10 @@ def insert_and_die(settings: BufferSettings) -> None:
     buffer.insert(TRACES[:10])
 
 
-@pytest.mark.parametrize("home", HOMES)
-def test_an_import_that_was_killed_is_completed_by_the_next_one(home, request, tmp_path):
-    uri = str(tmp_path / "steps.db") if home == "lite" else request.getfixturevalue("milvus_server").uri
-    buffer = StepTraceBuffer(BufferSettings(uri=uri, collection="halfway"))
+@pytest.mark.milvus
+@pytest.mark.slow  # on a Lite path: test_build.py, test_importing.py
+def test_an_import_that_was_killed_is_completed_by_the_next_one(milvus_server):
+    buffer = StepTraceBuffer(BufferSettings(uri=milvus_server.uri, collection="halfway"))
     buffer.create()
     buffer.close()
     killed = CONTEXT.Process(target=insert_and_die, args=(buffer.settings,))

@@ -74,12 +74,6 @@ RAPO = "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_o
         (ppo("num_rollout_workers: 1"), ["unknown key 'config.num_rollout_workers'", "did you mean"]),
         (ppo("train_batch_size_per_learner: 32, minibatch_size: 64"), ["minibatch_size", "64", "32"]),
         (ppo("callbacks: no_such_package.Callbacks"), ["no_such_package"]),
-        (RAPO % "group_sise: 4", ["group_sise", "group_size"]),
-        (RAPO % "group_size: 2, num_hybrid: 4", ["num_hybrid = 4", "group_size = 2", "lower num_hybrid"]),
-        (
-            "math:\n  run: RAPO\n  env: rapo/word_problems\n  config: {model: {name_or_path: ./no/such/folder}}\n",
-            ["model.name_or_path", "no/such/folder"],
-        ),
     ],
 )
 def test_a_bad_yaml_is_refused(tmp_path: Path, text: str, parts: list[str]) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from test_loop import QUESTIONS, OneTrace, make_loop
 
 from rapo_rllib.types import TokenKind, Trajectory
@@ -35,12 +34,6 @@ def test_without_a_seed_requests_have_none_and_coins_differ() -> None:
     assert retrieved() != retrieved()
 
 
-def test_a_question_may_come_twice_in_a_batch() -> None:
-    groups = make_loop().run([QUESTIONS[0], QUESTIONS[0]])
-    assert [g.question.id for g in groups] == ["q0", "q0"]
-    assert all(len(g.trajectories) == 4 for g in groups)
-
-
 def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
     source = OneTrace()
     loop = make_loop(source=source, retrieval_level="trajectory")
@@ -52,15 +45,6 @@ def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
         assert t.retrievals[0].after_step == -1 and t.retrievals[0].start == 0
         assert t.kinds[0] == TokenKind.RETRIEVED and t.steps[0].start == t.retrievals[0].stop
         assert t.end == "answer" and len(t.steps) == 2
-
-
-@pytest.mark.parametrize(("budget", "retrieved"), [("response", 2), ("prompt_and_response", 0)])
-def test_what_a_trace_must_fit_into(budget: str, retrieved: int) -> None:
-    # prompt: 38 bytes; response with the trace: 44 + 87 of 150 bytes
-    loop = make_loop(source=OneTrace(), retrieval_budget=budget, max_response_tokens=150)
-    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
-    assert sum(len(t.retrievals) for t in group.trajectories) == retrieved
-    assert loop.stats.retrieval_skipped == 2 - retrieved
 
 
 def test_a_budget_of_steps_ends_what_would_go_on_for_ever() -> None:
