@@ -33,7 +33,7 @@ def write_job(folder: Path, **changes: object) -> Path:
         ({"model": {"name_or_path": "nobody/no-model"}}, ["model.name_or_path", "nobody/no-model", "cannot be loaded"]),
         ({"model": {"nam_or_path": "x"}}, ["'model.nam_or_path'", "did you mean 'model.name_or_path'"]),
         ({"grup_size": 4}, ["'config.grup_size'", "did you mean 'config.group_size'"]),
-        ({"group_size": 4, "num_hybrid": 8}, ["num_hybrid = 8 is more than group_size = 4"]),
+        ({"group_size": 4, "num_hybrid": 8}, ["num_hybrid = 8 is more than group_size = 4", "lower num_hybrid"]),
         ({"questions_per_step": 1, "num_minibatches": 2}, ["num_minibatches = 2 is more than questions_per_step = 1"]),
         ({"max_tokens_per_micro_batch": 0}, ["max_tokens_per_micro_batch = 0"]),
         ({"step_trace_buffer": {"uri": "ftp://host"}}, ["step_trace_buffer.uri", "ftp://host"]),
