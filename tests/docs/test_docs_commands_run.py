@@ -250,11 +250,8 @@ def test_a_command_runs(page: str, words: Words, folders: Callable[[str], Path],
     RUNS[entry(words) or ""](words, folder)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [words for _, words in commands() if words[0] == "python"],
-    ids=lambda words: words[1],
-)
+@pytest.mark.slow  # 60 s of imports; in short: the options are declared (test_commands_in_the_docs.py)
+@pytest.mark.parametrize("words", [words for _, words in commands() if words[0] == "python"], ids=lambda words: words[1])
 def test_a_benchmark_starts_and_knows_its_options(words: Words) -> None:
     assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", _help_of(words[1])))
 
