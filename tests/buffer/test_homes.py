@@ -34,7 +34,7 @@ LONG = StepTrace(
 )
 
 
-# what takes a server a dozen seconds each, and asks no more of it than other tests do: there it is a slow test
+# what asks no more of a server than other tests do (test_filters.py, test_odd_names.py), or nothing: there it is a slow test
 MOSTLY_LITE = pytest.mark.parametrize(
     "home", ["lite", pytest.param("hosted", marks=[pytest.mark.milvus, pytest.mark.slow])], indirect=True, scope="module"
 )
@@ -95,6 +95,7 @@ def test_every_trace_is_found_by_its_own_history(filled):
     assert all(len(hits) == 1 for hits in found)  # the default top_k
 
 
+@MOSTLY_LITE
 def test_hits_come_nearest_first_with_their_exact_cosines(filled):
     asked = HistoryQuery("Bob owns 5 coins and finds 8 more coins. How many?", "")
     hits = filled.retrieve([asked], top_k=5)[0]
@@ -106,6 +107,7 @@ def test_hits_come_nearest_first_with_their_exact_cosines(filled):
     assert filled.retrieve([]) == []
 
 
+@MOSTLY_LITE
 def test_importing_again_changes_nothing(filled):
     seen = []
     assert filled.insert(TRACES[:20] * 4, progress=lambda *counts: seen.append(counts)) == 0
@@ -115,6 +117,7 @@ def test_importing_again_changes_nothing(filled):
     assert sorted(filled.all_traces(), key=lambda trace: trace.id) == sorted(TRACES, key=lambda trace: trace.id)
 
 
+@MOSTLY_LITE
 def test_a_pickled_buffer_reads_the_same_rows(filled):
     copy = pickle.loads(pickle.dumps(filled))
     assert copy.retrieve([query(TRACES[3])])[0][0].trace == TRACES[3]
@@ -142,6 +145,7 @@ def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -161,6 +165,7 @@ def test_traces_that_cannot_be_stored_are_refused(filled, changed, message):
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -177,6 +182,7 @@ def test_vectors_that_cannot_be_stored_are_refused(filled, monkeypatch, vectors,
     assert filled.count() == 40
 
 
+@MOSTLY_LITE
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -195,6 +201,7 @@ def test_another_embedder_or_level_is_refused(other, filled, settings, message):
             use()
 
 
+@MOSTLY_LITE
 def test_random_traces_are_drawn_from_the_whole_buffer(filled, other, monkeypatch):
     for home in ("handle", "lite.handle"):
         monkeypatch.setattr(f"rapo_rllib.milvus.{home}.PAGE", 15)  # three pages
