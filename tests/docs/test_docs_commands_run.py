@@ -97,114 +97,76 @@ RUNS: dict[str, Callable[[Words, Path], None]] = {
     "rllib evaluate CHECKPOINT Qwen/Qwen2.5-3B-Instruct": compared,
 }
 
-# first words of a command -> why not here, and which test runs it so, or in a short form
+# first words of a command -> the test that runs it so, or in a short form; behind it why it is not run here
 ELSEWHERE = {
-    "pip install": (
-        "installs packages; from a wheel, into an environment",
-        f"{WHEEL}::test_the_installed_command_finds_the_examples",
-    ),
-    "pip uninstall": (
-        "removes packages; `make` does before any test",
-        "docs/test_docs_commands_run.py::test_make_removes_the_same_packages",
-    ),
-    "pip wheel": ("from a copy, without the network", f"{WHEEL}::test_it_holds_every_file_of_the_package"),
-    "ray": ("sees every Ray of this machine: in namespaces of its own", CLUSTER),
-    "export RAY_AUTH_MODE": ("for the commands below it", CLUSTER),
-    "rllib train file job.yaml --ray-address": ("joins a cluster that has to be made first", CLUSTER),
-    "export AGENT_API_KEY": (
-        "sets a variable for the command beside it",
-        "agents/test_endpoint.py::test_what_an_endpoint_is_sent",
-    ),
-    "python benchmarks/main_job.py": ("half an hour; its job, shortened", "e2e/test_main_job.py::test_summary"),
-    "python benchmarks/rollout.py": (
-        "an hour; its parts",
-        "benchmarks/test_rollout_parts.py::test_lockstep_and_our_schedule_do_the_same_work",
-    ),
-    "python benchmarks/retrieval.py": (
-        "hours; its parts",
-        "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",
-    ),
-    "rllib train file job.yaml --estimate": ("a job of its own", "cli/test_estimate.py::test_a_local_job"),
-    "python benchmarks/estimate.py": (
-        "an hour; one of its jobs",
-        "benchmarks/test_estimate_measured.py::test_engine_and_learner_take_what_was_estimated",
-    ),
+    # installs packages; from a wheel, into an environment
+    "pip install": f"{WHEEL}::test_the_installed_command_finds_the_examples",
+    # removes packages; `make` does before any test
+    "pip uninstall": "docs/test_docs_commands_run.py::test_make_removes_the_same_packages",
+    "pip wheel": f"{WHEEL}::test_it_holds_every_file_of_the_package",  # from a copy, without the network
+    "ray": CLUSTER,  # sees every Ray of this machine: in namespaces of its own
+    "export RAY_AUTH_MODE": CLUSTER,  # for the commands below it
+    "rllib train file job.yaml --ray-address": CLUSTER,  # joins a cluster that has to be made first
+    # sets a variable for the command beside it
+    "export AGENT_API_KEY": "agents/test_endpoint.py::test_what_an_endpoint_is_sent",
+    "python benchmarks/main_job.py": "e2e/test_main_job.py::test_summary",  # half an hour; its job, shortened
+    # an hour; its parts
+    "python benchmarks/rollout.py": "benchmarks/test_rollout_parts.py::test_lockstep_and_our_schedule_do_the_same_work",
+    "python benchmarks/retrieval.py": "benchmarks/test_retrieval_parts.py::test_all_sides_find_the_nearest",  # hours; its parts
+    "rllib train file job.yaml --estimate": "cli/test_estimate.py::test_a_local_job",  # a job of its own
+    # an hour; one of its jobs
+    "python benchmarks/estimate.py": "benchmarks/test_estimate_measured.py::test_engine_and_learner_take_what_was_estimated",
+    # minutes on an idle machine; a few step traces
     "python benchmarks/buffer_import.py": (
-        "minutes on an idle machine; a few step traces",
-        "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone",
+        "benchmarks/test_buffer_import_figures.py::test_an_import_is_measured_against_embedding_alone"
     ),
-    "python benchmarks/search_recall.py": (
-        "hours, and data sets; its sample",
-        "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",
-    ),
+    # hours, and data sets; its sample
+    "python benchmarks/search_recall.py": "benchmarks/test_search_recall.py::test_the_sample_follows_the_seed",
+    # ten minutes; its parts before the first update
     "rllib train file tuned_examples/rapo_reasoning_gym.yaml": (
-        "ten minutes; its parts before the first update",
-        "test_tuned_examples.py::test_the_reasoning_gym_job_fits_its_budgets",
+        "test_tuned_examples.py::test_the_reasoning_gym_job_fits_its_budgets"
     ),
+    # the folder of a training; that of a small one
     "python benchmarks/paired_accuracy.py": (
-        "the folder of a training; that of a small one",
-        "benchmarks/test_paired_accuracy.py::test_a_trial_is_compared_from_its_first_to_its_last_evaluation",
+        "benchmarks/test_paired_accuracy.py::test_a_trial_is_compared_from_its_first_to_its_last_evaluation"
     ),
-    "python benchmarks/gpu.py": (
-        "a GPU; the same parts in tiny shapes",
-        "benchmarks/test_gpu_benchmark.py::test_passes_of_rows",
-    ),
-    "python benchmarks/sandbox.py": (
-        "minutes on an idle machine; calls of what it measures",
-        "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",
-    ),
+    "python benchmarks/gpu.py": "benchmarks/test_gpu_benchmark.py::test_passes_of_rows",  # a GPU; the same parts in tiny shapes
+    # minutes on an idle machine; calls of what it measures
+    "python benchmarks/sandbox.py": "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",
+    # an hour; its parts
     "python benchmarks/learning.py": (
-        "an hour; its parts",
-        "benchmarks/test_learning_study.py::test_runs_that_ended_become_results_figures_and_tables",
+        "benchmarks/test_learning_study.py::test_runs_that_ended_become_results_figures_and_tables"
     ),
-    "python benchmarks/packaged.py": (
-        "hours; what it keeps and reports",
-        "benchmarks/test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
-    ),
-    "python benchmarks/learner.py": (
-        "an hour; its parts",
-        "benchmarks/test_learner_parts.py::test_both_sides_take_the_same_step",
-    ),
+    # hours; what it keeps and reports
+    "python benchmarks/packaged.py": "benchmarks/test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
+    # an hour; its parts
+    "python benchmarks/learner.py": "benchmarks/test_learner_parts.py::test_both_sides_take_the_same_step",
+    # a model of 15 GB; a small one
     "rllib buffer build job.yaml --agent Qwen": (
-        "a model of 15 GB; a small one",
-        "e2e/test_buffer_build_engine.py::test_a_model_answers_with_the_tools_of_the_job",
+        "e2e/test_buffer_build_engine.py::test_a_model_answers_with_the_tools_of_the_job"
     ),
+    # a checkpoint in an engine
     "rllib buffer build job.yaml --agent ~": (
-        "a checkpoint in an engine",
-        "e2e/test_buffer_build_engine.py::test_a_checkpoint_answers_questions_that_are_only_seeds",
+        "e2e/test_buffer_build_engine.py::test_a_checkpoint_answers_questions_that_are_only_seeds"
     ),
-    "rllib buffer build job.yaml --agent https": (
-        "its own page of tests, with a local endpoint",
-        "cli/test_buffer_build.py::test_built_repeated_and_enlarged",
-    ),
-    "rllib buffer": ("with the files of the page, as they stand", "cli/test_buffer_docs.py::test_a_command_of_the_page"),
-    "rllib evaluate CHECKPOINT --benchmarks": (
-        "an engine of its own",
-        "e2e/test_evaluate_engine.py::test_with_retrieval_every_attempt_is_shown_a_trace",
-    ),
-    "rllib evaluate CHECKPOINT --algo": (
-        "a checkpoint of PPO",
-        "cli/test_train_file.py::test_evaluate_runs_episodes_of_a_checkpoint",
-    ),
-    "tensorboard": (
-        "a server for people, not installed; what it reads",
-        "cli/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
-    ),
-    "rllib example list": ("its own page of tests", "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it"),
-    "rllib example get": (
-        "its own page of tests",
-        "cli/test_example.py::test_get_writes_the_file_and_the_modules_that_it_needs",
-    ),
-    "rllib example run grpo_math": ("a training", f"{TRAINED}::test_an_example_by_its_name"),
-    "rllib train file my_job.yaml": ("a training", "e2e/test_main_job.py::test_summary"),
-    "rllib train file job.yaml --resume": ("a training, killed", "e2e/test_kill_and_resume.py::test_four_kills"),
-    "rllib train file tuned_examples/rapo_treasure_hunt.yaml": (
-        "a training",
-        "e2e/test_own_environment.py::test_the_text_game",
-    ),
-    "rllib train file tuned_examples/rapo_sweep.yaml": ("four trainings", f"{TRAINED}::test_a_sweep"),
-    "rllib train file tuned_examples/rapo_asha.yaml": ("eight trainings", f"{TRAINED}::test_a_sweep"),
-    "rllib train file tuned_examples/rapo_pbt.yaml": ("four trainings", f"{TRAINED}::test_a_sweep"),
+    # its own page of tests, with a local endpoint
+    "rllib buffer build job.yaml --agent https": "cli/test_buffer_build.py::test_built_repeated_and_enlarged",
+    "rllib buffer": "cli/test_buffer_docs.py::test_a_command_of_the_page",  # with the files of the page, as they stand
+    # an engine of its own
+    "rllib evaluate CHECKPOINT --benchmarks": "e2e/test_evaluate_engine.py::test_with_retrieval_every_attempt_is_shown_a_trace",
+    # a checkpoint of PPO
+    "rllib evaluate CHECKPOINT --algo": "cli/test_train_file.py::test_evaluate_runs_episodes_of_a_checkpoint",
+    # a server for people, not installed; what it reads
+    "tensorboard": "cli/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
+    "rllib example list": "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it",  # its own page of tests
+    "rllib example get": "cli/test_example.py::test_get_writes_the_file_and_the_modules_that_it_needs",  # its own page of tests
+    "rllib example run grpo_math": f"{TRAINED}::test_an_example_by_its_name",  # a training
+    "rllib train file my_job.yaml": "e2e/test_main_job.py::test_summary",  # a training
+    "rllib train file job.yaml --resume": "e2e/test_kill_and_resume.py::test_four_kills",  # a training, killed
+    "rllib train file tuned_examples/rapo_treasure_hunt.yaml": "e2e/test_own_environment.py::test_the_text_game",  # a training
+    "rllib train file tuned_examples/rapo_sweep.yaml": f"{TRAINED}::test_a_sweep",  # four trainings
+    "rllib train file tuned_examples/rapo_asha.yaml": f"{TRAINED}::test_a_sweep",  # eight trainings
+    "rllib train file tuned_examples/rapo_pbt.yaml": f"{TRAINED}::test_a_sweep",  # four trainings
 }
 
 
@@ -222,7 +184,7 @@ def test_a_command_is_run_here_or_by_the_test_that_is_named(page: str, words: Wo
     found = entry(words)
     assert found is not None, f"{page}: {' '.join(words)}: run it in RUNS, or name why not, and its test, in ELSEWHERE"
     if found in ELSEWHERE:
-        assert is_a_test(ELSEWHERE[found][1])
+        assert is_a_test(ELSEWHERE[found])
 
 
 def test_make_removes_the_same_packages() -> None:
