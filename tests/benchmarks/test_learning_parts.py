@@ -213,10 +213,7 @@ def test_diversity_counts_what_the_policy_wrote(tmp_path):
     (tmp_path / "000001.jsonl").write_text(json.dumps(row(0, (1,))) + "\n")
     newest = newest_transcripts(tmp_path)
     assert newest == rows
-    assert diversity(newest) == {
-        "diversity_on_policy": pytest.approx((0.5 + 1) / 2),
-        "diversity": pytest.approx((0.5 + 1) / 2),
-    }
+    assert diversity(newest) == {"diversity_on_policy": pytest.approx((0.5 + 1) / 2), "diversity": pytest.approx((0.5 + 1) / 2)}
 
 
 def test_habits_are_read_behind_right_steps(policy):

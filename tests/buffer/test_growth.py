@@ -140,11 +140,7 @@ def test_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"max_grown": 0}, "max_grown"),
-        ({"growth": "always"}, "step_trace_buffer.growth"),
-    ],
+    ("wrong", "named"), [({"max_grown": 0}, "max_grown"), ({"growth": "always"}, "step_trace_buffer.growth")]
 )
 def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):

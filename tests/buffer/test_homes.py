@@ -188,10 +188,7 @@ def test_vectors_that_cannot_be_stored_are_refused(filled, monkeypatch, vectors,
     [
         ({"key_recipe": "last_characters"}, r"step_trace_buffer\.embedder: 'step_traces' at .*pooling, key_recipe and key_"),
         ({"pooling": "last_token"}, r"step_trace_buffer\.embedder: 'step_traces' at .*last_token"),
-        (
-            {"level": "trajectory"},
-            r"retrieval_level = 'trajectory': .*'step_traces' at .* was built with 'step'\. Name",
-        ),
+        ({"level": "trajectory"}, r"retrieval_level = 'trajectory': .*'step_traces' at .* was built with 'step'\. Name"),
     ],
 )
 def test_another_embedder_or_level_is_refused(other, filled, settings, message):

@@ -40,10 +40,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("verify --uri ./clean.db", ["2 step traces", "Nothing is wrong."]),
         ('search "Tom', ["[1] ", "[2] ", "by human, reward 1"]),
         ('search "<python>', ['"step_index": 1']),
-        (
-            "stats",
-            ["step traces", "gpt-4", "training questions with a trace", "1 of 2 (50.0%)"],
-        ),
+        ("stats", ["step traces", "gpt-4", "training questions with a trace", "1 of 2 (50.0%)"]),
         ("verify", ["7 step traces", "7 keys embedded again"]),
         ("export", ["traces.jsonl.gz holds the 7 step traces"]),
         ("import traces.jsonl.gz", ["holds 7 step traces; 7 were added."]),

@@ -274,14 +274,8 @@ def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
         (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by NAME=PATH"),
         (["m", "-b", "mine=gone.jsonl"], "benchmark mine = 'gone.jsonl': there is no such file"),
         (["m", "-b", "gone.jsonl"], "benchmark gone = 'gone.jsonl': there is no such file"),
-        (
-            ["m", "-b", "mine=other.jsonl"],
-            "no question in extra_info.question, problem, question; fields of this",
-        ),
-        (
-            ["m", "-b", "sums.jsonl,./sums.jsonl"],
-            "another is called 'sums': give one a name of its own by NAME=PATH",
-        ),
+        (["m", "-b", "mine=other.jsonl"], "no question in extra_info.question, problem, question; fields of this"),
+        (["m", "-b", "sums.jsonl,./sums.jsonl"], "another is called 'sums': give one a name of its own by NAME=PATH"),
         (
             ["m", "-b", "sums.jsonl", "--answers", "some"],
             "env_config.read_answer = 'some': must be one of 'tagged', 'boxed', 'any'",
@@ -294,10 +288,7 @@ def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.tools=[pithon]"], "pithon"),
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.scorer=judg"], "did you mean 'judge'"),
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
-        (
-            ["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"],
-            "--set env_config.limit_test: ",
-        ),
+        (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"], "--set env_config.limit_test: "),
         (["http://127.0.0.1:1/v1#m", "-b", "gsm8k", "--retrieval-prob", "0.5"], "is an endpoint, which cannot be shown"),
         (["m", "-b", "gsm8k", "--episodes", "3"], "--episodes is for checkpoints of RLlib's other algorithms"),
     ],

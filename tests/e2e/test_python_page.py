@@ -21,10 +21,7 @@ AFTER = "\nprint('restored:', algo.iteration)\nalgo.stop()\n"
 
 
 def test_the_program_of_the_python_page_trains(
-    tmp_path: Path,
-    small_model: str,
-    ray_session: None,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, small_model: str, ray_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (program,) = blocks(REPOSITORY / "docs" / "python.md", "python")
     smaller = {

@@ -368,13 +368,7 @@ def fail(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> 
     return str(caught.value), gathered_weights(made)
 
 
-FAULTS = [
-    ("ddp", "loss"),
-    slow("fsdp", "loss"),
-    slow("fsdp", "layer forward"),
-    ("fsdp", "layer backward"),
-    ("fsdp", "scoring"),
-]
+FAULTS = [("ddp", "loss"), slow("fsdp", "loss"), slow("fsdp", "layer forward"), ("fsdp", "layer backward"), ("fsdp", "scoring")]
 
 
 @pytest.mark.parametrize(("parallelism", "fault"), FAULTS)

@@ -99,8 +99,7 @@ def test_combined_needs_one_of_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "signal"),
-    [([0, 0, 0], False), ([0.1] * 3, False), ([0, 1], True), ([1.0], False), ([], False)],
+    ("rewards", "signal"), [([0, 0, 0], False), ([0.1] * 3, False), ([0, 1], True), ([1.0], False), ([], False)]
 )
 def test_signal(rewards: list[float], signal: bool) -> None:
     assert has_signal(rewards) is signal

@@ -133,11 +133,7 @@ def ends(group: TrajectoryGroup) -> list[str]:
         ("<python><python>1 + 1</python></python>", ["2", ""], "answer"),
         ("<answer><python>1 + 1</python></answer>", ["2", ""], "answer"),
         ("As in `<python>`, or '<answer>': <python>1 + 1</python>", ["2", ""], "answer"),
-        (
-            "<python>print('</python>')</python>",
-            [QUOTED, ""],
-            "answer",
-        ),
+        ("<python>print('</python>')</python>", [QUOTED, ""], "answer"),
         ("<python></python>", ["(no code)", ""], "answer"),
         ("<python>\n \n</python>", ["(no code)", ""], "answer"),
         ("\udcff\udcfe\udce2\udc82<python>1 + 1 # \udcf0\udc9f</python>", ["2", ""], "answer"),

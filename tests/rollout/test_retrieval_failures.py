@@ -19,8 +19,5 @@ def test_too_large_a_share_over_the_whole_training_and_all_runners_is_an_error()
     counted = RetrievalFailures("http://host:19530")
     counted.add([runner(30, 10), runner(30, 20)])  # half is not above half
     counted.add([runner(10, 3), runner(3, 3)])
-    with pytest.raises(
-        RetrievalError,
-        match=r"38 of 75 retrievals failed, more than 50%: .*'http://host:19530' answers, then",
-    ):
+    with pytest.raises(RetrievalError, match=r"38 of 75 retrievals failed, more than 50%: .*'http://host:19530' answers, then"):
         counted.add([runner(2, 2)])

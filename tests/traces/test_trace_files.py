@@ -19,14 +19,7 @@ SEGMENTS = [
     {"type": "think", "text": " \n"},
     {"type": "answer", "text": " 8\n"},
 ]
-ROW = {
-    "id": "r1",
-    "source": "s",
-    "question": "What is 3 + 5?",
-    "gold": "8",
-    "correct": True,
-    "segments": SEGMENTS,
-}
+ROW = {"id": "r1", "source": "s", "question": "What is 3 + 5?", "gold": "8", "correct": True, "segments": SEGMENTS}
 
 
 def write(path: Path, rows: list) -> Path:
