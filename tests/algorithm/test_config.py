@@ -90,7 +90,6 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
-        ({"protocol": {"tool_parser": 3}}, "protocol.tool_parser = 3: must be"),
         ({"protocol": NATIVE, "shown_steps": "own"}, "shown_steps = 'own' with protocol.format = 'native': what"),
         ({"protocol": NATIVE, "warm_start": {"traces": "expert"}}, "learn to write; leave it out"),
         (

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from learning_parts import plan
@@ -157,13 +158,18 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+def studied(folder: Path, ends: dict[str, tuple[float, ...]], calls: Any = 3) -> dict[str, Any]:
+    """The figures of runs that end with these accuracies, a seed each."""
+    for arm, accuracies in ends.items():
+        for seed, accuracy in enumerate(accuracies):
+            write_run(folder / "runs", arm, seed, accuracy, calls=calls)
+    collect(folder / "runs", folder / "results")
+    return summary(read(folder / "results"), {})
+
+
 def test_grpo_with_rapos_rate_is_held_against_retrieval_at_two_calculations(tmp_path: Path) -> None:
-    folder, results = tmp_path / "runs", tmp_path / "results"
-    for arm, end in (("grpo", 0.4), ("rapo", 0.8), ("rapo_hidden", 0.7), (SAME_RATE, 0.6)):
-        for seed in range(2):
-            write_run(folder, arm, seed, end, calls=2)
-    collect(folder, results)
-    found = summary(read(results), {})
+    ends = {"grpo": (0.4, 0.4), "rapo": (0.8, 0.8), "rapo_hidden": (0.7, 0.7), SAME_RATE: (0.6, 0.6)}
+    found = studied(tmp_path, ends, calls=2)
     assert SAME_RATE not in found["chains"]["2"]["arms"] and rated(SAME_RATE) == "rapo"
     assert found["same_rate"]["mean_accuracy"]["mean"] == pytest.approx(0.3)
     assert found["same_rate"]["rapo_minus"]["mean"] == pytest.approx(0.1)
@@ -173,12 +179,7 @@ def test_grpo_with_rapos_rate_is_held_against_retrieval_at_two_calculations(tmp_
 
 def test_rollouts_beside_updates_are_held_against_those_that_updates_wait_for(tmp_path: Path) -> None:
     """The mean over the budget is half of what is reached at its end."""
-    folder, results = tmp_path / "runs", tmp_path / "results"
-    for arm, ends in zip(STALE, ((0.6, 0.8, 0.7), (0.8, 0.8, 0.8)), strict=True):
-        for seed, end in enumerate(ends):
-            write_run(folder, arm, seed, end)
-    collect(folder, results)
-    found = summary(read(results), {})
+    found = studied(tmp_path, dict(zip(STALE, ((0.6, 0.8, 0.7), (0.8, 0.8, 0.8)), strict=True)))
     assert found["staleness"]["stale_2"]["mean"] == pytest.approx(0.35)
     assert found["staleness"]["difference"]["mean"] == pytest.approx(-0.05)
     told = figures(found)["staleness"]
@@ -187,31 +188,17 @@ def test_rollouts_beside_updates_are_held_against_those_that_updates_wait_for(tm
 
 def test_branches_are_held_against_grpo_by_the_tool_calls_until_half(tmp_path: Path) -> None:
     """GRPO gets there on two of three seeds, with as many calls as ARPO; where it does not, there is no pair."""
-    folder, results = tmp_path / "runs", tmp_path / "results"
-    for arm, ends in (("grpo", (0.8, 0.4, 0.8)), ("arpo", (0.8, 0.8, 0.8)), ("rapo", (0.8, 0.8, 0.8))):
-        for seed, end in enumerate(ends):
-            write_run(folder, arm, seed, end)
-    collect(folder, results)
-    found = summary(read(results), {})["branching"]["arpo"]
+    ends = {"grpo": (0.8, 0.4, 0.8), "arpo": (0.8, 0.8, 0.8), "rapo": (0.8, 0.8, 0.8)}
+    found = studied(tmp_path, ends)["branching"]["arpo"]
     assert (found["reached"], found["grpo_reached"], found["seeds"], found["n"]) == (3, 2, 3, 2)
     assert found["mean"] == pytest.approx(1.0)
 
 
 def test_arms_of_credit_are_held_against_rapo_grpo_and_their_control(tmp_path: Path) -> None:
     """grpo_step_credit less RAPO: -.15 and -.05; less its control: .1 and .2, halved by the area under the curve."""
-    folder, results = tmp_path / "runs", tmp_path / "results"
-    ends = {
-        "rapo": (0.8, 0.6),
-        "grpo": (0.4, 0.2),
-        "grpo_steps": (0.4, 0.3),
-        "grpo_step_credit": (0.5, 0.5),
-        "arpo": (0.2, 0.1),
-    }
-    for arm, accuracies in ends.items():
-        for seed, accuracy in enumerate(accuracies):
-            write_run(folder, arm, seed, accuracy)
-    collect(folder, results)
-    found = summary(read(results), {})
+    ends = {"rapo": (0.8, 0.6), "grpo": (0.4, 0.2)}
+    credited = {"grpo_steps": (0.4, 0.3), "grpo_step_credit": (0.5, 0.5), "arpo": (0.2, 0.1)}
+    found = studied(tmp_path, ends | credited)
     credit = found["credit"]
     assert list(credit) == ["grpo_steps", "grpo_step_credit", "arpo"]
     one = credit["grpo_step_credit"]
@@ -264,12 +251,9 @@ def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
 
 
 def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> None:
-    for arm, gain in (("grpo", 0.0), ("rapo", 0.1), ("rapo_hidden", 0.05), ("own", 0.3)):
-        for seed in range(2):
-            write_run(tmp_path / "runs", arm, seed, 0.2 + gain, calls="words")  # type: ignore[arg-type]
-    collect(tmp_path / "runs", tmp_path / "results")
+    ends = {"grpo": (0.2, 0.2), "rapo": (0.3, 0.3), "rapo_hidden": (0.25, 0.25), "own": (0.5, 0.5)}
+    found = studied(tmp_path, ends, calls="words")
     assert (tmp_path / "results" / "words-rapo_hidden.json").exists()
-    found = summary(read(tmp_path / "results"), {})
     assert found["words"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.05)
     assert found["words"]["no_answer_minus_grpo"]["mean"] == pytest.approx(0.025)
     assert "| RAPO, no step shown" in tables(found)["words"] and not found["chains"]
