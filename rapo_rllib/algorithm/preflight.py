@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rapo_rllib.endpoint.env import AgentEnv, check_job
+from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_rows
 from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
@@ -44,6 +44,8 @@ def check_parts(config: RAPOConfig) -> None:
     model = settings.model
     env = source.env_maker()()
     check_env(env.unwrapped, settings.protocol)
+    if isinstance(env.unwrapped, AgentEnv):
+        check_begins(settings.off_policy)
     if settings.protocol.format != "tags":  # those take any model
         chat = make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
         if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
@@ -51,7 +53,7 @@ def check_parts(config: RAPOConfig) -> None:
     env.close()
     questions = source.questions("train")
     if isinstance(env.unwrapped, AgentEnv):
-        check_job(settings.off_policy, settings.protocol, questions, load_tokenizer(model))
+        check_rows(settings.protocol, questions, load_tokenizer(model))
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
     if settings.uses_retrieval:

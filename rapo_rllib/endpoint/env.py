@@ -79,18 +79,15 @@ class AgentOptions(QuestionsOptions):
         require(any_name or "base_url" in named, "agent", self.agent, "takes no base_url, where it is to ask the policy")
 
 
-def check_job(off_policy: OffPolicySettings, protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
-    """Raise ``ValueError`` where a job's keys or its model do not go together with an agent, as far as is known before it runs.
-
-    Args:
-        off_policy: settings of the job.
-        protocol: the same.
-        questions: of the job; where rows name tools, the agent offers tools.
-        tokenizer: of the model.
-    """
+def check_begins(off_policy: OffPolicySettings) -> None:
+    """Raise ``ValueError`` where keys of a job would have an agent begin behind another's steps."""
     for key in ("expert_start_share", "expert_step_share"):
         if value := getattr(off_policy, key):
             raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
+
+
+def check_rows(protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
+    """Raise ``ValueError`` where rows name tools, which an agent offers, and the chat template of the model shows none."""
     if named := next((question.tools for question in questions if question.tools), None):
         parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
         schema = {"type": "function", "function": {"name": named[0], "description": "", "parameters": parameters}}

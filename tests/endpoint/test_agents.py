@@ -22,7 +22,7 @@ from pages import REPOSITORY, blocks
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.endpoint.agent import Agent
-from rapo_rllib.endpoint.env import AgentEnv, AgentOptions, check_job
+from rapo_rllib.endpoint.env import AgentEnv, AgentOptions, check_rows
 from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.env_runner.episodes import EpisodeObserver
@@ -39,7 +39,7 @@ from rapo_rllib.rollout.episode import Episode
 from rapo_rllib.rollout.loop import Observer, RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.stream import RolloutStream
-from rapo_rllib.settings import ObjectiveSettings, OffPolicySettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind, Trajectory
 
 QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
@@ -544,9 +544,9 @@ def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.Log
     tokenizer = tokenizer_of("qwen25", smollm2)
     tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    check_job(OffPolicySettings(), SETTINGS, [QUESTION], tokenizer)
+    check_rows(SETTINGS, [QUESTION], tokenizer)
     with pytest.raises(ValueError, match=r"env_config\.dataset: rows have tools, 'search' say, .* does not show tools"):
-        check_job(OffPolicySettings(), SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
+        check_rows(SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
     env = AgentEnv({"agent": "own_agents:loop", "dataset": "unread.jsonl", "protocol": SETTINGS})
     agents = Agents(make_protocol(tokenizer, SETTINGS, env), None)  # type: ignore[arg-type]
     for tool in (CALCULATOR, {**CALCULATOR, "function": {**CALCULATOR["function"], "name": "other"}}):
