@@ -14,6 +14,8 @@ from logged_files import tensorboard_scalars, wandb_records
 from places import SUPPORT
 from train_here import train_here
 
+# an episode has 500 steps at most, so one ends in each iteration
+LONG_ENOUGH = SMALL_PPO.replace("train_batch_size_per_learner: 64", "train_batch_size_per_learner: 512")
 JOB = f"""
 cart:
   run: PPO
@@ -23,7 +25,7 @@ cart:
   loggers:
     - {{type: mlflow, tracking_uri: ./mlruns, experiment_name: maths, tags: {{who: me}}}}
     - {{type: wandb, project: maths, mode: offline}}
-  config: {{{SMALL_PPO}}}
+  config: {{{LONG_ENOUGH}}}
 """
 
 Job = tuple[Path, CompletedProcess]
@@ -73,7 +75,7 @@ def test_mlflow_has_numbers_parameters_and_tags(job: Job, mlflow_run: tuple[Any,
     client, run = mlflow_run
     history = client.get_metric_history(run.info.run_id, "env_runners/episode_return_mean")
     assert {metric.step: metric.value for metric in history} == pytest.approx(rewards(job))
-    assert run.data.params["train_batch_size_per_learner"] == "64"
+    assert run.data.params["train_batch_size_per_learner"] == "512"
     assert run.data.tags["who"] == "me"
     assert run.info.status == "FINISHED"
 
