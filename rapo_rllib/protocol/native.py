@@ -180,17 +180,18 @@ class NativeProtocol:
         return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
 
     def written(self, step: str) -> Piece:
-        """A turn of the model's own: the call as its template has calls; without tools the text.
+        """A turn of the model's own: the call as its template has calls; an answer without its tags; without tools the text.
 
         Raises:
-            RequestError: it calls none of the tools, or the template writes a call in a form that is not read as that call.
+            RequestError: it neither answers nor calls one tool, or the template writes it in a form that is read otherwise.
         """
         parsed = parse_step(step, self.settings, list(self._schemas))
         tool = parsed.tool_tag
-        said = step if tool is None else step.rpartition(f"<{tool}>")[0]
+        tag = self.settings.answer_tag if parsed.answer is not None else tool
+        said = step if tag is None else step.rpartition(f"<{tag}>")[0]
         if parse_step(said, self.settings, list(self._schemas)).complete:
-            raise RequestError(f"a step to begin behind has more than one call: {step[:200]}")
-        content = self._safe_but_thoughts(said.strip())
+            raise RequestError(f"a step has more than one call or answer, where a turn has one: {step[:200]}")
+        content = self._safe_but_thoughts((said + (parsed.answer or "")).strip())
         message: Message = {"role": "assistant", "content": content}
         meant = [] if tool is None else [(tool, self._arguments(tool, parsed.tool_input or ""))]
         for name, arguments in meant:
@@ -199,9 +200,10 @@ class NativeProtocol:
             piece = self._piece(self._template.turn(message))
         except ValueError as error:
             raise RequestError(str(error)) from error
-        read = [(call.name, dict(call.arguments)) for call in self.read(piece.token_ids, "", "", "eos").calls]
-        if read != meant or (self._schemas and not meant):
-            raise RequestError(f"a step to begin behind is read as the calls {read}: {piece.text[:200]}")
+        turn = self.read(piece.token_ids, "", "", "eos")
+        read = [(call.name, dict(call.arguments)) for call in turn.calls]
+        if read != meant or (self._schemas and not meant and parsed.answer is None):
+            raise RequestError(f"a step is read as the calls {read}: {piece.text[:200]}")
         return piece
 
     def _safe_but_thoughts(self, text: str) -> str:

@@ -249,7 +249,7 @@ CALLS = [("3 + 5", "8"), ("8 * 2", "16")]
 
 def test_what_a_template_cannot_write_fails_the_group_alone(smollm2: Path) -> None:
     tokenizer = tokenizer_of("qwen25", smollm2)
-    settings = ProtocolSettings(format="native", system_prompt="")
+    settings = ProtocolSettings(format="native", system_prompt="", tool_parser="hermes")
     env_config = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": settings}
     two_calls = "<calculator>3 + 5</calculator><calculator>8 * 2</calculator>"
     for template, step, error in (
