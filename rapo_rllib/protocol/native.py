@@ -8,7 +8,7 @@ Tokens in, tokens out: what was generated stays as it is; what is appended is th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rapo_rllib.errors import RequestError
@@ -128,13 +128,26 @@ class NativeProtocol:
 
     def messages(self, question: str, given: Question | None = None) -> list[Message]:
         """The turns before the policy's, special tokens in them broken up."""
-        turns = said_before(question, given, self.system_prompt, self.settings)
-        return [{"role": turn["role"], "content": self._guard.safe(turn["content"])} for turn in turns]
+        messages: list[Message] = self._guard.safe_schema(said_before(question, given, self.system_prompt, self.settings))
+        return messages
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
-        tools = None if given is None else given.tools
-        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True))
+        tools, own = (None, ()) if given is None else (given.tools, given.schemas)
+        for schema in own:
+            self._check_own(schema["function"])
+        shown = self._guard.safe_schema(own)
+        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True, own=shown))
+
+    def _check_own(self, function: Mapping[str, Any]) -> None:
+        """A row's schema is shown, and the job's tool is called: they must take the same."""
+        job = self._schemas.get(function["name"], {"function": function})["function"]
+        taken, shown = (list(one["parameters"].get("properties") or {}) for one in (job, function))
+        if sorted(taken) != sorted(shown):
+            raise ValueError(
+                f"tools: the row's schema of {function['name']!r} has the parameters {shown}, the job's tool takes {taken}: "
+                "correct it, or give its name alone"
+            )
 
     def conversation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation that others wrote, up to where the policy starts to write. ``[P]``."""
