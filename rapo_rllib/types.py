@@ -28,15 +28,22 @@ class Question:
     seed: int | None = None  # handed to `env.reset(seed=...)`
     source: str = ""
     benchmark: str = ""  # an evaluation also tells the accuracy on the questions of each, by this name
-    # (role, text) of turns that its data set puts before it: a system prompt, then users' and assistants' in turn
-    turns: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    # (role, text) of turns that its data set puts before it: a system prompt, then users' and assistants' in turn; a third
+    # item holds further fields of a message, as chat templates take them: an assistant's `tool_calls`, a result's `name`
+    turns: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
     tools: tuple[str, ...] | None = field(default=None, repr=False)  # names of those that it may call; None: all there are
+    schemas: tuple[dict[str, Any], ...] = field(default=(), repr=False)  # its row's own, shown in place of the job's
     # steps of another agent that its trajectories begin behind, in the text protocol; none in an evaluation
     start: tuple[str, ...] = field(default=(), repr=False)
     # the step that this agent wrote then: a trajectory is a single step, right if it does the same; empty: it is a whole one
     expected: str = field(default="", repr=False)
     columns: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # of its row, for scorers
     retrieval_share: float = field(default=1.0, repr=False)  # of the chance of a retrieval, that its trajectories have
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The turns before it, as chat templates take them."""
+        return [{"role": role, "content": text, **dict(*more)} for role, text, *more in self.turns]
 
     @property
     def answers(self) -> tuple[str, ...]:

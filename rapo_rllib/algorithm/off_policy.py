@@ -15,9 +15,7 @@ from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.envs.expert_rows import ExpertRows
 from rapo_rllib.envs.expert_starts import FEWEST_LEFT, ExpertStarts
-from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.monitoring.progress import Progress
-from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.settings import Settings
 from rapo_rllib.types import ExpertTrajectory, Question
 
@@ -162,11 +160,11 @@ def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]
 
 def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
     progress.say("reading the expert's trajectories")
-    chat, named = ChatProtocol(load_tokenizer(settings.model), settings.protocol), settings.off_policy.expert_traces
+    named = settings.off_policy.expert_traces
     experts = trajectories_of(named, asked, "expert_traces")
     if named != "expert":
         experts = _as_asked(experts, asked.questions("train"))
-    source = ExpertSource(experts, chat, settings.rollout.max_response_tokens)
+    source = ExpertSource(experts, asked.protocol(settings), settings.rollout.max_response_tokens)
     if not len(source):
         raise ValueError(
             f"expert_traces = {named!r}: no trajectory with a positive reward; name a file with some, or set "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
 from rapo_rllib.protocol.native import NativeProtocol
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
+from rapo_rllib.types import Question
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
@@ -50,6 +53,7 @@ def check_parts(config: RAPOConfig) -> None:
         chat = make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
         if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
             logger.warning(otherwise)
+        _check_rows(chat, source.questions("train"))
     env.close()
     questions = source.questions("train")
     if isinstance(env.unwrapped, AgentEnv):
@@ -62,6 +66,16 @@ def check_parts(config: RAPOConfig) -> None:
         _check_warm_start(settings.warm_start, source)
     if settings.off_policy.needs_expert:
         check_traces(settings.off_policy.expert_traces, "expert_traces", source)
+
+
+def _check_rows(chat: RolloutProtocol, questions: Sequence[Question]) -> None:
+    """Render what rows bring for the chat template: turns and schemas of tools."""
+    for question in questions:
+        if question.turns or question.schemas:
+            try:
+                chat.prompt_ids(question.text, question)
+            except ValueError as error:
+                raise ValueError(f"the question {question.id!r}: {error}") from error
 
 
 def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import random
 import shutil
@@ -26,10 +27,10 @@ from rapo_rllib.batching.imitation import imitation_batch
 from rapo_rllib.checkpoints.export import export_policy
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.envs.text_space import AnyText
-from rapo_rllib.errors import NotFiniteError
-from rapo_rllib.models.loading import cache_folder, load_tokenizer, resolve_model
+from rapo_rllib.errors import NotFiniteError, RequestError
+from rapo_rllib.models.loading import cache_folder, resolve_model
 from rapo_rllib.monitoring.progress import Progress
-from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
 from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings
@@ -37,6 +38,8 @@ from rapo_rllib.types import ExpertTrajectory, Trajectory
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
+
+logger = logging.getLogger(__name__)
 
 FACTS = "warm_start.json"
 _FACTS_SHAPE = {"num_trajectories": int, "loss_first": float, "loss_last": float}
@@ -109,12 +112,12 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
     Raises:
         ValueError: nothing is correct and fits into the budgets.
     """
-    env, rollout = source.env_maker()(), job.rollout
-    tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", ())
-    env.close()
-    chat = ChatProtocol(load_tokenizer(job.model), job.protocol, tags, schemas)
-    rng = random.Random(SEED)
-    experts = list(islice(_fitting(_experts(source, settings), chat, rollout), settings.num_trajectories))
+    chat, rollout, rng = source.protocol(job), job.rollout, random.Random(SEED)
+    unwritten: list[str] = []
+    fitting = _fitting(_experts(source, settings), chat, rollout, unwritten)
+    experts = list(islice(fitting, settings.num_trajectories))
+    if unwritten:
+        logger.warning("warm_start: left out %d trajectories that cannot be written: %s", len(unwritten), unwritten[0])
     if not experts:
         raise ValueError(
             f"warm_start.traces = {settings.traces!r}: no trajectory is correct and fits into max_prompt_tokens = "
@@ -141,13 +144,19 @@ def _experts(source: QuestionSource, settings: WarmStartSettings) -> Iterable[Ex
 
 
 def _fitting(
-    experts: Iterable[ExpertTrajectory], chat: ChatProtocol, rollout: RolloutSettings
+    experts: Iterable[ExpertTrajectory], chat: RolloutProtocol, rollout: RolloutSettings, unwritten: list[str]
 ) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
     """Keep trajectories with a positive reward that fit into the budgets, with the tokens of their prompts."""
     for expert in experts:
         prompt_ids = chat.prompt_ids(expert.question.text, expert.question)
-        fits = len(prompt_ids) <= rollout.max_prompt_tokens
-        if expert.reward > 0 and fits and len(worked_tokens(expert, [], chat, {}).token_ids) <= rollout.max_response_tokens:
+        if expert.reward <= 0 or len(prompt_ids) > rollout.max_prompt_tokens:
+            continue
+        try:
+            num_tokens = len(worked_tokens(expert, [], chat, {}).token_ids)
+        except RequestError as error:
+            unwritten.append(str(error))
+            continue
+        if num_tokens <= rollout.max_response_tokens:
             yield expert, prompt_ids
 
 

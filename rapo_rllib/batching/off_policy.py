@@ -10,12 +10,14 @@ weights and question alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
-from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.expert_tokens import expert_step, expert_tokens
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
 
 
@@ -48,15 +50,15 @@ class ExpertSource:
 
     Args:
         experts: all of them; held as texts.
-        chat: encodes those that are drawn.
+        chat: writes those that are drawn as the policy would have.
         max_response_tokens: longer ones are passed over.
     """
 
-    def __init__(self, experts: Iterable[ExpertTrajectory], chat: ChatProtocol, max_response_tokens: int) -> None:
+    def __init__(self, experts: Iterable[ExpertTrajectory], chat: RolloutProtocol, max_response_tokens: int) -> None:
         self._chat = chat
         self._max_response_tokens = max_response_tokens
         self._by_question: dict[str, list[ExpertTrajectory]] = {}
-        self.too_long = 0
+        self.too_long = self.unwritten = 0
         for expert in experts:
             if expert.reward > 0:
                 self._by_question.setdefault(_key(expert.question), []).append(expert)
@@ -68,14 +70,20 @@ class ExpertSource:
         """At most ``count`` of what the agent wrote for this question, as tokens; of a single step that which it did there."""
         known = self._by_question.get(_key(group.question), ())
         drawn: list[Trajectory] = []
+        possible: list[Callable[[], Trajectory]]
         if group.question.expected:
-            possible = iter([expert_step(group, self._chat)])
+            possible = [lambda: expert_step(group, self._chat)]
         else:
-            every = rng.sample(known, len(known))
-            possible = (expert_tokens(expert, prompt_ids, self._chat, group.policy_version) for expert in every)
-        for trajectory in possible:
+            every, version = rng.sample(known, len(known)), group.policy_version
+            possible = [partial(expert_tokens, expert, prompt_ids, self._chat, version) for expert in every]
+        for write in possible:
             if len(drawn) == count:
                 break
+            try:
+                trajectory = write()
+            except RequestError:
+                self.unwritten += 1
+                continue
             if len(trajectory.token_ids) <= self._max_response_tokens:
                 drawn.append(trajectory)
             else:
@@ -86,8 +94,8 @@ class ExpertSource:
         """An expert does not learn."""
 
     def metrics(self) -> dict[str, float]:
-        """Count them, and those that were too long so far."""
-        return {"stored": float(len(self)), "too_long": float(self.too_long)}
+        """Count them, and those that were too long, or had no form of the policy's own, so far."""
+        return {"stored": float(len(self)), "too_long": float(self.too_long), "unwritten": float(self.unwritten)}
 
     def get_state(self) -> None:
         """Nothing: it is read again."""

@@ -247,26 +247,9 @@ def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
 
 
 def _check_native(settings: Settings) -> None:
-    """Check what only one of the two formats, tags and chat templates, has a place for."""
-    if settings.protocol.format != "native":
-        return
-    imitates = settings.objective.shown_steps in ("imitated", "own")
-    refused = {
-        "warm_start": (settings.warm_start is not None, "leave it out"),
-        "off_policy_source = 'expert'": (
-            settings.off_policy.mixes_expert,
-            "set it to 'replay', or off_policy_trajectories to 0",
-        ),
-        f"shown_steps = {settings.objective.shown_steps!r}": (imitates, "set it to 'context'"),
-    }
-    for key, (is_set, instead) in refused.items():
-        if is_set:
-            raise ValueError(
-                f"{key} with protocol.format = 'native': what others wrote is kept in tags, which a policy of this format must "
-                f"not learn to write; {instead}, or set protocol.format to 'tags'"
-            )
-    in_turn = settings.rollout.retrieval_level == "trajectory" and settings.protocol.show_retrieved == "turn"
-    if in_turn and settings.uses_retrieval:
+    """Check what chat templates have no place for."""
+    protocol, at_once = settings.protocol, settings.rollout.retrieval_level == "trajectory" and settings.uses_retrieval
+    if protocol.format == "native" and protocol.show_retrieved == "turn" and at_once:
         raise ValueError(
             "retrieval_level = 'trajectory' with protocol.show_retrieved = 'turn': before the first step there is no place for "
             "a turn of its own; set protocol.show_retrieved to 'tags'"

@@ -20,6 +20,11 @@ from rapo_rllib.config.settings import protocol_of
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.external.base import ExternalEnv
 from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.models.loading import load_tokenizer
+from rapo_rllib.protocol.make import make_protocol
+from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
+from rapo_rllib.settings import Settings
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DEFAULT_NUM_SEEDS = 10_000
@@ -76,6 +81,14 @@ class QuestionSource:
         if env.startswith("rapo/"):
             return lambda: gymnasium.make(env, disable_env_checker=True, env_config=options)
         return lambda: _checked(gymnasium.make(env, disable_env_checker=True, **options), options)
+
+    def protocol(self, settings: Settings) -> RolloutProtocol:
+        """The protocol in which a policy writes in this environment. Raises ``ValueError``: the model or it cannot do that."""
+        env = self.env_maker()()
+        try:
+            return make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
+        finally:
+            env.close()
 
     def questions(self, split: str) -> Sequence[Question]:
         """All questions of a split, ``train`` or ``test``.

@@ -4,6 +4,8 @@ A column may hold a conversation, and one the tools of a row, as TRL and verl ha
 
 messages: [{role: system, content: ...}, {role: user, ...}, {role: assistant, ...}, ..., {role: user, content: the question}]
 tools: [weather, {type: function, function: {name: search, ...}}], or such a list as JSON
+
+An earlier assistant's turn may hold ``tool_calls``, and turns of ``tool`` their results.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.types import Question
 
-Turns = tuple[tuple[str, str], ...]
+Turns = tuple[tuple[Any, ...], ...]  # as of a Question
 
 CHAT_FIELDS = ("messages", "prompt")
 TOOLS_FIELD = "tools"
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
 _ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers", "reward_model.ground_truth.target")
 _GSM8K_MARK = "####"
+# the roles that may follow one
+_BEHIND = {"system": ("user",), "user": ("assistant",), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
+_MORE = {"assistant": ("tool_calls", "reasoning_content"), "tool": ("name", "tool_call_id")}  # fields that templates read
 
 
 def question_from_row(
@@ -54,8 +60,8 @@ def question_from_row(
     aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
-    tools = read_tools(row.get(TOOLS_FIELD), where)
-    return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, columns=row)
+    tools, schemas = read_tools(row.get(TOOLS_FIELD), where)
+    return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, schemas=schemas, columns=row)
 
 
 def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:
@@ -114,7 +120,7 @@ def _missing(what: str, where: str, row: Mapping[str, Any], named: str | None, t
 def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
     """The question, which is the last turn of a user, and the turns before it.
 
-    An assistant's turn behind the question is a solution: it is not shown.
+    What stands behind the question, an assistant's turns and the results of its calls, is a solution: it is not shown.
 
     Args:
         value: of the column.
@@ -122,37 +128,62 @@ def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
         key: of the column.
 
     Raises:
-        ValueError: a turn without role or text, a role that is none, or turns that do not alternate.
+        ValueError: a turn without role or text, a role that is none, or turns that do not follow one another.
     """
     turns = [_turn(item, f"{where}: {key}: turn {number}") for number, item in enumerate(value, start=1)]
-    system = 1 if turns and turns[0][0] == "system" else 0
-    for number, (role, _) in enumerate(turns[system:], start=system):
-        wanted = "user" if (number - system) % 2 == 0 else "assistant"
-        if role != wanted:
+    before, asked = "system", None
+    for number, (role, *_) in enumerate(turns):
+        wanted = _BEHIND[before]
+        if role not in wanted and (number or role != "system"):
             raise ValueError(
-                f"{where}: {key}: turn {number + 1} is of {role!r}, where one of {wanted!r} must stand: behind a system prompt "
-                "turns of user and assistant alternate"
+                f"{where}: {key}: turn {number + 1} is of {role!r}, where one of {' or '.join(map(repr, wanted))} must stand: "
+                "behind a system prompt turns of user and assistant alternate, and those of tools stand behind an assistant's"
             )
-    if len(turns) > system and turns[-1][0] == "assistant":
-        turns.pop()
-    if len(turns) == system or not turns[-1][1].strip():
+        before, asked = role, number if role == "user" else asked
+    if asked is None or not turns[asked][1].strip():
         raise ValueError(f"{where}: {key}: holds no question, a turn of 'user' with a text")
-    return turns[-1][1].strip(), tuple(turns[:-1])
+    return turns[asked][1].strip(), tuple(turns[:asked])
 
 
-def _turn(item: Any, where: str) -> tuple[str, str]:
+def _turn(item: Any, where: str) -> tuple[Any, ...]:
     role, content = (item.get("role"), item.get("content")) if isinstance(item, Mapping) else (None, None)
     if isinstance(content, list) and all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
         content = "".join(part["text"] for part in content)
+    more = {name: _without_nulls(item[name]) for name in _MORE.get(str(role), ()) if item.get(name)}
+    if content is None and "tool_calls" in more:
+        content = ""
     if not isinstance(content, str):
         raise ValueError(f"{where}: must be a mapping of role and content, a text; got {str(item)[:200]}")
-    if role not in ("system", "user", "assistant"):
-        raise ValueError(f"{where}: role = {role!r}: must be system, user or assistant")
-    return role, content
+    if not isinstance(role, str) or role not in _BEHIND:
+        raise ValueError(f"{where}: role = {role!r}: must be system, user, assistant or tool")
+    if "tool_calls" in more:
+        calls = more["tool_calls"]
+        more["tool_calls"] = [_call(call, where) for call in (calls if isinstance(calls, list) else [calls])]
+    return (role, content, more) if more else (role, content)
 
 
-def read_tools(value: Any, where: str) -> tuple[str, ...] | None:
-    """Names of the tools of a row; None: it says nothing, so all of the job's.
+def _call(item: Any, where: str) -> dict[str, Any]:
+    """An earlier call with its arguments as an object; OpenAI's form has them as JSON."""
+    found = item.get("function", item) if isinstance(item, Mapping) else None
+    function = found if isinstance(found, Mapping) else {}
+    arguments = function.get("arguments") or {}
+    read = read_object(arguments)[0] if isinstance(arguments, str) else arguments
+    if not isinstance(function.get("name"), str) or not isinstance(read, dict):
+        raise ValueError(
+            f"{where}: tool_calls: must hold a name and arguments, an object or such as JSON; got {str(item)[:200]}"
+        )
+    return {**({"id": item["id"]} if "id" in item else {}), "type": "function", "function": {**function, "arguments": read}}
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without fields that are null: Arrow gives each row the fields of all."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def read_tools(value: Any, where: str) -> tuple[tuple[str, ...] | None, tuple[dict[str, Any], ...]]:
+    """Names of the tools of a row (None: it says nothing, so all of the job's), and the schemas that it has of them.
 
     Raises:
         ValueError: not a list of names or schemas.
@@ -163,13 +194,15 @@ def read_tools(value: Any, where: str) -> tuple[str, ...] | None:
         except ValueError as error:
             raise ValueError(f"{where}: {TOOLS_FIELD}: is no JSON: {error}") from error
     if value is None:
-        return None
+        return None, ()
     names = [_name(item) for item in value] if isinstance(value, list) else [None]
     if None in names:
         raise ValueError(
             f"{where}: {TOOLS_FIELD}: must be a list of names, or of JSON schemas of functions; got {str(value)[:200]}"
         )
-    return tuple(filter(None, names))
+    functions = [_without_nulls(item.get("function", item)) for item in value if isinstance(item, Mapping)]
+    schemas = ({"type": "function", "function": one} for one in functions if isinstance(one.get("parameters"), dict))
+    return tuple(filter(None, names)), tuple(schemas)
 
 
 def _name(item: Any) -> str | None:

@@ -52,8 +52,14 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
         rule = f"two are called {twice!r}: rename one, or name a copy of a known benchmark as NAME=PATH"
         require(twice is None, "test_dataset", value, rule)
 
-    def check_tools(self, name: str, questions: Sequence[Question]) -> None:
-        """Refuse rows of the data set ``name`` whose tools the job does not have."""
+    def check_rows(self, name: str, questions: Sequence[Question]) -> None:
+        """Refuse rows of the data set ``name`` whose tools the job does not have, or whose turns its format cannot show."""
+        for question in questions if self.protocol.format == "tags" else ():
+            if any(turn["role"] == "tool" or "tool_calls" in turn for turn in question.messages):
+                raise ValueError(
+                    f"{name}, row {question.id.rpartition('-')[2]}: earlier turns hold tool calls or results, which the chat "
+                    "template writes: set protocol.format to 'native', or leave such turns out"
+                )
         asked = [question for question in questions if question.tools]
         known = [tool.tag for entry in self.tools for tool in shared_tools(entry)] if asked else []
         for question in asked:
@@ -97,7 +103,7 @@ def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Que
         return _load_benchmark(name, split, limit)
     columns = (options.question_field, options.answer_field, not is_own(options.scorer))
     found = _load(name, key, upstream, options.dataset_config, limit, columns, options.skip_bad_rows)
-    options.check_tools(name, found)
+    options.check_rows(name, found)
     return found
 
 

@@ -52,15 +52,15 @@ def said_before(
     question: str, given: Question | None, system_prompt: str | None, settings: ProtocolSettings
 ) -> list[dict[str, Any]]:
     """The turns before the policy's: system prompts of job and row, worked examples, earlier turns of the row, the question."""
-    turns = () if given is None else given.turns
-    own = [text for role, text in turns if role == "system"]
+    turns = [] if given is None else given.messages
+    own = [turn["content"] for turn in turns if turn["role"] == "system"]
     system = "\n\n".join(filter(None, [system_prompt, *own]))
     template = settings.question_template
     messages = [{"role": "system", "content": system}] if system else []
     for example_question, example_response in settings.examples:
         shown = template.replace("{question}", example_question)
         messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": example_response}]
-    messages += [{"role": role, "content": text} for role, text in turns if role != "system"]
+    messages += [turn for turn in turns if turn["role"] != "system"]
     messages.append({"role": "user", "content": template.replace("{question}", question)})
     return messages
 
@@ -187,5 +187,5 @@ def template_end_ids(tokenizer: Any, ended: bool = True) -> list[int]:
 
 
 def _plain_prompt(messages: list[dict[str, Any]]) -> str:
-    labels = {"system": "", "user": "Question: ", "assistant": "Answer: "}
+    labels = {"system": "", "user": "Question: ", "assistant": "Answer: ", "tool": "Result: "}
     return "\n\n".join(labels[m["role"]] + m["content"] for m in messages) + "\n\nAnswer:"

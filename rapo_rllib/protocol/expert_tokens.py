@@ -2,18 +2,21 @@ r"""Make what another agent wrote a trajectory to train on: tokens of its steps,
 
 ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
 
-Pieces are encoded as in a rollout: each alone, what was written up to the closing tag, then the observation; the last step ends
-where the policy's would: with its answer, and the token that ends a turn, so that this is learned too.
+Pieces are those of a rollout: each encoded alone, what was written as the policy writes it (its protocol knows how), then the
+observation; the last step ends where the policy's would: with the token that ends a turn, so that this is learned too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.errors import RequestError
+from rapo_rllib.protocol.steps import said_in
+from rapo_rllib.protocol.turns import Observation, RolloutProtocol, Turn
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.types import EXPERT, ExpertTrajectory, Trajectory, TrajectoryGroup
+from rapo_rllib.types import EXPERT, ExpertTrajectory, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 
 def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
@@ -36,19 +39,23 @@ def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
 
 
 def expert_tokens(
-    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: ChatProtocol, policy_version: int = 0
+    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, policy_version: int = 0
 ) -> Trajectory:
     """A trajectory of origin ``expert``: its tokens are trained, its observations are not.
 
     Args:
         expert: texts of its steps, and its reward.
         prompt_ids: ``[P]`` of the group that it joins.
-        chat: encodes.
+        chat: writes what the policy would have written.
         policy_version: of the group.
+
+    Raises:
+        RequestError: a step has no form of the policy's own.
     """
     result = opened(expert, prompt_ids, policy_version)
+    writer = ExpertWriter(result, chat)
     for index, text in enumerate(expert.steps):
-        append_expert_step(result, text, chat, is_last=index == len(expert.steps) - 1)
+        writer.write(text, is_last=index == len(expert.steps) - 1)
     return result
 
 
@@ -66,33 +73,81 @@ def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: 
     )
 
 
-def expert_step(group: TrajectoryGroup, chat: ChatProtocol) -> Trajectory:
+def expert_step(group: TrajectoryGroup, chat: RolloutProtocol) -> Trajectory:
     """The step that the expert wrote where a group writes single steps, behind the same given ones; it is right.
 
     Args:
         group: of a question with ``expected``, with at least one member that began.
-        chat: encodes.
+        chat: writes what the policy would have written.
+
+    Raises:
+        RequestError: the step has no form of the policy's own.
     """
     member, question = group.counted[0], group.question
     done = ExpertTrajectory(question, (question.expected,), 1.0, EXPERT)
     result = opened(done, member.prompt_ids, group.policy_version)
     result.append_given(member.token_ids[: member.steps[0].start])
     written, _ = split_observation(question.expected, chat.settings)
-    append_expert_step(result, written, chat, is_last=f"</{chat.settings.answer_tag}>" in written)
+    ExpertWriter(result, chat).write(written, is_last=f"</{chat.settings.answer_tag}>" in written)
     result.steps[-1].state = member.steps[0].state
     return result
 
 
-def append_expert_step(result: Trajectory, text: str, chat: ChatProtocol, is_last: bool) -> None:
-    """Append the tokens of one step and of its result; behind an answer that ends it, the token that ends a turn."""
-    written, observation = split_observation(text, chat.settings)
-    answers = is_last and not observation
-    if answers:
-        written = _up_to_the_answer(written, chat.settings)
-    step = result.append_expert([*chat.encode(written), *(chat.end_ids[:1] if answers else [])], written)
-    step.observation = observation
-    result.append_observation(chat.encode(observation))
-    result.text += written + observation
+@dataclass
+class ExpertWriter:
+    """Appends steps of another agent to a trajectory, as a rollout of a policy that writes them is recorded."""
+
+    result: Trajectory
+    chat: RolloutProtocol
+    turn_open: bool = True  # the writer's next turn has begun
+    unanswered: Turn | None = None  # the last one, where it ended and nothing was said to it
+
+    def write(self, text: str, is_last: bool) -> None:
+        """Append one step and its result; behind an answer that ends the trajectory, the token that ends a turn.
+
+        Raises:
+            RequestError: the step has no form of the policy's own.
+        """
+        chat, result = self.chat, self.result
+        written, observed = split_observation(text, chat.settings)
+        answers = is_last and not observed
+        piece = chat.written(_up_to_the_answer(written, chat.settings) if answers else written)
+        turn = chat.read(piece.token_ids, piece.text, "", "stop")
+        ended = bool(piece.token_ids) and piece.token_ids[-1] in chat.end_ids
+        if ended and turn.answer is not None and not is_last:
+            raise RequestError(f"a step before the last one calls nothing: {text[:200]}")
+        self.open_turn()
+        text_start, ends = len(result.text), chat.end_ids[:1] if answers and not ended else []
+        step = result.append_expert([*piece.token_ids, *ends], str(turn))
+        step.record, step.text_start = turn.record, text_start
+        result.text += turn + turn.spill
+        self.turn_open, self.unanswered = False, turn if ended else None
+        if observed:
+            step.observation = said_in(observed, chat.settings)
+            self._answer(step.observation, turn)
+
+    def show(self, trace: str) -> None:
+        """Append a step trace as retrieval shows it."""
+        if self.chat.shows_in_turn:
+            self.open_turn()
+        piece, shown = self.chat.retrieved(trace), StepTrace("", self.result.question_text, "", trace, self.result.reward)
+        self.result.append_retrieved(piece.token_ids, RetrievedTrace(shown, 0.0))
+        self.result.text += piece.text
+
+    def open_turn(self) -> None:
+        """Append what stands before the next turn, if it is not there yet."""
+        if not self.turn_open:
+            if self.unanswered is not None:
+                self._answer("", self.unanswered)
+            self.result.append_observation(self.chat.opening.token_ids)
+            self.result.text += self.chat.opening.text
+            self.turn_open = True
+
+    def _answer(self, said: str, turn: Turn) -> None:
+        piece = self.chat.observation(Observation.of([said]), turn)
+        self.result.append_observation(piece.token_ids)
+        self.result.text += piece.text
+        self.unanswered = None
 
 
 def _up_to_the_answer(text: str, settings: ProtocolSettings) -> str:

@@ -8,7 +8,7 @@ Tokens in, tokens out: what was generated stays as it is; what is appended is th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rapo_rllib.errors import RequestError
@@ -128,13 +128,26 @@ class NativeProtocol:
 
     def messages(self, question: str, given: Question | None = None) -> list[Message]:
         """The turns before the policy's, special tokens in them broken up."""
-        turns = said_before(question, given, self.system_prompt, self.settings)
-        return [{"role": turn["role"], "content": self._guard.safe(turn["content"])} for turn in turns]
+        messages: list[Message] = self._guard.safe_schema(said_before(question, given, self.system_prompt, self.settings))
+        return messages
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
-        tools = None if given is None else given.tools
-        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True))
+        tools, own = (None, ()) if given is None else (given.tools, given.schemas)
+        for schema in own:
+            self._check_own(schema["function"])
+        shown = self._guard.safe_schema(own)
+        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True, own=shown))
+
+    def _check_own(self, function: Mapping[str, Any]) -> None:
+        """A row's schema is shown, and the job's tool is called: they must take the same."""
+        job = self._schemas.get(function["name"], {"function": function})["function"]
+        taken, shown = (list(one["parameters"].get("properties") or {}) for one in (job, function))
+        if sorted(taken) != sorted(shown):
+            raise ValueError(
+                f"tools: the row's schema of {function['name']!r} has the parameters {shown}, the job's tool takes {taken}: "
+                "correct it, or give its name alone"
+            )
 
     def conversation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation that others wrote, up to where the policy starts to write. ``[P]``."""
@@ -180,17 +193,18 @@ class NativeProtocol:
         return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
 
     def written(self, step: str) -> Piece:
-        """A turn of the model's own: the call as its template has calls; without tools the text.
+        """A turn of the model's own: the call as its template has calls; an answer without its tags; without tools the text.
 
         Raises:
-            RequestError: it calls none of the tools, or the template writes a call in a form that is not read as that call.
+            RequestError: it neither answers nor calls one tool, or the template writes it in a form that is read otherwise.
         """
         parsed = parse_step(step, self.settings, list(self._schemas))
         tool = parsed.tool_tag
-        said = step if tool is None else step.rpartition(f"<{tool}>")[0]
+        tag = self.settings.answer_tag if parsed.answer is not None else tool
+        said = step if tag is None else step.rpartition(f"<{tag}>")[0]
         if parse_step(said, self.settings, list(self._schemas)).complete:
-            raise RequestError(f"a step to begin behind has more than one call: {step[:200]}")
-        content = self._safe_but_thoughts(said.strip())
+            raise RequestError(f"a step has more than one call or answer, where a turn has one: {step[:200]}")
+        content = self._safe_but_thoughts((said + (parsed.answer or "")).strip())
         message: Message = {"role": "assistant", "content": content}
         meant = [] if tool is None else [(tool, self._arguments(tool, parsed.tool_input or ""))]
         for name, arguments in meant:
@@ -199,9 +213,10 @@ class NativeProtocol:
             piece = self._piece(self._template.turn(message))
         except ValueError as error:
             raise RequestError(str(error)) from error
-        read = [(call.name, dict(call.arguments)) for call in self.read(piece.token_ids, "", "", "eos").calls]
-        if read != meant or (self._schemas and not meant):
-            raise RequestError(f"a step to begin behind is read as the calls {read}: {piece.text[:200]}")
+        turn = self.read(piece.token_ids, "", "", "eos")
+        read = [(call.name, dict(call.arguments)) for call in turn.calls]
+        if read != meant or (self._schemas and not meant and parsed.answer is None):
+            raise RequestError(f"a step is read as the calls {read}: {piece.text[:200]}")
         return piece
 
     def _safe_but_thoughts(self, text: str) -> str:

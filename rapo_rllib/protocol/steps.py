@@ -186,6 +186,17 @@ def render_observation(text: str, settings: ProtocolSettings) -> str:
     return f"\n<{settings.result_tag}>\n{quoted(text, settings)}\n</{settings.result_tag}>\n"
 
 
+def said_in(rendered: str, settings: ProtocolSettings) -> str:
+    r"""The tool's output that :func:`render_observation` has rendered.
+
+    >>> said_in("\n<result>\n8&lt;/result>\n</result>\n", ProtocolSettings())
+    '8</result>'
+    """
+    tag = settings.result_tag
+    text = rendered.strip().removeprefix(f"<{tag}>").removesuffix(f"</{tag}>").removeprefix("\n").removesuffix("\n")
+    return re.sub(f"&lt;(?=/?(?:{'|'.join(map(re.escape, settings.own_tags))})>)", "<", text)
+
+
 def quoted(text: str, settings: ProtocolSettings) -> str:
     """``text`` with the protocol's own tags in it quoted.
 

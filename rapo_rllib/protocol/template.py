@@ -103,18 +103,26 @@ class ChatTemplate:
             self._choose_arguments()
             self._choose_dummy()
 
-    def render(self, messages: Sequence[Message], tools: Sequence[str] | None = None, opening: bool = False) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[str] | None = None,
+        opening: bool = False,
+        own: Sequence[Schema] = (),
+    ) -> str:
         """The text of a conversation.
 
         Args:
             messages: turns.
             tools: names of the tools that are shown; None: all.
             opening: with what opens the policy's next turn.
+            own: schemas that are shown in place of those of the same names.
 
         Raises:
             ValueError: the template refuses it.
         """
-        shown = [schema for schema in self._schemas if tools is None or schema["function"]["name"] in tools]
+        named = {schema["function"]["name"]: schema for schema in (*self._schemas, *own)}
+        shown = [named[name] for name in named if tools is None or name in tools]
         return self._render(messages, shown, opening)
 
     def _render(self, messages: Sequence[Message], shown: Sequence[Schema], opening: bool = False) -> str:
@@ -122,7 +130,11 @@ class ChatTemplate:
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tools=list(shown) or None, add_generation_prompt=opening, tokenize=False, **self._options
+                self._as_taken(messages),
+                tools=list(shown) or None,
+                add_generation_prompt=opening,
+                tokenize=False,
+                **self._options,
             )
         except (TemplateError, TypeError, KeyError) as error:  # its `raise_exception`, or a field that it misses
             roles = ", ".join(message["role"] for message in messages)
@@ -130,6 +142,17 @@ class ChatTemplate:
                 f"protocol.format = 'native': the model's chat template refuses turns of {roles}: {error}"
             ) from error
         return text
+
+    def _as_taken(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages in which the arguments of calls, objects, are texts where the template takes them so."""
+        if not self._arguments_as_text:
+            return list(messages)
+        return [
+            {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
+            if "tool_calls" in message
+            else message
+            for message in messages
+        ]
 
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
         """The text of turns that follow a turn of the policy: from behind the token that ends it."""
@@ -152,8 +175,7 @@ class ChatTemplate:
 
     def calling(self, call: Call, content: str = "") -> Message:
         """A turn of the policy that calls a tool."""
-        arguments = json.dumps(call.arguments, ensure_ascii=False) if self._arguments_as_text else call.arguments
-        called = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        called = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         return {"role": "assistant", "content": content, "tool_calls": [called]}
 
     def sample_turn(self) -> tuple[str, str]:
@@ -231,6 +253,12 @@ class ChatTemplate:
             f"protocol.format = 'native': the model's chat template does not show what a tool returned{refused}; set "
             "protocol.format to 'tags'"
         )
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": text}}
 
 
 def _num_common(a: str, b: str) -> int:

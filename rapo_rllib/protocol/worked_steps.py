@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.expert_tokens import append_expert_step, opened
+from rapo_rllib.protocol.expert_tokens import ExpertWriter, opened
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.types import ExpertTrajectory, RetrievedTrace, StepTrace, Trajectory
+from rapo_rllib.types import ExpertTrajectory, Trajectory
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _one(
 
 
 def worked_tokens(
-    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: ChatProtocol, shown: Mapping[int, Shown]
+    expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, shown: Mapping[int, Shown]
 ) -> Trajectory:
     """The trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
 
@@ -70,18 +70,23 @@ def worked_tokens(
     Args:
         expert: texts of its steps.
         prompt_ids: ``[P]``.
-        chat: encodes.
+        chat: writes what the policy would have written.
         shown: by the step that it stands before; see :func:`choose_shown`.
+
+    Raises:
+        RequestError: a step has no form of the policy's own.
     """
     result, last = opened(expert, prompt_ids), len(expert.steps) - 1
+    writer = ExpertWriter(result, chat)
     for index, text in enumerate(expert.steps):
         here = shown.get(index)
         if here is not None:
-            _append_shown(result, chat.retrieved_text(here.text), chat)
+            writer.show(here.text)
         if here is None or not here.fits or index == last:
             before, own = split_shown(text, chat.settings)
-            _append_shown(result, before, chat)
-            append_expert_step(result, own, chat, is_last=index == last)
+            if before:
+                writer.show(_trace_in(before, chat.settings))
+            writer.write(own, is_last=index == last)
     return result
 
 
@@ -96,8 +101,6 @@ def split_shown(step: str, settings: ProtocolSettings) -> tuple[str, str]:
     return ("", step) if found is None else (found[0], step[found.end() :])
 
 
-def _append_shown(result: Trajectory, piece: str, chat: ChatProtocol) -> None:
-    if piece:
-        trace = StepTrace("", result.question_text, "", piece, result.reward)
-        result.append_retrieved(chat.encode(piece), RetrievedTrace(trace, 0.0))
-        result.text += piece
+def _trace_in(shown: str, settings: ProtocolSettings) -> str:
+    tag = settings.retrieve_tag
+    return shown.partition(f"<{tag}>\n")[2].removesuffix(f"\n</{tag}>\n")

@@ -53,8 +53,7 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
 
 def _for_trl(question: Question, episode: Episode) -> dict[str, Any]:
     """Its arguments; a completion is a list of messages where the prompt is one."""
-    turns = [*question.turns, ("user", question.text)]
-    prompt = question.columns.get("prompt", [{"role": role, "content": text} for role, text in turns])
+    prompt = question.columns.get("prompt", [*question.messages, {"role": "user", "content": question.text}])
     completion: Any = episode.text if isinstance(prompt, str) else [{"role": "assistant", "content": episode.text}]
     columns = {name: [value] for name, value in question.columns.items() if name not in _TRLS_OWN}
     return {"prompts": [prompt], "completions": [completion], **columns}

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from rapo_rllib.buffer.shown_answers import shows_answer
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.expert_tokens import append_expert_step, split_observation
+from rapo_rllib.errors import RequestError
+from rapo_rllib.protocol.expert_tokens import ExpertWriter, split_observation
+from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.types import EXPERT, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
 
 
-def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: ChatProtocol) -> None:
+def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: RolloutProtocol) -> None:
     """Give every trajectory that retrieved its unaided form, where it has one.
 
     Args:
@@ -33,7 +34,7 @@ def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: ChatProtocol)
                 trajectory.unaided = unaided_trajectory(trajectory, group.question, how, chat)
 
 
-def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, chat: ChatProtocol) -> Trajectory | None:
+def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, chat: RolloutProtocol) -> Trajectory | None:
     r"""The trajectory without help, up to the last token that is trained.
 
     Example: the policy wrote ``a``, was shown ``<retrieve>b</retrieve>``, and wrote ``c``::
@@ -53,25 +54,32 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
         chat: encodes.
 
     Returns:
-        An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None where there is nothing to train.
+        An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None where there is nothing to train, or a shown
+        step has no form of the policy's own.
     """
     helpful = list(takewhile(lambda shown: not _tells(shown, question, chat), trajectory.retrievals))
     if not helpful:
         return None
     end = _end(trajectory, helpful, behind=how != "imitated")
     found = Trajectory(trajectory.question_id, trajectory.prompt_ids, policy_version=trajectory.policy_version, origin=EXPERT)
-    start = 0
+    start, writer = 0, ExpertWriter(found, chat)
     for shown in helpful:
         _copy(trajectory, found, start, shown.start, trained=start > 0 and how != "imitated")
         start = shown.stop
         if shown.is_step:
-            append_expert_step(found, shown.text.strip(), chat, is_last=False)
+            writer.turn_open = chat.shows_in_turn
+            try:
+                writer.write(shown.text.strip(), is_last=False)
+            except RequestError:
+                return None
+            if chat.shows_in_turn:  # the turn in which it was shown goes on
+                writer.open_turn()
     _copy(trajectory, found, start, end, trained=True)
     found.reward = trajectory.reward
     return found if found.num_trained else None
 
 
-def _tells(shown: Retrieval, question: Question, chat: ChatProtocol) -> bool:
+def _tells(shown: Retrieval, question: Question, chat: RolloutProtocol) -> bool:
     """Whether the answer need not be found any more behind it."""
     if not shown.is_step:
         return shows_answer(shown.text, question.answers)

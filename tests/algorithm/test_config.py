@@ -90,12 +90,6 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
-        ({"protocol": NATIVE, "shown_steps": "own"}, "shown_steps = 'own' with protocol.format = 'native': what"),
-        ({"protocol": NATIVE, "warm_start": {"traces": "expert"}}, "learn to write; leave it out"),
-        (
-            {"protocol": NATIVE, "off_policy_trajectories": 1, "off_policy_source": "expert"},
-            "off_policy_source = 'expert' with pro",
-        ),
         ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "set protocol.show_retrieved to 'tags'"),
         ({"step_trace_buffer": {"level": "step"}}, "step_trace_buffer.level = 'step': set retrieval_level instead"),
     ],

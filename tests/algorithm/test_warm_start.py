@@ -7,9 +7,11 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
+from chat_templates import tokenizer_of
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.warm_start import learning_rate, warm_start, worked_trajectories
@@ -104,6 +106,25 @@ def job(folder: Path, model: str, **warm: Any) -> RAPOConfig:
             learner_num_threads=1,
         )
     )
+
+
+def test_calls_are_those_of_the_models_own(tmp_path: Path, smollm2: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer_of("qwen25", smollm2).save_pretrained(tmp_path / "model")
+    copy(smollm2 / "config.json", tmp_path / "model")
+    config = job(tmp_path, str(tmp_path / "model"), num_trajectories=3, shown_share=0.0)
+    config.training(protocol={"format": "native"}, max_prompt_tokens=900)
+    config.validate()
+    start = config.settings.warm_start
+    assert start is not None
+    for worked in worked_trajectories(config.settings, config.question_source, start):
+        assert worked.text.count("<tool_call>") == len(worked.steps) - 1 and "</python>" not in worked.text
+        assert worked.text.endswith("<|im_end|>") and worked.steps[-1].record == f"<answer>{worked.steps[-1].text}</answer>"
+    file = tmp_path / "other.jsonl"
+    row = {"id": "q", "source": "x", "question": "How many?", "gold": "3", "correct": True}
+    file.write_text(json.dumps({**row, "steps": ["I wonder.", "<answer>3</answer>"]}))
+    with pytest.raises(ValueError, match="no trajectory is correct and fits"):
+        worked_trajectories(config.settings, config.question_source, replace(start, traces=str(file)))
+    assert "warm_start: left out 1 trajectories that cannot be written: a step is read as the calls []" in caplog.text
 
 
 def test_it_learns_and_is_kept(tmp_path: Path, small_model: str) -> None:

@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from rapo_rllib.envs.questions import Questions
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
 
 SYSTEM, USER, MORE = ({"role": role, "content": text} for role, text in (("system", "S"), ("user", "1?"), ("assistant", "one")))
 LAST = {"role": "user", "content": "2? "}
+
+
+def called(arguments: Any) -> dict[str, Any]:
+    """A turn that calls a tool, with a field that is null, as Arrow has those of other rows."""
+    function = {"name": "calculator", "arguments": arguments}
+    return {"role": "assistant", "content": None, "name": None, "tool_calls": [{"id": "1", "function": function, "x": None}]}
+
+
+RESULT = {"role": "tool", "content": "8", "name": "calculator", "tool_call_id": "1", "tool_calls": None}
 
 
 def loaded(tmp_path: Path, row: dict[str, Any], **options: Any) -> Question:
@@ -36,6 +46,29 @@ def loaded(tmp_path: Path, row: dict[str, Any], **options: Any) -> Question:
 def test_the_last_turn_is_the_question(tmp_path: Path, row: dict[str, Any], turns: tuple[Any, ...]) -> None:
     question = loaded(tmp_path, row)
     assert (question.text, question.turns, question.tools, question.answer) == ("2?", turns, None, "2")
+
+
+@pytest.mark.parametrize("arguments", ['{"expression": "3 + 5"}', {"expression": "3 + 5", "city": None}])
+def test_earlier_calls_and_results_stay(tmp_path: Path, arguments: Any) -> None:
+    """In OpenAI's form and in TRL's; those behind the question are a solution."""
+    row = {"messages": [USER, called(arguments), RESULT, MORE, LAST, called(arguments), RESULT, MORE]}
+    question = loaded(tmp_path, row, protocol=ProtocolSettings(format="native"))
+    call = {"id": "1", "type": "function", "function": {"name": "calculator", "arguments": {"expression": "3 + 5"}}}
+    assert question.text == "2?" and question.messages == [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "8", "name": "calculator", "tool_call_id": "1"},
+        MORE,
+    ]
+
+
+def test_a_row_has_schemas_of_its_own(tmp_path: Path) -> None:
+    parameters = {"type": "object", "properties": {"expression": {"type": "string"}}}
+    flat = {"name": "calculator", "description": "Adds.", "parameters": {**parameters, "x": None}}
+    wanted = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": parameters}}
+    for tools in ([flat], [{"type": "function", "function": flat}], json.dumps([flat])):
+        question = loaded(tmp_path, {"prompt": [LAST], "tools": tools})
+        assert (question.tools, question.schemas) == (("calculator",), (wanted,))
 
 
 def test_a_question_goes_before_a_conversation_unless_that_is_named(tmp_path: Path) -> None:
@@ -67,9 +100,22 @@ def test_a_row_names_its_tools(tmp_path: Path, tools: Any, names: tuple[str, ...
         ({"prompt": [USER, LAST]}, "rows.jsonl, row 2: prompt: turn 2 is of 'user', where one of 'assistant' must stand"),
         ({"messages": [SYSTEM, MORE, LAST]}, "row 2: messages: turn 2 is of 'assistant', where one of 'user' must stand"),
         ({"messages": [USER, SYSTEM, LAST]}, "row 2: messages: turn 2 is of 'system', where one of 'assistant' must stand"),
+        ({"messages": [{"role": "tool", "content": "8"}]}, "messages: turn 1 is of 'tool', where one of 'user' must stand"),
         (
-            {"messages": [{"role": "tool", "content": "8"}]},
-            "messages: turn 1: role = 'tool': must be system, user or assistant",
+            {"messages": [USER, {"role": "tool", "content": "8"}]},
+            "turn 2 is of 'tool', where one of 'assistant' must stand",
+        ),
+        (
+            {"messages": [{"role": "critic", "content": "8"}]},
+            "messages: turn 1: role = 'critic': must be system, user, assistant or tool",
+        ),
+        ({"messages": [USER, called("{3"), LAST]}, "messages: turn 2: tool_calls: must hold a name and arguments"),
+        ({"messages": [USER, {**MORE, "tool_calls": 7}, LAST]}, "messages: turn 2: tool_calls: must hold a name and arguments"),
+        ({"messages": [USER, {**MORE, "tool_calls": [{"function": "x"}]}, LAST]}, "turn 2: tool_calls: must hold a name"),
+        ({"messages": [USER, {"role": "assistant", "content": None}, LAST]}, "messages: turn 2: must be a mapping of role"),
+        (
+            {"messages": [USER, called('{"expression": "3"}'), LAST]},
+            "row 2: earlier turns hold tool calls or results, which the chat template writes: set protocol.format to 'native'",
         ),
         ({"messages": [SYSTEM]}, "row 2: messages: holds no question"),
         ({"messages": []}, "row 2: messages: holds no question"),

@@ -172,6 +172,42 @@ def test_a_row_brings_turns_and_its_own_tools(tokenizers: dict[str, Any]) -> Non
     )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_earlier_calls_of_a_row_are_those_of_the_template(tokenizers: dict[str, Any], family: str) -> None:
+    chat, function = made(tokenizers[family], system_prompt=""), {"name": "calculator", "arguments": {"expression": "3 + 5"}}
+    more = {"tool_calls": [{"id": "0" * 9, "type": "function", "function": function}]}
+    told = ("tool", "8<|im_end|>", {"name": "calculator", "tool_call_id": "0" * 9})
+    given = Question("q", "2?", turns=(("user", "1?"), ("assistant", "", more), told, ("assistant", "one")))
+    text, ids = tokenizers[family].decode(chat.prompt_ids("2?", given)), chat.prompt_ids("2?", given)
+    messages = [*given.messages, {"role": "user", "content": "2?"}]
+    whole = tokenizers[family].apply_chat_template(messages, tools=SCHEMAS, add_generation_prompt=True, tokenize=False)
+    assert text == whole
+    harmless = Question("q", "2?", turns=(*given.turns[:2], ("tool", "8", told[2]), given.turns[3]))
+    assert special_ids(tokenizers[family], ids) == special_ids(tokenizers[family], chat.prompt_ids("2?", harmless))
+
+
+def test_arguments_are_a_text_where_the_template_takes_them_so(tokenizers: dict[str, Any], smollm2: Path) -> None:
+    tokenizer = tokenizer_of("qwen25", smollm2)
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "call.function.arguments | tojson", "('' + call.function.arguments)"
+    )
+    function = {"name": "calculator", "arguments": {"expression": "3 + 5"}}
+    turns = (("user", "1?"), ("assistant", "", {"tool_calls": [{"type": "function", "function": function}]}), ("tool", "8"))
+    text = tokenizer.decode(made(tokenizer).prompt_ids("2?", Question("q", "2?", turns=(*turns, ("assistant", "one")))))
+    assert '{"name": "calculator", "arguments": {"expression": "3 + 5"}}' in text
+
+
+def test_a_rows_own_schema_is_shown_in_place_of_the_jobs(tokenizers: dict[str, Any]) -> None:
+    chat = made(tokenizers["qwen25"])
+    own = {**WEATHER["function"], "description": "Of tomorrow."}
+    given = Question("q", "2?", tools=("weather",), schemas=({"type": "function", "function": own},))
+    text = tokenizers["qwen25"].decode(chat.prompt_ids("2?", given))
+    assert "Of tomorrow." in text and "Tells the weather." not in text and '"calculator"' not in text
+    other = {**own, "parameters": {"type": "object", "properties": {"town": {"type": "string"}}}}
+    with pytest.raises(ValueError, match=r"'weather' has the parameters \['town'\], the job's tool takes \['city', 'days'\]"):
+        chat.prompt_ids("2?", Question("q", "2?", schemas=({"type": "function", "function": other},)))
+
+
 PLAIN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 SHOWS = "{{ tools | tojson if tools }}" + PLAIN
 

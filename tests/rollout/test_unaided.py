@@ -59,11 +59,11 @@ HELPED = trajectory(
 
 def test_a_shown_step_is_imitated_in_the_policys_own_form() -> None:
     # the rendered result follows the call, as it does where the policy has written it; what comes behind is not needed
-    assert read(unaided_trajectory(HELPED, QUESTION, "imitated", CHAT)) == f"{step(ADD)}[{TIMES[0]}]{result('36').rstrip()}"
+    assert read(unaided_trajectory(HELPED, QUESTION, "imitated", CHAT)) == f"{step(ADD)}[{TIMES[0]}]{result('36')}"
 
 
 def test_both() -> None:
-    wanted = f"{step(ADD)}[{TIMES[0]}]{result('36').rstrip()}[{MINUS[0]}]{result('32')}[<answer>32</answer>]"
+    wanted = f"{step(ADD)}[{TIMES[0]}]{result('36')}[{MINUS[0]}]{result('32')}[<answer>32</answer>]"
     assert read(unaided_trajectory(HELPED, QUESTION, "own", CHAT)) == wanted
 
 
@@ -79,7 +79,7 @@ def test_several_shown_steps() -> None:
         ),
         ("w", "<answer>36</answer>"),
     )
-    imitated = f"{step(ADD)}[{ADD[0]}]{result('12').rstrip()}{TIMES[0]}{result('36')}[Look <calc>1</calc>]"
+    imitated = f"{step(ADD)}[{ADD[0]}]{result('12')}{TIMES[0]}{result('36')}[Look <calc>1</calc>]"
     assert read(unaided_trajectory(twice, QUESTION, "imitated", CHAT)) == imitated
 
 
@@ -90,9 +90,7 @@ def test_an_answer_that_was_shown_is_not_learned() -> None:
     assert all(unaided_trajectory(told, QUESTION, how, CHAT) is None for how in ("imitated", "own"))
     # the result of a tool tells it too; but who writes the call himself has worked it out
     last = trajectory(*parts, ("s", step(MINUS)), ("w", "<answer>32</answer>"))
-    assert read(unaided_trajectory(last, QUESTION, "own", CHAT)).endswith(
-        f"[{MINUS[0]}]{result('32').rstrip()}[<answer>32</answer>]"
-    )
+    assert read(unaided_trajectory(last, QUESTION, "own", CHAT)).endswith(f"[{MINUS[0]}]{result('32')}[<answer>32</answer>]")
     # an answer to another question ends the form as well: the policy would end its turn with it
     wrong = trajectory(*parts, ("s", "<answer>5</answer>"), ("w", TIMES[0]))
     assert unaided_trajectory(wrong, QUESTION, "imitated", CHAT) is None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chat_templates import CALCULATOR, WEATHER, trl_template
+from calculator_turns import CALCULATOR
+from chat_templates import WEATHER, trl_template
 
 from rapo_rllib.protocol.calls import MakeReader
 from rapo_rllib.protocol.native import NativeProtocol

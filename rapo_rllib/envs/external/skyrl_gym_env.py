@@ -74,8 +74,7 @@ class SkyRLGym(ExternalEnv):
         self.close()
         asked = _asked(self.options, question)
         self._env = made(self.options, asked)
-        turns = (*asked.question.turns, ("user", asked.question.text))
-        prompt, _ = self._env.init([{"role": role, "content": content} for role, content in turns])
+        prompt, _ = self._env.init([*asked.question.messages, {"role": "user", "content": asked.question.text}])
         text, before = read_turns(prompt, asked.where, "the prompt that its environment makes")
         if before != question.turns:
             raise ValueError(f"{asked.where}: its environment changes the turns before the question, which is not supported")
