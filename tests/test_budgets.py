@@ -30,7 +30,7 @@ BUDGETS = {
     "evaluation": 405,
     "learner": 1880,
     "milvus": 2052,
-    "models": 766,
+    "models": 771,
     "monitoring": 710,
     "objective": 1510,
     "protocol": 1610,
