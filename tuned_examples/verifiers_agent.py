@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TextIO
 
 
 class Worker:
@@ -49,14 +49,19 @@ class Worker:
         return asked.result()
 
     def _read(self) -> None:
-        for line in self._process.stdout:
-            base_url, reward, error = json.loads(line)
-            asked = self._asked.pop(base_url)
-            if error:
-                asked.set_exception(RuntimeError(error))
-            else:
-                asked.set_result(reward)
-        said = f"the process of verifiers has ended with status {self._process.wait()}: see the log of the env runner"
+        said = "ended"
+        try:
+            for line in self._process.stdout:
+                base_url, reward, error = json.loads(line)
+                asked = self._asked.pop(base_url)
+                if error:
+                    asked.set_exception(RuntimeError(error))
+                else:
+                    asked.set_result(reward)
+        except Exception as error:  # it writes what is no answer
+            said = f"been ended ({error!r})"
+            self._process.kill()
+        said = f"the process of verifiers has {said} with status {self._process.wait()}: see the log of the env runner"
         with self._lock:
             workers.pop(self._env, None)  # the next trajectory has a new one
             for asked in self._asked.values():
@@ -87,11 +92,8 @@ async def played(env: Any, task: Any, base_url: str) -> tuple[float, str]:
     return sum(rewards) / max(len(rewards), 1), "; ".join(f"{error.type}: {error.message}" for error in errors)
 
 
-async def serve(env: Any) -> None:
-    """Play what standard input asks for, until it ends. What an environment prints is no answer, and it reads nothing."""
-    out, given = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+async def serve(env: Any, given: TextIO, out: TextIO) -> None:
+    """Play what is asked for, until nothing more can be."""
     source, tasks, running, asked = iter(env.taskset), list[Any](), set[asyncio.Task[None]](), asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), given)
 
@@ -111,15 +113,18 @@ async def serve(env: Any) -> None:
 
 
 def main(env: str, mode: str = "rows", most: str = "100000") -> None:
-    """Print the tasks as rows of a data set; or serve."""
+    """Print the tasks as rows of a data set; or serve. What an environment prints is neither, and it reads nothing."""
+    given, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
     loaded = load_environment(resolve_env_config(json.loads(env)))
     if mode == "serve":
-        asyncio.run(serve(loaded))
+        asyncio.run(serve(loaded, given, out))
         return
     for number, task in enumerate(itertools.islice(loaded.taskset, int(most))):
-        sys.stdout.write(json.dumps({"question": task.data.prompt_text, "answer": str(number)}) + "\n")
+        out.write(json.dumps({"question": task.data.prompt_text, "answer": str(number)}) + "\n")
 
 
 if __name__ == "__main__":

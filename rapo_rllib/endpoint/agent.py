@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from rapo_rllib.endpoint.env import AgentOptions
@@ -24,8 +23,10 @@ from rapo_rllib.types import Question
 
 MOST_OUTPUT = 1 << 20  # bytes that a program may print
 # A program that becomes another, and is killed with the thread that started it: an env runner that is killed tells nobody.
-_WITH_PARENT = """import ctypes, os, sys
+_WITH_PARENT = """import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python alone
+    signal.signal(ignored, signal.SIG_DFL)
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
@@ -86,13 +87,16 @@ class Agent:
         ended: Ended = pickle.loads(self._output([sys.executable, "-c", _CALL], sent))
         return ended
 
+    def _question_as_json(self) -> str:
+        """Without its row, which may be longer than a variable."""
+        question = self._question
+        return json.dumps({one.name: getattr(question, one.name) for one in fields(question) if one.name != "columns"})
+
     def _output(self, command: list[str], sent: bytes) -> bytes:
         """What a process prints, in a session of its own. Raises ``RuntimeError`` if it fails, or prints without an end."""
-        if shutil.which(command[0]) is None:
-            raise RuntimeError(f"env_config.command: this machine has no program {command[0]!r}")
-        url = self._given["base_url"]
-        question = json.dumps(asdict(self._question), default=str)
-        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "RAPO_QUESTION": question}
+        told = {"OPENAI_BASE_URL": self._given["base_url"], "OPENAI_API_KEY": "none"}
+        if self._options.command:
+            told["RAPO_QUESTION"] = self._question_as_json()
         with self._lock:
             if self._stopped:
                 raise RuntimeError("it was stopped before it had started")

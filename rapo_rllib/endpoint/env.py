@@ -6,6 +6,7 @@ env_config.agent, .command -> AgentOptions;   what the agent returned -> AgentEn
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -59,6 +60,7 @@ class AgentOptions(QuestionsOptions):
             return
         for name in ("agent_options", "own_process"):
             require(not getattr(self, name), name, getattr(self, name), "is read for a function: leave it out with command")
+        require(shutil.which(self.command[0]) is not None, "command", self.command[0], "this machine has no such program")
 
     def check_tools(self, name: str, questions: Sequence[Question]) -> None:
         """Take rows with any tools: an agent reads in ``task.tools`` which it is to offer."""

@@ -18,11 +18,13 @@ def model_path(given: Any) -> Any:
     """Write a loaded model, or (model, tokenizer), and return the folder; a name or path comes back as it is.
 
     Raises:
-        ValueError: no tokenizer is given, and there is none where the model was loaded from.
+        ValueError: no tokenizer is given, and there is none where the model was loaded from; or it has adapters.
     """
     model, tokenizer = given if isinstance(given, list | tuple) and len(given) == 2 else (given, None)
     if not hasattr(model, "save_pretrained"):
         return given
+    if hasattr(model, "merge_and_unload"):
+        raise ValueError("model.name_or_path: its folder would have the adapters alone: give model.merge_and_unload()")
     if tokenizer is None:
         from transformers import AutoTokenizer
 
@@ -40,11 +42,14 @@ def with_data_files(env_config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: a data set of several splits.
     """
     found = dict(env_config)
-    for key in [key for key in _FILES if hasattr(found.get(key), "to_parquet")]:
-        rows, name = found[key], f"{_FILES[key]}.parquet"
+    for key, name in [(key, name) for key, name in _FILES.items() if key in found]:
+        rows = found[key]
         if isinstance(rows, Mapping):
             raise ValueError(f"env_config.{key}: has the splits {', '.join(rows)}: give one, as {key}=data[{min(rows)!r}]")
-        found[key] = _data_file(rows, name)
+        if isinstance(rows, list | tuple) and any(hasattr(each, "to_parquet") for each in rows):
+            raise ValueError(f"env_config.{key}: a list is of names: write each data set with to_parquet(PATH), and give PATH")
+        if hasattr(rows, "to_parquet"):
+            found[key] = _data_file(rows, f"{name}.parquet")
     return found
 
 
@@ -60,9 +65,9 @@ def _written(kind: str, write: Callable[[Path], Any]) -> Path:
         folder, digest = Path(temporary) / "new", hashlib.sha256()
         folder.mkdir()
         write(folder)
-        for file in sorted(folder.iterdir()):
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
             with open(file, "rb") as opened:
-                digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+                digest.update(str(file.relative_to(folder)).encode() + hashlib.file_digest(opened, "sha256").digest())
         target = home / digest.hexdigest()[:16]
         if not target.is_dir():
             os.rename(folder, target)

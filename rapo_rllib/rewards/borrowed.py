@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from rapo_rllib.rewards.score import Episode
@@ -32,8 +34,9 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
     form = next((make for name, make in _FORMS.items() if name in parameters), None)
     if form is None:
         return None
-    named = {name: parameter for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
-    takes_all = len(named) < len(parameters)
+    named = {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    loop = _loop()
     if not takes_all:
         refuse_unknown_keys(options, named, "env_config.scorer.options.")
 
@@ -45,7 +48,7 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
             raise ValueError(f"{path} needs a column {min(missing)!r}; those of question {question.id} are: {has}")
         found = function(**{name: value for name, value in arguments.items() if takes_all or name in named})
         if inspect.iscoroutine(found):
-            found = asyncio.run(found)
+            found = asyncio.run_coroutine_threadsafe(found, loop).result()
         return _of_trl(found, path) if form is _for_trl else _of_verl(found, path)
 
     return called
@@ -56,14 +59,16 @@ def _for_trl(question: Question, episode: Episode) -> dict[str, Any]:
     prompt = question.columns.get("prompt", [*question.messages, {"role": "user", "content": question.text}])
     completion: Any = episode.text if isinstance(prompt, str) else [{"role": "assistant", "content": episode.text}]
     columns = {name: [value] for name, value in question.columns.items() if name not in _TRLS_OWN}
-    return {"prompts": [prompt], "completions": [completion], **columns}
+    return {**columns, "prompts": [prompt], "completions": [completion]}
 
 
-def _of_trl(found: Any, path: str) -> Any:
-    values = list(found) if hasattr(found, "__iter__") and not isinstance(found, str | Mapping) else []
-    if len(values) != 1:
-        raise ValueError(f"{path} returned {found!r} for one completion: must return a list of one number")
-    return 0.0 if values[0] is None else float(values[0])  # None: TRL counts what does not apply as nothing
+def _of_trl(found: Any, path: str) -> float:
+    values: Any = () if isinstance(found, str | Mapping) else found
+    try:
+        (value,) = values
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} returned {found!r} for one completion: must return a list of one number") from error
+    return 0.0 if value is None else _number(value, found, path)  # None: TRL counts what does not apply as nothing
 
 
 def _for_verl(question: Question, episode: Episode) -> dict[str, Any]:
@@ -76,13 +81,25 @@ def _for_verl(question: Question, episode: Episode) -> dict[str, Any]:
     }
 
 
-def _of_verl(found: Any, path: str) -> Any:
+def _of_verl(found: Any, path: str) -> float:
     """Its number; of a mapping the ``score``, the rest of which verl reports alone."""
-    if not isinstance(found, Mapping):
-        return float(found)
-    if "score" not in found:
-        raise ValueError(f"{path} returned {dict(found)!r}: must be a number, or have a 'score'")
-    return float(found["score"])
+    return _number(found.get("score") if isinstance(found, Mapping) else found, found, path)
+
+
+def _number(value: Any, found: Any, path: str) -> float:
+    number: Any = None if isinstance(value, str) else value  # a text is no number, whatever it says
+    try:
+        return float(number)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} returned {found!r}: must be a number, or have a 'score'") from error
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The one of the process: what a function keeps between calls, such as a client, belongs to the loop of its first use."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="rapo-rewards").start()
+    return loop
 
 
 _FORMS = {"completions": _for_trl, "solution_str": _for_verl}  # by a parameter that no other form has

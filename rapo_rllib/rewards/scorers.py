@@ -133,13 +133,15 @@ def _weighted(entries: Sequence[Any]) -> Scorer:
         term = name.rpartition(":")[2] if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
         require(_is_finite(weight), f"scorer: weight of {term}", weight, "must be a finite number")
         require(term not in parts, "scorer", term, "is there twice: give one of the functions another name")
+        require(term not in _TAKEN, "scorer", term, "is a term that env_config.reward adds: give the function another name")
         parts[term] = float(weight), shared_scorer(entry)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         found = {term: score(answer, question, episode) for term, (_, score) in parts.items()}
         terms = {term: parts[term][0] * score.value for term, score in found.items()}
         failure = next(filter(None, (score.failure for score in found.values())), "")
-        steps = [math.fsum(each) for each in zip_longest(*(score.steps for score in found.values()), fillvalue=0.0)]
+        steps_of = ([parts[term][0] * worth for worth in score.steps] for term, score in found.items())
+        steps = [math.fsum(each) for each in zip_longest(*steps_of, fillvalue=0.0)]
         first = next(iter(found.values()))
         return as_score(Score(0.0, first.correct, terms, failure, steps), "env_config.scorer")
 

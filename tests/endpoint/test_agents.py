@@ -438,6 +438,18 @@ def test_forms_of_turns_are_kept_for_the_newest_tools(make: Any) -> None:
     assert len(made.agents._chats) == MOST_CHATS and made.agents.chat_with([schema]) is newest
 
 
+def test_what_a_program_is_told() -> None:
+    """The question without its row, which may be too long for a variable; and signals are as in a shell."""
+    command = ("sh", "-c", 'echo "$RAPO_QUESTION"; grep SigIgn /proc/$$/status')
+    options, ended, said = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, command=command), Event(), list[Any]()
+    row = replace(QUESTION, columns={"text": "x" * 200_000, "number": float("nan")})
+    Agent(options, row, row.text, "http://a", lambda end: (said.append(end), ended.set())).start()
+    assert ended.wait(60)
+    question, ignored = said[0].returned.splitlines()
+    assert json.loads(question)["answer"] == "9" and "columns" not in json.loads(question)
+    assert int(ignored.split()[1], 16) == 0
+
+
 def test_a_program_ends_with_all_that_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its helper has its output, and it has ended itself."""
     code = "import subprocess; subprocess.Popen(['sleep', '60'])"
@@ -567,6 +579,7 @@ def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.Log
         ({"agent": "own_agents:start"}, "takes no base_url"),
         ({"agent": "own_agents:loop", "tools": ["python"]}, "an agent brings its own tools"),
         ({"command": ["x"], "own_process": True}, "is read for a function"),
+        ({"command": ["no-such-program"]}, "env_config.command = 'no-such-program': this machine has no such program"),
         ({"agent": "own_agents:loop", "max_tool_calls": 5}, "env_config.max_tool_calls = 5"),
         ({"agent": "own_agents:loop", "reward": {"called_tool": 0.5}}, "env_config.reward.called_tool = 0.5"),
         ({"agent": "own_agents:loop", "reward": {"tool_error": -0.1}}, "env_config.reward.tool_error = -0.1"),

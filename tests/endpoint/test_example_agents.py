@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import verifiers_agent
 from calculator_turns import call, solve
 from pages import REPOSITORY
 from test_agents import SETTINGS, SUPPORT, make  # noqa: F401
@@ -80,3 +81,13 @@ def test_a_process_of_verifiers_that_ends(make: Any, tmp_path: Path) -> None:  #
     made = make("", env={"agent": "verifiers_agent:run", "agent_options": options}, group_size=1)
     for trajectory in [*made.run(), *made.run()]:
         assert trajectory.end == "error" and "has ended with status 3" in trajectory.error
+
+
+def test_a_process_of_verifiers_that_writes_no_answers(tmp_path: Path) -> None:
+    """It is ended, and whoever asked it hears of it."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nread line\necho loading\nexec sleep 600\n")
+    python.chmod(0o755)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"has been ended .JSONDecodeError.* with status -9"):
+            verifiers_agent.run("http://a", Question("q", "?", "0"), str(python), {"taskset": {}})

@@ -1,8 +1,11 @@
+import asyncio
 import copy
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import own_rewards
 import pytest
 
@@ -160,12 +163,41 @@ async def waits(prompts: list[Any], completions: list[Any]) -> list[float]:
     return [float(prompts[0] == "How long?" and completions[0] == "x" * 20)]
 
 
+WAITING = asyncio.Semaphore(1)  # belongs to the first loop in which a call waits for it
+
+
+async def waits_in_turn(completions: list[Any], *more: Any) -> list[float]:
+    async with WAITING:
+        await asyncio.sleep(0.01)
+        return [float(completions[0] == "x" * 20)]
+
+
+def format(completions: list[Any]) -> list[float]:
+    return [1.0]
+
+
 def needs(completions: list[Any], solution: list[str]) -> list[float]:
     return [1.0]
 
 
 def two(completions: list[Any]) -> list[float]:
     return [1.0, 2.0]
+
+
+def an_array(completions: list[Any]) -> Any:
+    return np.array(1.0)
+
+
+def verls_pair(solution_str: str) -> Any:
+    return 1.0, "right"
+
+
+def verls_text(solution_str: str) -> Any:
+    return "1.0"
+
+
+def of_steps(answer: str | None, question: Question, episode: Episode) -> Score:
+    return Score(1.0, True, steps=(1.0, 2.0))
 
 
 def verls(data_source: str, solution_str: str, ground_truth: str, scale: float = 1.0) -> float:
@@ -185,8 +217,12 @@ def test_functions_of_trl_and_verl_are_called_as_they_are() -> None:
     assert borrowed_score(waits).correct
     assert borrowed_score({"name": verls, "options": {"scale": 0.5}}, reward_model={"ground_truth": "x"}).value == 0.5
     assert borrowed_score(verls).value == 0.0, "the accepted answer is 8"
+    with ThreadPoolExecutor(4) as pool:
+        assert all(score.correct for score in pool.map(borrowed_score, [waits_in_turn] * 8))
+    assert borrowed_score(waits, completions="a row's own", prompts="too").correct, "it judges what the policy wrote"
     found = borrowed_score([waits, {"name": lengths, "weight": -0.25}, "qa_em"])
     assert (found.terms, found.correct) == ({"waits": 1.0, "lengths": -0.5, "qa_em": 0.0}, True)
+    assert borrowed_score([waits, {"name": of_steps, "weight": 0.5}]).steps == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +230,10 @@ def test_functions_of_trl_and_verl_are_called_as_they_are() -> None:
     [
         (needs, r"needs needs a column 'solution'; those of question q are: prompt, counted"),
         (two, r"two returned \[1.0, 2.0\] for one completion: must return a list of one number"),
+        (an_array, r"an_array returned array\(1.\) for one completion: must return a list of one number"),
+        (verls_pair, r"verls_pair returned \(1.0, 'right'\): must be a number, or have a 'score'"),
+        (verls_text, r"verls_text returned '1.0': must be a number"),
+        ([waits, format], "scorer = 'format': is a term that env_config.reward adds"),
         ({"name": two, "options": {"unit": 3}}, r"unknown key 'env_config.scorer.options.unit'"),
         ([waits, waits], "scorer = 'waits': is there twice"),
         ([{"name": waits, "weight": "x"}], "scorer: weight of waits = 'x': must be a finite number"),

@@ -24,7 +24,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
-from rapo_rllib.tools.mcp import connection
+from rapo_rllib.tools.mcp import server
 from rapo_rllib.tools.mcp.server import McpSession
 from rapo_rllib.types import Question
 
@@ -150,12 +150,22 @@ def test_a_call_that_hangs_is_cancelled_and_its_session_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("hang_is_short")
-def test_a_session_with_too_many_hanging_calls_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_HUNG", 1)
+def test_a_session_with_too_many_hanging_calls_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_HUNG", 1)
     env = environment(entry(state="none", sessions=1))
     _, process = total(env, 1)
-    assert [called(env, "fail", "hang")[1] for _ in range(2)] == ["timeout", "server"]
+    assert called(env, "fail", "hang")[1] == "timeout"
     assert total(env, 1)[1] != process
+    wait_until_gone(process)
+
+
+def test_a_program_that_dies_before_a_trajectory_has_it_costs_none() -> None:
+    add, _ = shared_tools(entry())
+    (waiting,) = add.tool.server._open
+    process = int(waiting.call("add", {"amount": 5}, 60).content[0].text.split()[1])
+    os.kill(process, signal.SIGKILL)
+    count, other = total(environment(entry()), 1)
+    assert count == 1 and other != process
 
 
 def test_what_a_tool_says_and_what_is_wrong_with_a_call() -> None:
@@ -210,7 +220,13 @@ def test_trajectories_wait_for_the_sessions_of_others_and_have_none_of_their_sta
     answers = [[step.observation.split() for step in t.steps[:2]] for t in group.trajectories]
     assert [[count for count, _ in steps] for steps in answers] == [["1", "2"]] * 12
     assert len({steps[0][1] for steps in answers}) == 12
-    env = environment(entry(sessions=2))
+    env = ToolEnv({"tools": [entry(sessions=2)]})
+    while True:
+        try:
+            begin(env)
+            break
+        except BusyError as ending:  # those that the trajectories had
+            ending.free.result(60)
     with pytest.raises(BusyError, match=r"its sessions are all taken \(mcp\.sessions\)") as busy:
         environment(entry(sessions=2)), environment(entry(sessions=2))
     env.close()

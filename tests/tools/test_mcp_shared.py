@@ -25,6 +25,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
+from rapo_rllib.tools.mcp import server
 from rapo_rllib.tools.mcp.server import McpSession
 from rapo_rllib.types import Question
 
@@ -63,8 +64,9 @@ def hang_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hang_is_short")
-def test_who_shares_a_session_with_a_call_that_hangs_goes_on(serve: Callable[..., Any]) -> None:
-    """Over stdio and HTTP: one call hangs, of that trajectory too the others do not, and the state of nobody is lost."""
+def test_who_shares_a_session_with_calls_that_hang_goes_on(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over stdio and HTTP: some calls hang, of that trajectory too the others do not, and the state of nobody is lost."""
+    monkeypatch.setattr(server, "MOST_HUNG", 1)
     port = free_port()
     serve(port)
     for given in (entry(60), entry(60, url=url_of(port))):
@@ -74,6 +76,7 @@ def test_who_shares_a_session_with_a_call_that_hangs_goes_on(serve: Callable[...
             hung = pool.submit(noted, guilty, "hang")
             assert list(pool.map(noted, others, "bbb")) == [("a b", None)] * 3
             assert hung.result() == ("TimeoutError: note: the server has not answered within 3 s", "timeout")
+        assert noted(guilty, "hang")[1] == "timeout" and noted(environment(given), "a") == ("a", None)
         assert [noted(each, "c") for each in others] == [("a b c", None)] * 3 and noted(guilty, "d") == ("a d", None)
 
 

@@ -7,10 +7,11 @@ says so at every later call.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -24,8 +25,9 @@ from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
 T = TypeVar("T")
+_living: set[McpConnection] = set()  # that have not ended yet
+OVER = threading.Event()  # the process ends
 PROBE_S = 10.0  # for a server that has not answered a call to answer something else
-MOST_HUNG = 16  # calls without an answer in a session: each may hold a thread of the server
 _BUSY_S = 60.0  # for a busy machine to say that a deadline is over
 _END_S = 10.0  # for a server to end by itself, and then to be killed
 
@@ -56,11 +58,12 @@ class McpConnection:
         self._lost = ""
         self._client: Any = None
         self.users = 0  # trajectories or calls that have it; kept by ``McpServer``
-        self._hung = 0  # calls that were given up
+        self.hung = 0  # calls that were given up
         self._unanswered: list[asyncio.Future[Any]] = []  # calls, the oldest first
         self._closing: asyncio.Event | None = None
         self.tools: list[mcp.Tool] = []
         self._ready: asyncio.Event | None = None
+        self._serving: Any = None  # the task in the loop, which ends with the program
         self._task = asyncio.run_coroutine_threadsafe(self._serve(), _loop())
         try:
             _wait(self._started(timeout_s), timeout_s)
@@ -75,8 +78,11 @@ class McpConnection:
 
     async def _serve(self) -> None:
         """The whole life of the session, in one task, as ``mcp`` wants it."""
-        self._closing, self._ready = asyncio.Event(), asyncio.Event()
+        self._closing, self._ready, self._serving = asyncio.Event(), asyncio.Event(), asyncio.current_task()
+        _living.add(self)
         try:
+            if OVER.is_set():
+                raise ServerLostError("this process ends")
             async with self._transport() as server, mcp.Client(server, mode=self._mode) as client:
                 self._check_session()
                 cursor = None
@@ -97,6 +103,7 @@ class McpConnection:
             self._client = None
             self._lost = self._lost or "the session has ended"
             self._ready.set()
+            _living.discard(self)
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -143,7 +150,7 @@ class McpConnection:
         Raises:
             TimeoutError: the call has no answer and was cancelled; the server answers others, and the session goes on.
             ServerLostError: the server died meanwhile or before, or was given up for an older call; its session ends.
-            ServerHungError: it was given up for this call: it answers nothing at all, or too many calls hang.
+            ServerHungError: it was given up for this call: it answers nothing at all.
             mcp.MCPError: the server refused the call.
         """
         if self.lost:
@@ -164,7 +171,7 @@ class McpConnection:
 
     async def _done(self, call: asyncio.Future[Any], timeout_s: float) -> bool:
         """Wait for an answer, as long as the session lasts; a call without one is cancelled, and the server is told."""
-        await asyncio.wait([call, asyncio.wrap_future(self._task)], timeout=timeout_s, return_when="FIRST_COMPLETED")
+        await asyncio.wait([call, self._serving], timeout=timeout_s, return_when="FIRST_COMPLETED")
         return call.done() or not call.cancel()
 
     def _answer(self, call: asyncio.Future[Any]) -> Any:
@@ -182,16 +189,24 @@ class McpConnection:
     async def _give_up(self, call: asyncio.Future[Any], timeout_s: float) -> None:
         """Say what became of a cancelled call. Where the server answers nothing else either, the session ends."""
         why, is_oldest = f"the server has not answered within {timeout_s:.3g} s", self._unanswered[0] is call
+        self.hung += 1
+        if await self._answers():
+            raise TimeoutError(why)
         if self._task.done():
             why, is_oldest = "the server has died", False
-        elif self._hung < MOST_HUNG and (client := self._client) is not None:
-            self._hung += 1
-            probe = asyncio.ensure_future(client.list_tools(cache_mode="bypass"))
-            if await self._done(probe, PROBE_S) and not probe.cancelled() and probe.exception() is None:
-                raise TimeoutError(why)
         is_first = not self._lost
         self._lose(why)
         raise ServerHungError(self._lost) if is_oldest and is_first else ServerLostError(self._lost)
+
+    def answers(self) -> bool:
+        """Return whether the server does, which may have died since it was asked last; takes ``PROBE_S`` at most."""
+        return _wait(self._answers(), PROBE_S)
+
+    async def _answers(self) -> bool:
+        if self._client is None:
+            return False
+        probe = asyncio.ensure_future(self._client.list_tools(cache_mode="bypass"))
+        return await self._done(probe, PROBE_S) and not probe.cancelled() and probe.exception() is None
 
     def _lose(self, why: str) -> None:
         self._lost = self._lost or self._reason(ConnectionError(why))
@@ -214,18 +229,36 @@ class McpConnection:
 
     def close(self) -> None:
         """End the session and its program; may be called twice, and waits until it is gone."""
-        _loop().call_soon_threadsafe(self._end)
+        _loop().call_soon_threadsafe(self.end)
         with contextlib.suppress(Exception, CancelledError):
             self._task.result(_END_S)
         self._task.cancel()  # of a server that did not answer to its end
         self._log.close()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Begin to end, in the thread of the sessions."""
         self._lost = self._lost or "the session has ended"
         if self._client is not None and self._closing is not None:
             self._closing.set()
-        else:
+        elif self._serving is None:
             self._task.cancel()
+        elif not self._serving.cancelling():  # once: its program is ended meanwhile
+            self._serving.cancel()
+
+
+def close_all(connections: Sequence[McpConnection]) -> None:
+    """End several at once, and wait until they are gone."""
+    for connection in connections:
+        _loop().call_soon_threadsafe(connection.end)
+    for connection in connections:
+        connection.close()
+
+
+@atexit.register
+def _end_all() -> None:
+    """The process ends: leave no program behind, and begin none."""
+    OVER.set()
+    close_all(list(_living))
 
 
 @cache

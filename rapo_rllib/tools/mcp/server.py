@@ -12,10 +12,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from rapo_rllib.errors import BusyError, ToolError
-from rapo_rllib.tools.mcp.connection import McpConnection, ServerHungError, ServerLostError
+from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError, ServerLostError, close_all
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
+MOST_HUNG = 16  # calls without an answer in a session, which nobody new has then: each may hold a thread of the server
 
 
 class McpServer:
@@ -39,7 +40,7 @@ class McpServer:
             first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
             raise ValueError(f"env_config.tools: mcp: {options.shown!r} does not answer: {error}") from error
-        weakref.finalize(self, _close_all, self._open)
+        weakref.finalize(self, close_all, self._open).atexit = False  # the end of the process closes those of all servers
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
@@ -56,8 +57,7 @@ class McpServer:
         deadline, options = time.monotonic() + timeout_s, self.options
         with self._changed:
             while True:
-                self._drop_lost()
-                found = min(self._open, key=lambda one: one.users, default=None)
+                found = self._least_used()
                 has_room = len(self._open) + self._beginning < options.num_sessions
                 if found is not None and (not found.users or (options.is_shared and not has_room)):
                     found.users += 1
@@ -94,37 +94,46 @@ class McpServer:
         for trajectory in waiting:
             trajectory.set_result(None)
 
-    def _drop_lost(self) -> None:
-        for lost in [one for one in self._open if one.lost]:
-            self._open.remove(lost)
-            _in_background(lost.close)  # a server may take its time to end
-            logger.warning("MCP server %r: a session was lost, another takes its place", self.options.shown)
+    def _least_used(self) -> McpConnection | None:
+        """Of the open sessions, without those that nobody new should have."""
+        for gone in [
+            one for one in self._open if (one.lost or one.hung >= MOST_HUNG) and (self.options.is_shared or not one.users)
+        ]:
+            self._open.remove(gone)
+            why = "was lost" if gone.lost else "has too many calls without an answer"
+            logger.warning("MCP server %r: a session %s, another takes its place", self.options.shown, why)
+            if gone.lost or not gone.users:
+                _in_background(gone.close)  # a server may take its time to end
+        return min(self._open, key=lambda one: one.users, default=None)
 
     def release(self, connection: McpConnection, key: str) -> None:
         """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key."""
         if not self.options.is_shared:
+            with self._changed:
+                self._open.remove(connection)
+                self._beginning += 1  # its place is kept until it has ended
             _in_background(self._renew, connection)
             return
         with self._changed:
             connection.users -= 1
+            if not connection.users and connection not in self._open:
+                _in_background(connection.close)
         if self.options.state_end is not None:
             _in_background(self._forget, connection, key)
 
     def _renew(self, connection: McpConnection) -> None:
         """End a session, and begin another program in its place, so that the next trajectory does not wait for it."""
         connection.close()
-        with self._changed:
-            if connection in self._open:
-                self._open.remove(connection)
-            ahead = self.options.url is None and len(self._open) + self._beginning < self.options.num_sessions
-            self._beginning += ahead
-        if not ahead:  # over HTTP a session begins at once, and a server may forget one that waits
+        if self.options.url is not None:  # there a session begins at once, and a server may forget one that waits
+            with self._changed:
+                self._beginning -= 1
             self._wake()
             return
         try:
             self._begin(self.options.start_timeout_s)
         except ServerLostError as error:
-            logger.warning("MCP server %r does not begin a session: %s", self.options.shown, error)
+            if not OVER.is_set():
+                logger.warning("MCP server %r does not begin a session: %s", self.options.shown, error)
 
     def _forget(self, connection: McpConnection, key: str) -> None:
         options = self.options
@@ -152,8 +161,10 @@ class McpSession:
         self._server, self._key = server, uuid.uuid4().hex
         self._connection: McpConnection | None = None
         self.hung = False  # the server answers nothing since a call of this trajectory
-        if not server.options.is_shared:
-            self._hold(server.options.start_timeout_s)
+        timeout_s = server.options.start_timeout_s
+        if not (server.options.is_shared or self._hold(timeout_s).answers()):
+            self.close()  # it died before it was wanted
+            self._hold(timeout_s)
 
     def _hold(self, timeout_s: float) -> McpConnection:
         """Return the session, and have another in place of a lost one that kept nothing."""
@@ -229,8 +240,3 @@ def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
 
 def _in_background(function: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=function, args=arguments, daemon=True, name="rapo-mcp-close").start()
-
-
-def _close_all(connections: list[McpConnection]) -> None:
-    for connection in connections:
-        connection.close()
