@@ -158,8 +158,8 @@ class ForkedProcess:
     def _allow_cpu(self, seconds: float) -> None:
         """Raise the soft limit of CPU time by that of another call."""
         with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as about:
-            pid = next(int(line.split()[1]) for line in about if line.startswith("Pid:"))  # -1: it has ended
-        if pid < 0 or "rlimits" not in self._zygote.layers:
+            pid = next(int(line.split()[1]) for line in about if line.startswith("Pid:"))  # -1: it has ended; 0: out of sight
+        if pid <= 0 or "rlimits" not in self._zygote.layers:
             return
         with contextlib.suppress(OSError):  # it ended meanwhile, which is waiting to be read
             soft = int(time.clock_gettime((~pid << 3) | _CPU_CLOCK) + seconds) + 2
