@@ -38,7 +38,7 @@ BUDGETS = {
     "rewards": 2086,
     "rollout": 3241,
     "root": 681,
-    "sandbox": 1951,
+    "sandbox": 1961,
     "services": 300,
     "settings": 1040,
     "tools": 1883,

@@ -37,11 +37,14 @@ class ForkedProcess:
         self._zygote, self._limits, self._one_call = zygote, limits, one_call
         self._busy, self._closed, self._num_calls = threading.Lock(), False, 0
         order = json.dumps({"limits": limits.told(one_call), "seed": seed}).encode()
-        with contextlib.ExitStack() as ours:
-            self._order(order, ours)
-            self._pidfd = self._await(ours)
-            self._held = ours.pop_all()
-        _processes.add(self)
+        self._pidfd, self._held = -1, contextlib.ExitStack()
+        _processes.add(self)  # a process that is forked from now on closes its copies
+        try:
+            self._order(order, self._held)
+            self._pidfd = self._await(self._held)
+        except BaseException:
+            self._held.close()
+            raise
 
     def _order(self, order: bytes, ours: contextlib.ExitStack) -> None:
         with contextlib.ExitStack() as theirs:
@@ -80,7 +83,7 @@ class ForkedProcess:
 
     def _lost(self, error: OSError) -> LostProcess:
         if isinstance(error, TimeoutError):  # the zygote hangs
-            self._zygote.stop()
+            self._zygote.stop(hangs=True)
         return LostProcess(str(error))
 
     def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
