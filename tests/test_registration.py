@@ -15,6 +15,8 @@ from rapo_rllib import RAPO, RAPOConfig
 assert get_trainable_cls("RAPO") is RAPO
 assert get_trainable_cls("PPO").__name__ == "PPO"
 assert type(RAPO.get_default_config()) is RAPOConfig
+config = get_trainable_cls("RAPO").get_default_config().update_from_dict({"env": "rapo/word_problems", "credit": "gigpo"})
+assert type(config) is RAPOConfig and config.credit == "gigpo"  # a trial's, of plain keys
 import gymnasium
 env = gymnasium.make("rapo/word_problems", env_config={"steps": [1, 1]})
 question, _ = env.reset(seed=0)

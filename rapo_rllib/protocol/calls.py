@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 JSON = "json"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 _BEGINS_AS_JSON = ("{", "[{", "```json")
 _JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pythonic", "llama4_pythonic", "olmo3")
 _MARK = re.compile(  # with which a family begins a call, or several
     r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
 )
+XML, GLM = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss"), ("glm45", "glm47")
+_OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; of others, all
+    **dict.fromkeys((JSON, "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"), ()),
+    **dict.fromkeys(("hermes", *GLM), ("<tool_call>",)),
+    **dict.fromkeys(XML, ("<tool_call>", "<function=")),
+    **{"mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
+}
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,8 @@ def looks_broken(text: str, parser: str) -> bool:
     """
     as_json = parser in _JSON_FORMS and text.lstrip().startswith(_BEGINS_AS_JSON)
     as_list = parser in _LIST_FORMS and re.match(r"\s*\[\w+\(", text) is not None
-    return as_json or as_list or _MARK.search(text) is not None
-
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+    own = any(mark in text for mark in _OWN[parser]) if parser in _OWN else _MARK.search(text) is not None
+    return as_json or as_list or own or _MARK.match(text.lstrip()) is not None
 
 
 def shielded(text: str) -> str:
@@ -72,11 +78,10 @@ def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
     >>> has_unread("<tool_call><function=add>...</tool_call><tool_call>add</tool_call>", [("add", "{}")])
     True
     """
-    mark = _MARK.search(text)
+    mark = first_mark(text)
     if mark is None:
         return False
-    quoted = sum(arguments.count(mark[0]) for _, arguments in calls)
-    if text.count(mark[0]) - quoted > len(calls):
+    if num_marks(mark[0], text[mark.start() :], calls) > len(calls):
         return True
     listed = text[mark.end() :].lstrip()
     try:
@@ -84,6 +89,16 @@ def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
     except (ValueError, RecursionError):
         return mark[0] in ("[TOOL_CALLS]", "<tool_call>") and listed.startswith("[")
     return isinstance(value, list) and len(value) > len(calls)
+
+
+def first_mark(text: str) -> re.Match[str] | None:
+    """The mark with which a turn's calls begin: one that begins a line, if any does."""
+    return re.search(f"^(?:{_MARK.pattern})", text, re.MULTILINE) or _MARK.search(text)
+
+
+def num_marks(mark: str, text: str, calls: Sequence[tuple[str, str]]) -> int:
+    """How often ``mark`` stands in ``text`` outside of arguments, which may have it escaped."""
+    return text.count(mark) - sum(json.dumps(read_object(one)[0], ensure_ascii=False).count(mark) for _, one in calls)
 
 
 def read_json(text: str) -> ReadCalls:
@@ -134,6 +149,10 @@ def _call(item: Any) -> tuple[str, str] | None:
     return None if arguments is None else (item["name"], json.dumps(arguments, ensure_ascii=False))
 
 
-def expected_form(names: Sequence[str]) -> str:
-    """An example of a call, for a policy that wrote none."""
-    return f'a call is JSON with "name" (one of {", ".join(names) or "none"}) and "arguments" (an object)'
+def expected_form(names: Sequence[str], parser: str, sample: str) -> str:
+    """What a call looks like, for a policy that wrote none; ``sample`` is one as the template writes it, if it does."""
+    tools = ", ".join(names) or "none"
+    if parser == JSON or '"name"' in sample:
+        return f'a call is JSON with "name" (one of {tools}) and "arguments" (an object)'
+    shown = f"is written like {sample.strip()}" if sample else "is written as the description of the tools says"
+    return f"a call {shown}; the tools are {tools}"

@@ -77,6 +77,13 @@ class NativeProtocol:
             self.parser = choose_parser(asked, self.tokenizer, self._template, self.settings.think_tag, make_reader)
         return reader_of(self.parser, self.tokenizer, schemas, make_reader)
 
+    def _sample(self) -> str:
+        """A call as the template writes it; empty: it writes none."""
+        try:
+            return self._template.sample_turn()[1].rpartition(f"</{self.settings.think_tag}>")[2].strip()
+        except ValueError:
+            return ""
+
     def _end_of_turn(self) -> str:
         if not (ends := template_end_ids(self.tokenizer) or template_end_ids(self.tokenizer, ended=False)):
             raise ValueError(
@@ -174,7 +181,7 @@ class NativeProtocol:
         found = ReadCalls(said) if self._game and not self._schemas else self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
-            problem = f"the tool call could not be read: {expected_form(list(self._schemas))}"
+            problem = f"the tool call could not be read: {expected_form(self.tools, self.parser, self._sample())}"
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None

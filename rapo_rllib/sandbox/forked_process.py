@@ -37,11 +37,14 @@ class ForkedProcess:
         self._zygote, self._limits, self._one_call = zygote, limits, one_call
         self._busy, self._closed, self._num_calls = threading.Lock(), False, 0
         order = json.dumps({"limits": limits.told(one_call), "seed": seed}).encode()
-        with contextlib.ExitStack() as ours:
-            self._order(order, ours)
-            self._pidfd = self._await(ours)
-            self._held = ours.pop_all()
-        _processes.add(self)
+        self._pidfd, self._held = -1, contextlib.ExitStack()
+        _processes.add(self)  # a process that is forked from now on closes its copies
+        try:
+            self._order(order, self._held)
+            self._pidfd = self._await(self._held)
+        except BaseException:
+            self._held.close()
+            raise
 
     def _order(self, order: bytes, ours: contextlib.ExitStack) -> None:
         with contextlib.ExitStack() as theirs:
@@ -80,7 +83,7 @@ class ForkedProcess:
 
     def _lost(self, error: OSError) -> LostProcess:
         if isinstance(error, TimeoutError):  # the zygote hangs
-            self._zygote.stop()
+            self._zygote.stop(hangs=True)
         return LostProcess(str(error))
 
     def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
@@ -158,8 +161,8 @@ class ForkedProcess:
     def _allow_cpu(self, seconds: float) -> None:
         """Raise the soft limit of CPU time by that of another call."""
         with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as about:
-            pid = next(int(line.split()[1]) for line in about if line.startswith("Pid:"))  # -1: it has ended
-        if pid < 0 or "rlimits" not in self._zygote.layers:
+            pid = next(int(line.split()[1]) for line in about if line.startswith("Pid:"))  # -1: it has ended; 0: out of sight
+        if pid <= 0 or "rlimits" not in self._zygote.layers:
             return
         with contextlib.suppress(OSError):  # it ended meanwhile, which is waiting to be read
             soft = int(time.clock_gettime((~pid << 3) | _CPU_CLOCK) + seconds) + 2

@@ -7,7 +7,7 @@ import json
 import subprocess
 
 from rapo_rllib.sandbox.files import visible_files
-from rapo_rllib.sandbox.inside.jail import NAMESPACES, REQUIRED
+from rapo_rllib.sandbox.inside.jail import NAMESPACES, PIDFD, REQUIRED
 from rapo_rllib.sandbox.programs import start
 
 _PROBE_S = 30.0
@@ -50,9 +50,14 @@ def layers_in_force(namespaces: str, allow_weak: bool) -> tuple[str, ...]:
         allow_weak: do without required layers that the machine does not give.
 
     Raises:
-        ValueError: a required layer is missing; it says which, why, and what helps.
+        ValueError: a required layer, or what processes are ended by, is missing; it says which, why, and what helps.
     """
     found = probe()
+    if found[PIDFD] is not None:
+        raise ValueError(
+            f"env_config.tools: python: this machine does not give {PIDFD} ({found[PIDFD]}), by which the sandbox ends its "
+            "processes: use a kernel from 5.3 on, and a container whose seccomp profile allows it"
+        )
     needed = (*REQUIRED, NAMESPACES) if namespaces == "required" else REQUIRED
     for layer in () if allow_weak else needed:
         if found[layer] is not None:

@@ -78,8 +78,8 @@ class ZygoteProcess:
         except ValueError:  # it was stopped
             return True
 
-    def stop(self) -> str:
-        """End it and all its children; nothing in a process that was forked from the owner.
+    def stop(self, hangs: bool = False) -> str:
+        """End it and all its children, at once if it ``hangs``; nothing in a process that was forked from the owner.
 
         Returns:
             What it wrote to stderr: why it ended, if it did so by itself.
@@ -91,7 +91,7 @@ class ZygoteProcess:
                 return ""
             self.control.close()
             try:
-                self.process.wait(_END_S)
+                self.process.wait(0 if hangs else _END_S)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()

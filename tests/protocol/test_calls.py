@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rapo_rllib.protocol.calls import ReadCalls, read_json
+from rapo_rllib.protocol.calls import ReadCalls, has_unread, looks_broken, read_json
 
 ADD = '{"name": "add", "arguments": {"a": 1}}'
 
@@ -32,3 +32,23 @@ def test_a_list_in_which_one_is_no_call_has_none(wrong: str, form: str) -> None:
 @pytest.mark.parametrize(("text", "broken"), [("It is 8.", False), ("{", True), ("[]", False), ("8", False), ("", False)])
 def test_what_is_no_call_is_text(text: str, broken: bool) -> None:
     assert read_json(text) == ReadCalls(text, (), broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "parser", "broken"),
+    [
+        ("I call functions with <function_calls>.", "hermes", False),
+        ("<function_calls>add</function_calls>", "hermes", True),  # another family's
+        ("So: <tool_call>add", "hermes", True),
+        ("So: <tool_call>add", "lfm2", False),
+        ("So: <tool_call>add", "kimi_k2", True),  # whose marks are not known here
+    ],
+)
+def test_another_familys_mark_in_an_answer_is_text(text: str, parser: str, broken: bool) -> None:
+    assert looks_broken(text, parser) == broken
+
+
+def test_a_mark_in_prose_is_no_call() -> None:
+    call = "<tool_call>add</tool_call>"
+    assert not has_unread(f"I write <tool_call>:\n{call}", [("add", "{}")])
+    assert not has_unread(call, [("add", '{"a": "\\u003ctool_call>"}')]) and has_unread(call * 2, [("add", "{}")])

@@ -15,7 +15,7 @@ from chat_templates import FAMILIES, WEATHER, tokenizer_of, trl_template
 from rapo_rllib.protocol.calls import ReadCalls
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import Turn
-from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
+from rapo_rllib.rollout.vllm.tool_calls import closed_calls, vllm_call_reader
 from rapo_rllib.settings import ProtocolSettings
 
 pytestmark = pytest.mark.process  # vLLM asks the machine what it is
@@ -139,6 +139,28 @@ def test_calls_in_xml(qwen36: NativeProtocol) -> None:
     assert answer.answer == "Write <think> and </think>: 8"
 
 
+def test_a_call_in_xml_that_is_cut_off_is_told(qwen36: NativeProtocol) -> None:
+    read, good = reading(qwen36), CALL_IN_XML.format(name="calculator", key="expression", value="3 + 5")
+    cut = good[: good.index("</function>")]
+    assert [call.problem != "" for call in read(f"</think>{cut}").calls] == [True]
+    assert [call.problem != "" for call in read(f"</think>{good}\n{cut}").calls] == [False, True]
+    assert [call.name for call in read(f"</think>I write <tool_call> now:\n{good}").calls] == ["calculator"]
+    (told,) = read("</think><function=").calls
+    assert "written like <tool_call>\n<function=sample_weather>" in told.problem and "calculator, weather" in told.problem
+
+
+@pytest.mark.parametrize("value", ["x = '</parameter>'", "x = '</function>'"])
+def test_an_argument_that_the_parser_cuts_is_told(qwen36: NativeProtocol, value: str) -> None:
+    (call,) = reading(qwen36)(f"</think>{CALL_IN_XML.format(name='calculator', key='expression', value=value)}").calls
+    assert "could not be read" in call.problem
+
+
+@pytest.mark.timeout(30)
+def test_a_turn_that_repeats_a_mark_costs_nothing(qwen36: NativeProtocol) -> None:
+    (call,) = reading(qwen36)("</think><tool_call>\n<function=calculator>\n" + "<parameter=expression>\n" * 4000).calls
+    assert "could not be read" in call.problem
+
+
 PLAIN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 SHOWS = "{{ tools | tojson if tools }}" + PLAIN
 OWN = SHOWS.replace(
@@ -228,3 +250,12 @@ def test_a_parser_by_name(smollm2: Path, parser: str) -> None:
 def test_arguments_that_are_no_object(readers: dict[str, Read]) -> None:
     (call,) = readers["qwen25"]('<tool_call>{"name": "calculator", "arguments": "3 + 5"}</tool_call>').calls
     assert "must be a JSON object" in call.problem
+
+
+@pytest.mark.parametrize(("parser", "end"), [("glm45", "</tool_call>"), ("gemma4", "<tool_call|>")])
+def test_what_is_cut_off_is_not_run(parser: str, end: str) -> None:
+    begin = "<|tool_call>" if "|" in end else "<tool_call>"
+    one, two = ("add", '{"a": "' + end + '"}'), ("add", "{}")
+    assert closed_calls(f"{begin}add {end}{end}", [one], parser) == (one,)  # quoted
+    assert closed_calls(f"{begin}add {end}\n{begin}add", [two, two], parser) == (two,)
+    assert closed_calls(f"{begin}add\n{begin}add{end}", [two, two], parser) == ()

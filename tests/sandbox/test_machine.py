@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rapo_rllib.sandbox import machine
 from rapo_rllib.tools.python import PythonTool
 
 # What is refused, with the error of the kernels and containers that do so.
@@ -102,6 +103,13 @@ def test_without_namespaces_the_tool_does_without(run_without: Callable[..., str
 
 def test_without_anything(run_without: Callable[..., str]) -> None:
     assert run_without(list(REFUSED), allow_weak_sandbox=True) == "() 2 timeout"
+
+
+def test_without_pidfd_open_nothing_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = machine.probe() | {"pidfd_open": "Function not implemented"}
+    monkeypatch.setattr(machine, "probe", lambda: found)
+    with pytest.raises(ValueError, match=r"does not give pidfd_open \(Function not implemented\).* a kernel from 5.3 on"):
+        machine.layers_in_force("auto", allow_weak=True)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ DEEPSEEK = (
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 BEGIN, END = "<!-- families: python tests/support/families.py writes them -->", "<!-- end of families -->"
+ENDS = ("<tool_call|>", "</function>", "}", "]", "</tool_call>")  # of a whole call: the first that it has
 CALLS = (("weather", {"city": 'Köln "Dom"', "days": 2}), ("calculator", {"expression": "3 + 5"}))
 
 
@@ -195,10 +196,14 @@ def _several(tokenizer: Any, chat: NativeProtocol) -> str:
 
 
 def _malformed(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> str:
-    cut = one.said[: one.said.index("weather") + 9]
-    turn = chat.read([*tokenizer.encode(cut, add_special_tokens=False), chat.end_ids[0]], "", "", "eos")
-    wrong = turn.calls and turn.answer is None and (turn.calls[-1].problem or dict(turn.calls[0].arguments) != CALLS[0][1])
-    return "told" if wrong else "not told"
+    """What becomes of the call where it is cut off, at places all over its arguments."""
+    run, begin = False, one.said.index("weather") + len("weather")
+    whole = next(one.said.rindex(end) for end in ENDS if end in one.said)
+    for end in (*range(begin, whole, 9), whole):
+        turn = chat.read([*tokenizer.encode(one.said[:end], add_special_tokens=False), chat.end_ids[0]], "", "", "eos")
+        assert turn.calls and turn.answer is None, one.said[:end]
+        run = run or not all(call.problem for call in turn.calls)
+    return "run" if run else "told"
 
 
 def _appended(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> str:

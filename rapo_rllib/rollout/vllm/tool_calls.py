@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rapo_rllib.protocol.calls import CallReader, ReadCalls, has_unread, looks_broken, shielded
+from rapo_rllib.protocol.calls import GLM, XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks, shielded
 from rapo_rllib.protocol.turns import Schema
 
 logger = logging.getLogger(__name__)
+
+_MOST_MARKS = 64  # of keys and functions in a turn: parsers take minutes for one that repeats them
+_REPEATED = re.compile(r"<parameter=|<function=|<arg_key>")
+_PAIRS = {  # with which a call begins and ends, of parsers that take one that is cut off for a whole one
+    **dict.fromkeys(XML, ("<function=", "</function>")),
+    **dict.fromkeys(GLM, ("<tool_call>", "</tool_call>")),
+    "gemma4": ("<|tool_call>", "<tool_call|>"),
+}
+_TORN = re.compile(r"</parameter>(?!\s*(?:<parameter=|</function>))")
 
 
 def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> CallReader:
@@ -39,15 +49,17 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
         return one.extract_tool_calls(shielded(text) if parser in ("hermes", "qwen3_json", "xlam") else text, request)
 
     def read(text: str) -> ReadCalls:
+        if len(_REPEATED.findall(text)) > _MOST_MARKS:
+            return ReadCalls(text, broken=True)
         try:
             found = found_in(text)
         except Exception as error:  # what a policy writes is never an error of ours; fifty parsers may see it otherwise
             logger.debug("the parser %s failed on %r: %s", parser, text, error)
             return ReadCalls(text, broken=True)
-        read_calls = (call.function for call in found.tool_calls if call.function.name)  # one without a name is none
-        calls = tuple((call.name, call.arguments) for call in read_calls)
-        broken = has_unread(text, calls) if calls else looks_broken(text, parser)
-        return ReadCalls(found.content or "" if calls else text, calls, broken)
+        calls = tuple((one.name, one.arguments) for one in (call.function for call in found.tool_calls) if one.name)
+        closed = closed_calls(text, calls, parser)
+        broken = closed != calls or (has_unread(text, calls) if calls else looks_broken(text, parser))
+        return ReadCalls(found.content or "" if closed else text, closed, broken)
 
     try:
         found_in("")
@@ -58,6 +70,19 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
             "does"
         ) from error
     return read
+
+
+def closed_calls(text: str, calls: tuple[tuple[str, str], ...], parser: str) -> tuple[tuple[str, str], ...]:
+    """The calls that may be run: without one that is cut off, and none where it is not clear which one is."""
+    mark = first_mark(text)
+    if parser not in _PAIRS or mark is None:
+        return calls
+    text, (opening, closing) = text[mark.start() :], _PAIRS[parser]
+    opened, closed = (num_marks(one, text, calls) for one in (opening, closing))
+    torn = parser in XML and _TORN.search(text, 0, text.rfind(closing) + len(closing))
+    if opened == closed and not torn:
+        return calls
+    return calls[:closed] if opened == closed + 1 and not torn and text.rfind(opening) > text.rfind(closing) else ()
 
 
 @lru_cache(maxsize=2)

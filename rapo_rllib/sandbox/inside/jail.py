@@ -18,6 +18,7 @@ from .syscalls import prctl, syscall
 
 REQUIRED = ("rlimits", "landlock", "seccomp")
 NAMESPACES = "namespaces"
+PIDFD = "pidfd_open"  # no layer: without it nothing can be run
 # stdin, stdout, stderr, the pipe that brings code, the pipe that takes its outcome: all that a locked process has open
 REQUEST_FD, STATUS_FD, FIRST_FREE_FD = 3, 4, 5
 MAX_FILE_BYTES = 16 * 2**20

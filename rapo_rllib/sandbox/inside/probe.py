@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import landlock, namespaces, seccomp, settings
-from .jail import NAMESPACES, Limits, set_limits
+from .jail import NAMESPACES, PIDFD, Limits, set_limits
 
 
 def main() -> None:
@@ -19,6 +19,7 @@ def main() -> None:
         "landlock": lambda: landlock.Ruleset().lock(),
         "seccomp": seccomp.lock,
         NAMESPACES: lambda: _try_namespaces(files),
+        PIDFD: lambda: os.close(os.pidfd_open(os.getpid())),
     }
     print(json.dumps({layer: _in_child(attempt) for layer, attempt in tries.items()}))  # noqa: T201
 

@@ -71,7 +71,7 @@ def _zygote(settings: dict[str, Any]) -> None:
     control = socket.socket(fileno=settings["control"])
     if "rlimits" in settings["layers"]:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three for each session
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each session
     statm, maps = (os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("statm", "maps"))  # there is no /proc later
     if NAMESPACES in settings["layers"]:
         namespaces.new_root(files["shown"], files["hidden"], files["modules"])
