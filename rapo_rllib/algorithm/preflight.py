@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_rows
+from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
 from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
@@ -57,7 +57,7 @@ def check_parts(config: RAPOConfig) -> None:
     env.close()
     questions = source.questions("train")
     if isinstance(env.unwrapped, AgentEnv):
-        check_rows(settings.protocol, questions, load_tokenizer(model))
+        check_shows_tools(settings.protocol, questions, load_tokenizer(model))
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
     if settings.uses_retrieval:

@@ -62,7 +62,7 @@ class AgentOptions(QuestionsOptions):
             require(not getattr(self, name), name, getattr(self, name), "is read for a function: leave it out with command")
         require(shutil.which(self.command[0]) is not None, "command", self.command[0], "this machine has no such program")
 
-    def check_tools(self, name: str, questions: Sequence[Question]) -> None:
+    def check_rows(self, name: str, questions: Sequence[Question]) -> None:
         """Take rows with any tools: an agent reads in ``task.tools`` which it is to offer."""
 
     def _check_function(self) -> None:
@@ -88,7 +88,7 @@ def check_begins(off_policy: OffPolicySettings) -> None:
             raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
 
 
-def check_rows(protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
+def check_shows_tools(protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
     """Raise ``ValueError`` where rows name tools, which an agent offers, and the chat template of the model shows none."""
     if named := next((question.tools for question in questions if question.tools), None):
         parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
