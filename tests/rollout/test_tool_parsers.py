@@ -256,6 +256,6 @@ def test_arguments_that_are_no_object(readers: dict[str, Read]) -> None:
 def test_what_is_cut_off_is_not_run(parser: str, end: str) -> None:
     begin = "<|tool_call>" if "|" in end else "<tool_call>"
     one, two = ("add", '{"a": "' + end + '"}'), ("add", "{}")
-    assert closed_calls(f"{begin}add {end}{end}", [one], parser) == (one,)  # quoted
-    assert closed_calls(f"{begin}add {end}\n{begin}add", [two, two], parser) == (two,)
-    assert closed_calls(f"{begin}add\n{begin}add{end}", [two, two], parser) == ()
+    assert closed_calls(f"{begin}add {end}{end}", (one,), parser) == (one,)  # quoted
+    assert closed_calls(f"{begin}add {end}\n{begin}add", (two, two), parser) == (two,)
+    assert closed_calls(f"{begin}add\n{begin}add{end}", (two, two), parser) == ()

@@ -160,11 +160,12 @@ def test_a_session_with_too_many_hanging_calls_is_replaced(monkeypatch: pytest.M
 
 
 def test_a_program_that_dies_before_a_trajectory_has_it_costs_none() -> None:
-    add, _ = shared_tools(entry())
+    alone = entry(sessions=9)  # no other test has its programs
+    add, _ = shared_tools(alone)
     (waiting,) = add.tool.server._open
     process = int(waiting.call("add", {"amount": 5}, 60).content[0].text.split()[1])
     os.kill(process, signal.SIGKILL)
-    count, other = total(environment(entry()), 1)
+    count, other = total(environment(alone), 1)
     assert count == 1 and other != process
 
 

@@ -144,7 +144,7 @@ def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.Monk
     begun: list[Any] = []
 
     class Session:
-        lost, tools = "", [declared("say")]
+        lost, hung, tools = "", 0, [declared("say")]
 
         def __init__(self, options: McpOptions, timeout_s: float) -> None:
             begun.append(self)
@@ -169,7 +169,7 @@ def test_who_waits_for_a_session_that_cannot_begin_tries_itself(monkeypatch: pyt
     tried: list[float] = []
 
     class Session:
-        lost, tools = "", [declared("say")]
+        lost, hung, tools = "", 0, [declared("say")]
 
         def __init__(self, options: McpOptions, timeout_s: float) -> None:
             tried.append(timeout_s)

@@ -19,7 +19,7 @@ from scripted import ByteTokenizer, ScriptedEngine
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.errors import ToolError
+from rapo_rllib.errors import BusyError, ToolError
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
@@ -189,7 +189,12 @@ def test_a_server_over_http_that_was_started_again_has_forgotten(serve: Callable
     for text in "cd":
         with pytest.raises(ToolError, match=r"lost, with the state of the trajectory: .*does not know the session any more"):
             env.step(call.format(text))
-    env.reset(options={"question": ASKED})
+    while True:
+        try:
+            env.reset(options={"question": ASKED})
+            break
+        except BusyError as ending:  # the place of the lost session
+            ending.free.result(60)
     assert env.step(call.format("e"))[0] == "e"
 
 
