@@ -276,7 +276,7 @@ def http_server() -> Iterator[tuple[str, subprocess.Popen]]:
 
 def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
     url, process = http_server
-    env = environment({"mcp": {"url": url, "state": "none"}, "limits": {"timeout_s": 20}})
+    env = environment({"mcp": {"url": url, "state": "none"}, "limits": {"timeout_s": 60}})
     assert total(env, 2)[0] == 2
     process.kill()
     process.wait()
