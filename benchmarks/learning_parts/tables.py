@@ -14,7 +14,8 @@ from learning_parts.results import COSTS
 from learning_parts.statistics import mean_interval
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "learning.md"
-PAGES = (PAGE, PAGE.with_name("credit.md"), PAGE.with_name("rollout.md"), PAGE.parents[1] / "benchmarks" / "RESULTS.md")
+OTHERS = ("docs/credit.md", "docs/rollout.md", "benchmarks/RESULTS.md", "benchmarks/LEARNING.md")
+PAGES = (PAGE, *(PAGE.parents[1] / page for page in OTHERS))
 NAMES = {
     "grpo": "GRPO",
     "rapo": "RAPO",

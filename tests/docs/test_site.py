@@ -18,7 +18,7 @@ import yaml
 from pages import REPOSITORY
 from syntax import tree_of
 
-ADDED = {"index.md", "benchmarks/RESULTS.md", "benchmarks/learning_plan.md"}  # by docs/site_pages.py
+ADDED = {"index.md", "benchmarks/RESULTS.md", "benchmarks/LEARNING.md", *(f"benchmarks/{plan}_plan.md" for plan in ("learning", "equal_traces"))}  # by docs/site_pages.py
 FILES = {path.stem for path in (REPOSITORY / "rapo_rllib" / "objective").glob("*.py")}
 OBJECTIVE = [f"rapo_rllib.objective.{name}" for name in sorted(FILES - {"__init__", "loss_metrics"})]
 API = {

@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "benchmarks" / "RESULTS.md"]
+MEASURED = [REPOSITORY / "benchmarks" / page for page in ("RESULTS.md", "LEARNING.md")]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), *MEASURED]
 
 
 def name(page: Path) -> str:
