@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -24,7 +25,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
-from rapo_rllib.tools.mcp import server
+from rapo_rllib.tools.mcp import connection, server
 from rapo_rllib.tools.mcp.server import McpSession
 from rapo_rllib.types import Question
 
@@ -327,10 +328,21 @@ def test_bad_entries(given: dict[str, Any], message: str) -> None:
     assert "abc" not in str(caught.value) and "word" not in str(caught.value).replace("password", "")
 
 
-def test_servers_end_with_their_last_tool() -> None:
-    env = environment(entry(cwd="/"))
+@pytest.mark.parametrize("thread", ["this", "of the sessions"])
+def test_servers_end_with_their_last_tool(thread: str) -> None:
+    env: Any = environment(entry(cwd="/", state="none"))
     _, process = total(env, 1)
     env.close()
+    env.itself = env  # garbage that only a collection finds
     del env
-    gc.collect()
+    if thread == "this":
+        gc.collect()
+    else:  # it must not wait there for the sessions, which end in that thread
+        assert asyncio.run_coroutine_threadsafe(collection_s(), connection._loop()).result(60) < 8
     wait_until_gone(process)
+
+
+async def collection_s() -> float:
+    began = time.monotonic()
+    gc.collect()
+    return time.monotonic() - began

@@ -103,6 +103,7 @@ class McpConnection:
             self._client = None
             self._lost = self._lost or "the session has ended"
             self._ready.set()
+            self._log.close()
             _living.discard(self)
 
     @contextlib.asynccontextmanager
@@ -231,13 +232,12 @@ class McpConnection:
         """End the session and its program; may be called twice, and waits until it is gone."""
         _loop().call_soon_threadsafe(self.end)
         with contextlib.suppress(Exception, CancelledError):
-            self._task.result(_END_S)
-        self._task.cancel()  # of a server that did not answer to its end
-        self._log.close()
+            self._task.result(2 * _END_S)
 
     def end(self) -> None:
-        """Begin to end, in the thread of the sessions."""
+        """Begin to end, in the thread of the sessions; a server that does not answer to its end is killed."""
         self._lost = self._lost or "the session has ended"
+        _loop().call_later(_END_S, self._task.cancel)
         if self._client is not None and self._closing is not None:
             self._closing.set()
         elif self._serving is None:
@@ -246,19 +246,20 @@ class McpConnection:
             self._serving.cancel()
 
 
-def close_all(connections: Sequence[McpConnection]) -> None:
-    """End several at once, and wait until they are gone."""
+def end_all(connections: Sequence[McpConnection]) -> None:
+    """Begin to end several, from any thread, and wait for none: garbage is collected in the thread of the sessions, too."""
     for connection in connections:
         _loop().call_soon_threadsafe(connection.end)
-    for connection in connections:
-        connection.close()
 
 
 @atexit.register
 def _end_all() -> None:
     """The process ends: leave no program behind, and begin none."""
     OVER.set()
-    close_all(list(_living))
+    living = list(_living)
+    end_all(living)
+    for connection in living:
+        connection.close()
 
 
 @cache

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rapo_rllib.errors import BusyError, ToolError
-from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError, ServerLostError, close_all
+from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError, ServerLostError, end_all
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class McpServer:
             first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
             raise ValueError(f"env_config.tools: mcp: {options.shown!r} does not answer: {error}") from error
-        weakref.finalize(self, close_all, self._open).atexit = False  # the end of the process closes those of all servers
+        weakref.finalize(self, end_all, self._open).atexit = False  # the end of the process closes those of all servers
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
