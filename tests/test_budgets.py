@@ -41,7 +41,7 @@ BUDGETS = {
     "sandbox": 1961,
     "services": 300,
     "settings": 1040,
-    "tools": 1908,
+    "tools": 1909,
     "traces": 938,
     "web_search": 598,
     "weights": 1090,

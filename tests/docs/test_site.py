@@ -18,7 +18,8 @@ import yaml
 from pages import REPOSITORY
 from syntax import tree_of
 
-ADDED = {"index.md", "benchmarks/RESULTS.md", "benchmarks/LEARNING.md", *(f"benchmarks/{plan}_plan.md" for plan in ("learning", "equal_traces"))}  # by docs/site_pages.py
+MEASURED = ("RESULTS", "LEARNING", "learning_plan", "equal_traces_plan")
+ADDED = {"index.md", *(f"benchmarks/{page}.md" for page in MEASURED)}  # by docs/site_pages.py
 FILES = {path.stem for path in (REPOSITORY / "rapo_rllib" / "objective").glob("*.py")}
 OBJECTIVE = [f"rapo_rllib.objective.{name}" for name in sorted(FILES - {"__init__", "loss_metrics"})]
 API = {
