@@ -78,28 +78,6 @@ def _contents(text: str, tag: str) -> list[str]:
     return contents
 
 
-def split_thoughts(text: str, tag: str, in_thought: bool) -> tuple[str, str]:
-    """The thoughts that a turn begins with (``in_thought``: its opening has begun one), and the rest, in which a tag is text.
-
-    A thought that does not end is all that there is.
-
-    >>> split_thoughts("Add.</think>Write </think>.", "think", in_thought=True)
-    ('Add.</think>', 'Write </think>.')
-    """
-    opening, closing, end = f"<{tag}>", f"</{tag}>", 0
-    while in_thought or text[end:].lstrip().startswith(opening):
-        found = text.find(closing, end)
-        if found < 0:
-            return text, ""
-        in_thought, end = False, found + len(closing)
-    return text[:end], text[end:]
-
-
-def ends_in_thought(text: str, tag: str) -> bool:
-    """Whether ``text`` leaves a thought open, as openings of templates of thinking models do."""
-    return text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>")
-
-
 def boxed_answer(text: str) -> str:
     r"""Content of the last ``\boxed{...}`` whose braces balance; the stripped text where there is none.
 
