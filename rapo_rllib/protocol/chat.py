@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.steps import parse_step, render_observation
+from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.protocol.turns import Piece, Schema, Turn, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
@@ -105,11 +105,6 @@ class ChatProtocol:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
         self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens the tokenizer knows."""
-        return len(self.tokenizer)
-
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
         """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
         return said_before(question, given, self.system_prompt, self.settings)
@@ -130,11 +125,6 @@ class ChatProtocol:
         """
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
-    def retrieved_text(self, trace: str) -> str:
-        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
-        tag = self.settings.retrieve_tag
-        return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
-
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """All closing tags; behind the answer's the policy is asked for the end of its turn."""
         return closing, self._closing_tag
@@ -151,18 +141,15 @@ class ChatProtocol:
         """The text as it is."""
         return Piece(self.encode(step), step)
 
-    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
-        """The tag of the tool that a turn calls."""
-        return parse_step(turn, self.settings, [tag[2:-1] for tag in closing if tag != self._closing_tag]).tool_tag
-
     def observation(self, observation: str, turn: Turn) -> Piece:
         """A result in its tags, less what the policy's last token has already written."""
         text = without_spill(render_observation(observation, self.settings), turn.spill)
         return Piece(self.encode(text), text)
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace in its tags."""
-        text = self.retrieved_text(trace)
+        """A step trace behind one sentence, in its tags."""
+        tag = self.settings.retrieve_tag
+        text = f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
         return Piece(self.encode(text), text)
 
 

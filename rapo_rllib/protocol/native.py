@@ -142,27 +142,17 @@ class NativeProtocol:
             return ""
         return (
             f"protocol.format = 'native': training keeps the thoughts ({thoughts.opening}) of earlier turns in prompts; the "
-            f"chat template drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives other "
-            "prompts"
+            f"chat template drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives "
+            "other prompts"
         )
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens the tokenizer knows."""
-        return len(self.tokenizer)
-
-    def messages(self, question: str, given: Question | None = None) -> list[Message]:
-        """The turns before the policy's, special tokens in them broken up."""
-        messages: list[Message] = self._guard.safe_schema(said_before(question, given, self.system_prompt, self.settings))
-        return messages
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
         tools, own = (None, ()) if given is None else (given.tools, given.schemas)
         for schema in own:
             self._check_own(schema["function"])
-        shown = self._guard.safe_schema(own)
-        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True, own=shown))
+        messages, shown = said_before(question, given, self.system_prompt, self.settings), self._guard.safe_schema(own)
+        return self._guard.encode(self._template.render(self._guard.safe_schema(messages), tools, opening=True, own=shown))
 
     def _check_own(self, function: Mapping[str, Any]) -> None:
         """A row's schema is shown, and the job's tool is called: they must take the same."""
@@ -266,10 +256,6 @@ class NativeProtocol:
         """The arguments of a call in tags, as :func:`in_tags` writes them."""
         name, read = text_argument(self._schemas[tool]), read_object(text)[0]
         return {name or "": text} if read is None else read
-
-    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
-        """The tools that a turn calls, for messages."""
-        return ", ".join(call.name for call in getattr(turn, "calls", ())) or None
 
     def observation(self, observation: str, turn: Turn) -> Piece:
         """A tool turn per call; a user turn where the policy called nothing and the environment has something to say."""

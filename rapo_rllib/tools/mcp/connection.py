@@ -21,6 +21,7 @@ import pydantic
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED
 
+from rapo_rllib.services.programs import with_parent
 from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
@@ -109,7 +110,8 @@ class McpConnection:
     async def _transport(self) -> AsyncIterator[Any]:
         options = self._options
         if options.url is None:
-            program: dict[str, Any] = {"command": options.command, "args": list(options.args), "cwd": options.cwd}
+            command, *args = with_parent([str(options.command), *options.args])
+            program: dict[str, Any] = {"command": command, "args": args, "cwd": options.cwd}
             given = mcp.StdioServerParameters(**program, env=options.environment(), encoding_error_handler="replace")
             yield mcp.stdio_client(given, errlog=self._log)
             return
@@ -200,7 +202,9 @@ class McpConnection:
 
     def answers(self) -> bool:
         """Return whether the server does, which may have died since it was asked last; takes ``PROBE_S`` at most."""
-        return _wait(self._answers(), PROBE_S)
+        with contextlib.suppress(ServerLostError):
+            return _wait(self._answers(), PROBE_S)
+        return False
 
     async def _answers(self) -> bool:
         if self._client is None:
@@ -232,7 +236,8 @@ class McpConnection:
         _loop().call_soon_threadsafe(self.end)
         with contextlib.suppress(Exception, CancelledError):
             self._task.result(_END_S)
-        self._task.cancel()  # of a server that did not answer to its end
+        if self._http is not None:  # what ends a program has deadlines of its own, and leaves it behind if it is cancelled
+            self._task.cancel()
         self._log.close()
 
     def end(self) -> None:
