@@ -125,6 +125,11 @@ class ChatProtocol:
         """
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
+    def retrieved_text(self, trace: str) -> str:
+        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
+        tag = self.settings.retrieve_tag
+        return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
+
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         """All closing tags; behind the answer's the policy is asked for the end of its turn."""
         return closing, self._closing_tag
@@ -147,9 +152,8 @@ class ChatProtocol:
         return Piece(self.encode(text), text)
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace behind one sentence, in its tags."""
-        tag = self.settings.retrieve_tag
-        text = f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
+        """A step trace in its tags."""
+        text = self.retrieved_text(trace)
         return Piece(self.encode(text), text)
 
 

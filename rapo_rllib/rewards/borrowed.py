@@ -54,8 +54,9 @@ def check_borrowed(function: Callable[..., Any], path: str, options: Mapping[str
     """Raise ``ValueError`` where a function of TRL's or verl's form has a parameter that a question has no column for."""
     parameters = inspect.signature(function).parameters
     form, named = _form(parameters), _named(parameters)
-    for question in questions if form is not None else ():
-        _check_columns(named, {**form(question, Episode(())), **options}, path, question)
+    if form is not None:
+        for question in questions:
+            _check_columns(named, {**form(question, Episode(())), **options}, path, question)
 
 
 def _form(parameters: Mapping[str, inspect.Parameter]) -> Callable[[Question, Episode], dict[str, Any]] | None:
