@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
+from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import check_model_config, load_tokenizer, model_skeleton
 from rapo_rllib.models.lora import check_targets
@@ -15,6 +16,7 @@ from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.rewards import check_columns
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
 from rapo_rllib.types import Question
@@ -54,8 +56,10 @@ def check_parts(config: RAPOConfig) -> None:
         if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
             logger.warning(otherwise)
         _check_rows(chat, source.questions("train"))
-    env.close()
     questions = source.questions("train")
+    if isinstance(env.unwrapped, ToolEnv):
+        check_columns(env.unwrapped.options.scorer, questions)
+    env.close()
     if isinstance(env.unwrapped, AgentEnv):
         check_shows_tools(settings.protocol, questions, load_tokenizer(model))
     if config.evaluation_interval or settings.run.evaluate_before_training:

@@ -19,17 +19,10 @@ from typing import Any
 
 from rapo_rllib.endpoint.env import AgentOptions
 from rapo_rllib.endpoint.function import GIVEN, Ended, call_function
+from rapo_rllib.services.programs import with_parent
 from rapo_rllib.types import Question
 
 MOST_OUTPUT = 1 << 20  # bytes that a program may print
-# A program that becomes another, and is killed with the thread that started it: an env runner that is killed tells nobody.
-_WITH_PARENT = """import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
-for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python alone
-    signal.signal(ignored, signal.SIG_DFL)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
 _CALL = "from rapo_rllib.endpoint.function import call_for_parent; call_for_parent()"
 
 
@@ -101,7 +94,7 @@ class Agent:
             if self._stopped:
                 raise RuntimeError("it was stopped before it had started")
             self._process = process = subprocess.Popen(
-                [sys.executable, "-IS", "-c", _WITH_PARENT, str(os.getpid()), *command],
+                with_parent(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **told},

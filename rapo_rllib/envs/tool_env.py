@@ -16,7 +16,7 @@ import gymnasium
 
 from rapo_rllib.envs.base import TextEnv, info_of
 from rapo_rllib.envs.options import ToolEnvOptions
-from rapo_rllib.errors import BusyError
+from rapo_rllib.errors import ToolError
 from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
@@ -83,8 +83,8 @@ class ToolEnv(TextEnv):
             for tool in self._tools.values():
                 if tool.begins:
                     self._sessions[tool.tag] = tool.session(self._shared)
-        except BusyError:
-            self.end_sessions()  # whoever has one session is not to wait for another
+        except ToolError:  # whoever has one session is not to wait for another, nor to keep it
+            self.end_sessions()
             raise
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
         return question.text, {}

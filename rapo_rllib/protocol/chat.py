@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rapo_rllib.protocol.steps import parse_step, render_observation
+from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.protocol.turns import Piece, Schema, Turn, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
@@ -105,11 +105,6 @@ class ChatProtocol:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
         self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens the tokenizer knows."""
-        return len(self.tokenizer)
-
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
         """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
         return said_before(question, given, self.system_prompt, self.settings)
@@ -150,10 +145,6 @@ class ChatProtocol:
     def written(self, step: str) -> Piece:
         """The text as it is."""
         return Piece(self.encode(step), step)
-
-    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
-        """The tag of the tool that a turn calls."""
-        return parse_step(turn, self.settings, [tag[2:-1] for tag in closing if tag != self._closing_tag]).tool_tag
 
     def observation(self, observation: str, turn: Turn) -> Piece:
         """A result in its tags, less what the policy's last token has already written."""

@@ -14,9 +14,11 @@ from typing import Any
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, expected_form, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
+from rapo_rllib.protocol.harmony import HARMONY, is_harmony, read_harmony
 from rapo_rllib.protocol.parsers import choose_parser, reader_of
-from rapo_rllib.protocol.steps import ends_in_thought, parse_step, split_thoughts
+from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
+from rapo_rllib.protocol.thoughts import Thoughts
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
@@ -56,31 +58,49 @@ class NativeProtocol:
         self._schemas = {schema["function"]["name"]: schema for schema in schemas}
         self.tools = tuple(self._schemas)
         self._game = game
+        self._thoughts = Thoughts.of(str(tokenizer.chat_template), settings.think_tag)
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
-        self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
+        between = tokenizer.decode(template_end_ids(tokenizer, ended=False), skip_special_tokens=False)
+        self._template = ChatTemplate(
+            tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end, between or self._end
+        )
         self.end_ids = list(dict.fromkeys([*self.end_ids, *self._guard.encode(self._template.call_end)]))
         self._read_calls = self._reader(make_reader, schemas)
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
-        self.opening = Piece(self._guard.encode(opening, self._end), opening)
-        self._in_thought = ends_in_thought(opening, settings.think_tag)
+        self._in_thought = self._thoughts.left_open(opening)
+        self.opening, self._opened_by_user = self._openings(opening)
         self._check()
+
+    def _openings(self, opening: str) -> tuple[Piece, str]:
+        """What stands before the policy's turns, and what a user's turn brings: some templates open none behind a result."""
+        if not self._schemas or self._template.opening_behind(self._result()):
+            return Piece(self._guard.encode(opening, self._end), opening), ""
+        return Piece((), ""), opening
+
+    def _result(self) -> Message:
+        return tool_message("result", next(iter(self._schemas), "tool"), "0" * 9)
 
     def _reader(self, make_reader: MakeReader | None, schemas: Sequence[Schema]) -> CallReader:
         asked = self.settings.tool_parser
+        if asked == "auto" and is_harmony(str(self.tokenizer.chat_template)):
+            self.parser = HARMONY
+            return read_harmony
         self.parser = JSON if asked == "auto" or make_reader is None else asked  # named, it is tried before an agent has tools
+        if self._game and not schemas:
+            return ReadCalls
         if make_reader is None:
             return read_json
         if schemas:
-            self.parser = choose_parser(asked, self.tokenizer, self._template, self.settings.think_tag, make_reader)
+            self.parser = choose_parser(asked, self.tokenizer, self._template, self._thoughts, make_reader)
         return reader_of(self.parser, self.tokenizer, schemas, make_reader)
 
     def _sample(self) -> str:
         """A call as the template writes it; empty: it writes none."""
         try:
-            return self._template.sample_turn()[1].rpartition(f"</{self.settings.think_tag}>")[2].strip()
+            return self._template.sample_turn()[1].rpartition(self._thoughts.closing)[2].strip()
         except ValueError:
             return ""
 
@@ -100,11 +120,8 @@ class NativeProtocol:
         """Render all that will be rendered: a template that refuses says so before anything heavy starts."""
         self.prompt_ids("question")
         if self.settings.show_retrieved == "turn" and self._schemas:
-            name = next(iter(self._schemas))
             try:
-                shown = self._template.behind_turn(
-                    [tool_message("result", name, "0" * 9), {"role": "user", "content": "probe"}]
-                )
+                shown = self._template.behind_turn([self._result(), {"role": "user", "content": "probe"}])
             except ValueError as error:
                 shown = str(error)
             if "probe" not in shown:
@@ -115,36 +132,27 @@ class NativeProtocol:
 
     def served_otherwise(self) -> str:
         """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
-        tag, by_user = self.settings.think_tag, not self._schemas  # a user's turn follows one of the policy's in games alone
-        if f"</{tag}>" not in str(self.tokenizer.chat_template) or (by_user and not self._game):
+        thoughts, by_user = self._thoughts, not self._schemas  # a user's turn follows one of the policy's in games alone
+        if thoughts.closing not in str(self.tokenizer.chat_template) or (by_user and not self._game):
             return ""
         try:
-            if self._template.keeps_thoughts(tag, by_user):
+            if self._template.keeps_thoughts(thoughts, by_user):
                 return ""
         except ValueError:  # it takes no such turns: none are served
             return ""
         return (
-            f"protocol.format = 'native': training keeps the thoughts (<{tag}>) of earlier turns in prompts; the chat template "
-            f"drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives other prompts"
+            f"protocol.format = 'native': training keeps the thoughts ({thoughts.opening}) of earlier turns in prompts; the "
+            f"chat template drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives "
+            "other prompts"
         )
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens the tokenizer knows."""
-        return len(self.tokenizer)
-
-    def messages(self, question: str, given: Question | None = None) -> list[Message]:
-        """The turns before the policy's, special tokens in them broken up."""
-        messages: list[Message] = self._guard.safe_schema(said_before(question, given, self.system_prompt, self.settings))
-        return messages
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
         tools, own = (None, ()) if given is None else (given.tools, given.schemas)
         for schema in own:
             self._check_own(schema["function"])
-        shown = self._guard.safe_schema(own)
-        return self._guard.encode(self._template.render(self.messages(question, given), tools, opening=True, own=shown))
+        messages, shown = said_before(question, given, self.system_prompt, self.settings), self._guard.safe_schema(own)
+        return self._guard.encode(self._template.render(self._guard.safe_schema(messages), tools, opening=True, own=shown))
 
     def _check_own(self, function: Mapping[str, Any]) -> None:
         """A row's schema is shown, and the job's tool is called: they must take the same."""
@@ -177,16 +185,16 @@ class NativeProtocol:
         behind = self._text(token_ids[-1:]) if ended else ""
         if not ended:  # cut off by a budget: neither a call nor an answer
             return Turn.of(written, content=written, record=written, spill=behind, native=True)
-        thoughts, said = split_thoughts(written, self.settings.think_tag, self._in_thought)
-        found = ReadCalls(said) if self._game and not self._schemas else self._read_calls(said)
+        thoughts, said = self._thoughts.split(written, self._in_thought)
+        found = self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
             problem = f"the tool call could not be read: {expected_form(self.tools, self.parser, self._sample())}"
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None
-        thoughts = f"<{self.settings.think_tag}>{thoughts}" if self._in_thought else thoughts
-        record = self._record(thoughts, found.content if calls else said, calls, answer)
+        thoughts = f"{self._thoughts.opening}{thoughts}" if self._in_thought else thoughts
+        record = self._record(self._thoughts.tagged(thoughts, self.settings.think_tag), found.content, calls, answer)
         return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
 
     def _text(self, token_ids: Sequence[int]) -> str:
@@ -211,11 +219,11 @@ class NativeProtocol:
         said = step if tag is None else step.rpartition(f"<{tag}>")[0]
         if parse_step(said, self.settings, list(self._schemas)).complete:
             raise RequestError(f"a step has more than one call or answer, where a turn has one: {step[:200]}")
-        content = self._safe_but_thoughts((said + (parsed.answer or "")).strip())
-        message: Message = {"role": "assistant", "content": content}
+        parts = self._parts((said + (parsed.answer or "")).strip())
+        message: Message = {"role": "assistant", **parts}
         meant = [] if tool is None else [(tool, self._arguments(tool, parsed.tool_input or ""))]
         for name, arguments in meant:
-            message = self._template.calling(Call(name, self._guard.safe_schema(arguments), _call_id(0)), content)
+            message = {**self._template.calling(Call(name, self._guard.safe_schema(arguments), _call_id(0))), **parts}
         try:
             piece = self._piece(self._template.turn(message))
         except ValueError as error:
@@ -225,6 +233,16 @@ class NativeProtocol:
         if read != meant or (self._schemas and not meant and parsed.answer is None):
             raise RequestError(f"a step is read as the calls {read}: {piece.text[:200]}")
         return piece
+
+    def _parts(self, text: str) -> Message:
+        """Thoughts and content of a turn, as the template takes them."""
+        tag = self.settings.think_tag
+        if not self._thoughts.are_apart:
+            return {"content": self._safe_but_thoughts(text)}
+        thoughts, said = Thoughts(f"<{tag}>", f"</{tag}>").split(text, in_thought=False)
+        thought = self._guard.safe(re.sub(f"</?{re.escape(tag)}>", "", thoughts).strip())
+        apart = {"thinking": thought, "reasoning_content": thought} if thought else {}
+        return {"content": self._guard.safe(said.strip()), **apart}
 
     def _safe_but_thoughts(self, text: str) -> str:
         """Safe text in which the tags around thoughts are the template's own."""
@@ -238,10 +256,6 @@ class NativeProtocol:
         """The arguments of a call in tags, as :func:`in_tags` writes them."""
         name, read = text_argument(self._schemas[tool]), read_object(text)[0]
         return {name or "": text} if read is None else read
-
-    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
-        """The tools that a turn calls, for messages."""
-        return ", ".join(call.name for call in getattr(turn, "calls", ())) or None
 
     def observation(self, observation: str, turn: Turn) -> Piece:
         """A tool turn per call; a user turn where the policy called nothing and the environment has something to say."""
@@ -267,15 +281,16 @@ class NativeProtocol:
             text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
             return Piece(self._guard.encode(text), self._guard.plain(text))
         shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
-        name = next(iter(self._schemas), "tool")
-        before = self._template.behind_turn([tool_message("result", name, "0" * 9)])
-        return self._piece(self._template.behind_turn([tool_message("result", name, "0" * 9), shown]).removeprefix(before))
+        before = self._template.behind_turn([self._result()])
+        behind = self._template.behind_turn([self._result(), shown]).removeprefix(before)
+        return self._piece(behind + self._opened_by_user)
 
     def _behind(self, end: str, piece: Piece) -> Piece:
         return Piece([*self._guard.encode(end), *piece.token_ids], end + piece.text)
 
     def _behind_turn(self, messages: Sequence[Message]) -> Piece:
-        return self._piece(self._template.behind_turn(messages))
+        by_other = bool(messages) and messages[-1]["role"] != "tool"
+        return self._piece(self._template.behind_turn(messages) + (self._opened_by_user if by_other else ""))
 
     def _piece(self, rendered: str) -> Piece:
         return Piece(self._guard.encode(rendered, self._end), self._guard.plain(rendered))

@@ -9,8 +9,9 @@ import logging
 from typing import Any
 
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, read_json, read_object
-from rapo_rllib.protocol.steps import ends_in_thought, split_thoughts
+from rapo_rllib.protocol.harmony import HARMONY, read_harmony
 from rapo_rllib.protocol.template import SAMPLE, SAMPLE_SCHEMA, ChatTemplate
+from rapo_rllib.protocol.thoughts import Thoughts
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +22,10 @@ ORDER = (
     *("granite4", "granite", "hunyuan_a13b", "phi4_mini_json", "internlm", "olmo3", "functiongemma", "muse_glimmer"),
     JSON,
 )
+OWN: dict[str, CallReader] = {JSON: read_json, HARMONY: read_harmony}
 
 
-def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, think_tag: str, make_reader: MakeReader) -> str:
+def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: Thoughts, make_reader: MakeReader) -> str:
     """The parser's name, ``auto`` resolved by a call that ``template`` writes.
 
     Raises:
@@ -36,7 +38,7 @@ def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, think_tag:
             return asked
         raise ValueError(f"protocol.tool_parser = 'auto': no call can be tried: {error}; name a parser") from error
     shown = SAMPLE.name in turn
-    _, said = split_thoughts(turn, think_tag, ends_in_thought(header, think_tag))
+    _, said = thoughts.split(turn, thoughts.left_open(header))
     if asked != "auto":
         if shown and not _reads_back(said, reader_of(asked, tokenizer, [SAMPLE_SCHEMA], make_reader)):
             logger.warning(
@@ -63,7 +65,7 @@ def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, think_tag:
 
 def reader_of(parser: str, tokenizer: Any, schemas: Any, make_reader: MakeReader) -> CallReader:
     """What reads calls, by a parser of vLLM's or ours. Raises ``ValueError`` as ``make_reader`` does."""
-    return read_json if parser == JSON else make_reader(parser, tokenizer, schemas)
+    return OWN[parser] if parser in OWN else make_reader(parser, tokenizer, schemas)
 
 
 def _reads_back(said: str, read: CallReader) -> bool:

@@ -22,10 +22,9 @@ _BRACES = re.compile(r"(?P<box>\\{1,2}boxed\s*\{)|\\.|(?P<brace>[{}])", re.DOTAL
 class ParsedStep:
     """The parts of one generated step.
 
-    Example: ``<think>Add.</think><python>3 + 5</python>`` gives ``think="Add.", tool_tag="python", tool_input="3 + 5"``.
+    Example: ``<think>Add.</think><python>3 + 5</python>`` gives ``tool_tag="python", tool_input="3 + 5"``.
     """
 
-    think: str = ""  # all complete thoughts, joined by newlines
     tool_tag: str | None = None  # of the call that decides the step
     tool_input: str | None = None  # stripped
     answer: str | None = None  # stripped content of the answer that decides the step
@@ -41,15 +40,14 @@ def parse_step(text: str, settings: ProtocolSettings, tool_tags: Sequence[str]) 
     >>> parse_step("<python>1 + 1</python>", ProtocolSettings(), ["python"]).tool_input
     '1 + 1'
     """
-    think = "\n".join(thought.strip() for thought in _contents(text, settings.think_tag))
     found = [(position, tag) for tag in (*tool_tags, settings.answer_tag) if (position := _last_element(text, tag)) is not None]
     if not found:
-        return ParsedStep(think)
+        return ParsedStep()
     (start, end), tag = max(found, key=lambda item: item[0][1])
     content = text[start:end].strip()
     if tag == settings.answer_tag:
-        return ParsedStep(think, answer=content, complete=True)
-    return ParsedStep(think, tool_tag=tag, tool_input=content, complete=True)
+        return ParsedStep(answer=content, complete=True)
+    return ParsedStep(tool_tag=tag, tool_input=content, complete=True)
 
 
 def _last_element(text: str, tag: str) -> tuple[int, int] | None:
@@ -64,40 +62,6 @@ def _last_element(text: str, tag: str) -> tuple[int, int] | None:
         elif begin is not None:
             found, begin = (begin, match.start()), None
     return found
-
-
-def _contents(text: str, tag: str) -> list[str]:
-    """Return what stands between each opening tag and the next closing one. One pass over the text."""
-    contents, begin = [], None
-    for match in re.finditer(f"<(/?){re.escape(tag)}>", text):
-        if not match[1]:
-            begin = match.end() if begin is None else begin
-        elif begin is not None:
-            contents.append(text[begin : match.start()])
-            begin = None
-    return contents
-
-
-def split_thoughts(text: str, tag: str, in_thought: bool) -> tuple[str, str]:
-    """The thoughts that a turn begins with (``in_thought``: its opening has begun one), and the rest, in which a tag is text.
-
-    A thought that does not end is all that there is.
-
-    >>> split_thoughts("Add.</think>Write </think>.", "think", in_thought=True)
-    ('Add.</think>', 'Write </think>.')
-    """
-    opening, closing, end = f"<{tag}>", f"</{tag}>", 0
-    while in_thought or text[end:].lstrip().startswith(opening):
-        found = text.find(closing, end)
-        if found < 0:
-            return text, ""
-        in_thought, end = False, found + len(closing)
-    return text[:end], text[end:]
-
-
-def ends_in_thought(text: str, tag: str) -> bool:
-    """Whether ``text`` leaves a thought open, as openings of templates of thinking models do."""
-    return text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>")
 
 
 def boxed_answer(text: str) -> str:
@@ -144,21 +108,6 @@ def _around(text: str, content: tuple[int, int], box: _Box) -> str:
     return text[content[0] : box.start] + text[box.end : content[1]]
 
 
-def _balanced(text: str, start: int) -> str | None:
-    r"""``text[start:]`` up to the brace that closes one opened before ``start``; ``\{`` and ``\}`` do not count."""
-    depth, position = 1, start
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return text[start:position]
-        position += 1
-    return None
-
-
 def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = True) -> bool:
     r"""Whether a final step ends with its one and only answer, not empty and, if required, with one ``\boxed{...}``."""
     opening, closing = f"<{settings.answer_tag}>", f"</{settings.answer_tag}>"
@@ -169,10 +118,9 @@ def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = Tr
 
 def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
     r"""Whether an answer is well-formed: not empty and, if required, with one ``\boxed{...}``."""
-    boxes = list(_BOXED.finditer(text))
     if not require_boxed:
         return bool(text.strip())
-    return len(boxes) == 1 and bool((_balanced(text, boxes[0].end()) or "").strip())
+    return len(_BOXED.findall(text)) == 1 and bool(last_box(text))
 
 
 def render_observation(text: str, settings: ProtocolSettings) -> str:

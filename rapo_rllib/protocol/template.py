@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from rapo_rllib.protocol.thoughts import Thoughts
 from rapo_rllib.protocol.turns import Call, Schema
 
 Message = dict[str, Any]
@@ -86,13 +87,17 @@ class ChatTemplate:
         schemas: of all tools.
         options: further variables of the template, such as ``enable_thinking``.
         end: the special token that ends a turn of the policy.
+        end_between: the same where a turn follows.
 
     Raises:
         ValueError: naming what the template lacks.
     """
 
-    def __init__(self, tokenizer: Any, schemas: Sequence[Schema], options: Mapping[str, Any], end: str) -> None:
-        self._tokenizer, self._schemas, self._options, self._end = tokenizer, list(schemas), dict(options), end
+    def __init__(
+        self, tokenizer: Any, schemas: Sequence[Schema], options: Mapping[str, Any], end: str, end_between: str
+    ) -> None:
+        self._tokenizer, self._schemas, self._options = tokenizer, list(schemas), dict(options)
+        self._end, self._end_between = end, end_between
         self._mark = f"rapo{secrets.token_hex(8)}"
         self._dummy: Message = {"role": "assistant", "content": self._mark}
         self._behind_calls = self._dummy  # the same, where a tool's result follows
@@ -156,10 +161,13 @@ class ChatTemplate:
 
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
         """The text of turns that follow a turn of the policy: from behind the token that ends it."""
-        called = bool(messages) and messages[0]["role"] == "tool"
-        dummy, end = (self._behind_calls, self.call_end) if called else (self._dummy, self._end)
-        rendered = self.render([_QUESTION, dummy, *messages], opening=opening)
-        return rendered.rpartition(self._mark)[2].partition(end)[2]
+        dummy, end = self._dummy, self._end
+        if messages and messages[0]["role"] == "tool":
+            dummy, end = self._behind_calls, self.call_end
+            if "tool_calls" in dummy:  # some templates take the tool's name from there
+                dummy = self.calling(Call(messages[0].get("name", SAMPLE.name), {"mark": self._mark}, SAMPLE.id))
+        behind = self.render([_QUESTION, dummy, *messages], opening=opening).rpartition(self._mark)[2]
+        return behind.partition(end if end in behind else self._end_between)[2]
 
     def turn(self, message: Message) -> str:
         """The text of a turn of the policy, from behind its opening to the token that ends it.
@@ -185,18 +193,19 @@ class ChatTemplate:
         begin = min(common, _num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
         return whole[begin:common], whole[common:].partition(self.call_end)[0]
 
-    def keeps_thoughts(self, tag: str, behind_user: bool) -> bool:
+    def keeps_thoughts(self, thoughts: Thoughts, behind_user: bool) -> bool:
         """Whether an earlier turn's thoughts are written again behind a user's turn or a result. Raises ``ValueError``."""
         turn, behind = self.calling(SAMPLE), tool_message("8", SAMPLE.name, SAMPLE.id)
         if behind_user:
             turn, behind = {"role": "assistant", "content": "8"}, {"role": "user", "content": "next"}
-        opened, closing = self.opening(), f"</{tag}>"
+        opened, (begin, closing) = self.opening(), thoughts
         if closing in opened:  # with an empty thought
-            turn["content"] = f"<{tag}>{opened.partition(f'<{tag}>')[2]}{turn['content']}"
+            turn["content"] = f"{begin}{opened.partition(begin)[2]}{turn['content']}"
             asked, shown = self._sampled([]), self._sampled([turn, behind])
             return shown.count(closing) == asked.count(closing) + 1
-        tagged = f"<{tag}>\n{self._mark}\n{closing}\n\n{turn['content']}"
-        ways: list[Message] = [{"content": tagged}, {"reasoning_content": self._mark}]  # a server may take it apart
+        ways: list[Message] = [{"reasoning_content": self._mark}, {"thinking": self._mark}]  # a server may take it apart
+        if not thoughts.are_apart:
+            ways.append({"content": f"{begin}\n{self._mark}\n{closing}\n\n{turn['content']}"})
         return any(self._mark in self._sampled([{**turn, **way}, behind]) for way in ways)
 
     def _sampled(self, messages: Sequence[Message]) -> str:
@@ -206,6 +215,10 @@ class ChatTemplate:
         """The text that opens the policy's turn; for many templates the role's header."""
         closed = self.render([_QUESTION])
         return self.render([_QUESTION], opening=True).removeprefix(closed)
+
+    def opening_behind(self, message: Message) -> str:
+        """The same behind a turn of another, a result say."""
+        return self.behind_turn([message], opening=True).removeprefix(self.behind_turn([message]))
 
     def _check_tools(self) -> None:
         bare = self._tokenizer.apply_chat_template([_QUESTION], add_generation_prompt=True, tokenize=False, **self._options)
@@ -230,9 +243,12 @@ class ChatTemplate:
             return self._end
         followed = self._render([*turns, tool_message("8", SAMPLE.name, SAMPLE.id)], [SAMPLE_SCHEMA])
         behind = followed[len(whole) :] if followed.startswith(whole) else ""
+        begins = self.opening()  # what begins any turn ends none
         near = [text and self._tokenizer.encode(text, add_special_tokens=False) for text in (behind, whole)]
         ends = [
-            token for token in (*near[0][:1], *near[1][-1:]) if not self._tokenizer.decode([token], skip_special_tokens=True)
+            token
+            for token in (*near[0][:1], *near[1][-1:])
+            if not self._tokenizer.decode([token], skip_special_tokens=True) and self._tokenizer.decode([token]) not in begins
         ]
         return str(self._tokenizer.decode(ends[:1])) if ends else self._end
 

@@ -75,6 +75,7 @@ class Piece(NamedTuple):
 class RolloutProtocol(Protocol):
     """All that a rollout knows of a format: it makes a prompt of a question, and text to be appended."""
 
+    tokenizer: Any
     settings: ProtocolSettings
     end_ids: list[int]  # tokens that end the policy's turn, the usual one first
     opening: Piece  # between what is appended and the policy's next turn
@@ -83,10 +84,6 @@ class RolloutProtocol(Protocol):
     @property
     def tools(self) -> Sequence[str]:
         """Names of the tools that it knows of."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens the tokenizer knows."""
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write; ``given`` may bring turns before it. ``[P]``."""
@@ -99,9 +96,6 @@ class RolloutProtocol(Protocol):
 
     def written(self, step: str) -> Piece:
         """What another agent wrote in one step, in the text protocol and without its result, as the policy would write it."""
-
-    def called(self, turn: str, closing: tuple[str, ...]) -> str | None:
-        """The tool that a turn calls, for messages."""
 
     def observation(self, observation: str, turn: Turn) -> Piece:
         """An observation as it is appended behind the turn."""

@@ -2,7 +2,7 @@
 
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
-from rapo_rllib.rewards.scorers import check_scorer, is_own, shared_scorer
+from rapo_rllib.rewards.scorers import check_columns, check_scorer, is_own, shared_scorer
 from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "RewardOptions",
     "Score",
     "Scorer",
+    "check_columns",
     "check_scorer",
     "is_own",
     "reward_terms",

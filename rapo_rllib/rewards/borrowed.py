@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,10 +31,9 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
     if not callable(function):
         return None
     parameters = inspect.signature(function).parameters
-    form = next((make for name, make in _FORMS.items() if name in parameters), None)
+    form, named = _form(parameters), _named(parameters)
     if form is None:
         return None
-    named = {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     loop = _loop()
     if not takes_all:
@@ -42,16 +41,40 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
 
     def called(answer: str | None, question: Question, episode: Episode) -> Any:
         arguments = {**form(question, episode), **options}
-        missing = [name for name in named.keys() - arguments.keys() if named[name].default is inspect.Parameter.empty]
-        if missing:
-            has = ", ".join(question.columns) or "none"
-            raise ValueError(f"{path} needs a column {min(missing)!r}; those of question {question.id} are: {has}")
+        _check_columns(named, arguments, path, question)
         found = function(**{name: value for name, value in arguments.items() if takes_all or name in named})
         if inspect.iscoroutine(found):
             found = asyncio.run_coroutine_threadsafe(found, loop).result()
         return _of_trl(found, path) if form is _for_trl else _of_verl(found, path)
 
     return called
+
+
+def check_borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any], questions: Sequence[Question]) -> None:
+    """Raise ``ValueError`` where a function of TRL's or verl's form has a parameter that a question has no column for."""
+    parameters = inspect.signature(function).parameters
+    form, named = _form(parameters), _named(parameters)
+    if form is not None:
+        for question in questions:
+            _check_columns(named, {**form(question, Episode(())), **options}, path, question)
+
+
+def _form(parameters: Mapping[str, inspect.Parameter]) -> Callable[[Question, Episode], dict[str, Any]] | None:
+    return next((make for name, make in _FORMS.items() if name in parameters), None)
+
+
+def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+
+
+def _check_columns(named: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any], path: str, question: Question) -> None:
+    missing = [name for name in named.keys() - arguments.keys() if named[name].default is inspect.Parameter.empty]
+    if missing:
+        has = ", ".join(question.columns) or "none"
+        raise ValueError(
+            f"env_config.scorer: {path} needs a column {min(missing)!r}; those of question {question.id} are: {has}; correct "
+            "the parameter, give it a default, or add the column to the data set"
+        )
 
 
 def _for_trl(question: Question, episode: Episode) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from rapo_rllib.rewards.borrowed import borrowed
+from rapo_rllib.rewards.borrowed import borrowed, check_borrowed
 from rapo_rllib.rewards.judge import JudgeOptions, llm_judge
 from rapo_rllib.rewards.maths import math_score
 from rapo_rllib.rewards.qa import NORMALIZATIONS, qa_em_score, qa_score
@@ -107,6 +107,20 @@ def is_own(entry: Any) -> bool:
     return callable(name) or name not in SCORERS
 
 
+def check_columns(entry: Any, questions: Sequence[Question]) -> None:
+    """Raise ``ValueError`` where a reward function names a column that the rows of the questions lack."""
+    if isinstance(entry, list | tuple):
+        for part in entry:
+            check_columns(part, questions)
+        return
+    name, options = (entry["name"], entry.get("options") or {}) if isinstance(entry, Mapping) else (entry, {})
+    if callable(name) or ":" in name:
+        target, path = (_imported(name) if isinstance(name, str) else name), _path(name)
+        if inspect.isclass(target):  # whose options are those of the constructor
+            target, options = partial(target.__call__, None), {}
+        check_borrowed(target, path, options, questions)
+
+
 def shared_scorer(entry: Any) -> Scorer:
     """The scorer that an entry of ``env_config`` describes; equal entries give the same one for as long as someone uses it.
 
@@ -164,7 +178,7 @@ def _own(name: Any, options: Mapping[str, Any]) -> Scorer:
         ValueError: it leads to nothing that can be called with answer, question and episode, nor as TRL and verl do.
     """
     target, arguments = (_imported(name) if isinstance(name, str) else name), dict(options)
-    path = name if isinstance(name, str) else getattr(name, "__name__", repr(name))
+    path = _path(name)
     if inspect.isclass(target):
         _check_call(path, target, (), options)
         target, arguments = target(**options), {}
@@ -209,6 +223,10 @@ def as_score(found: Any, path: str) -> Score:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
+
+
+def _path(name: Any) -> str:
+    return name if isinstance(name, str) else getattr(name, "__name__", repr(name))
 
 
 def _imported(path: str) -> Any:

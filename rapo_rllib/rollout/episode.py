@@ -199,13 +199,15 @@ class Episode:
     def judge_step(self) -> str:
         """Pay a single step for doing what the expert did; returns the end of its trajectory."""
         step, expected = self.trajectory.steps[-1], self.question.expected
-        tools = {*(closing[2:-1] for closing in self.stop), *self.plan.chat.tools}
         silent = step.tool_error is not None or step.observation.strip() in ("", NOTHING_PRINTED)
         answered = "" if silent else step.observation
-        right = does_the_same(step.as_text, answered, expected, self.plan.chat.settings, sorted(tools))
+        right = does_the_same(step.as_text, answered, expected, self.plan.chat.settings, self._tools())
         step.reward = self.trajectory.reward = float(right)
         self.trajectory.correct = self.trajectory.format_ok = right
         return "step"
+
+    def _tools(self) -> list[str]:
+        return sorted({*(closing[2:-1] for closing in self.stop), *self.plan.chat.tools})
 
     def take_judgement(self, judgement: EnvResult) -> None:
         """Note what the environment says of an episode that a budget has ended."""
@@ -285,4 +287,4 @@ class Episode:
 
     def called_tool(self) -> str | None:
         """Return the tool that the last generated step calls, whether or not the call has returned."""
-        return self.plan.chat.called(self.turn, self.stop)
+        return parse_step(self.turn.record or self.turn, self.plan.chat.settings, self._tools()).tool_tag

@@ -117,7 +117,7 @@ class RolloutGroup:
 
     def _wants_fork(self, episode: Episode, branching: BranchingSettings, now: float) -> bool:
         assert episode.opening_entropy is not None
-        change = normalized_entropy_change(now, episode.opening_entropy, self.plan.chat.vocabulary_size)
+        change = normalized_entropy_change(now, episode.opening_entropy, len(self.plan.chat.tokenizer))
         probability = branch_probability(change, branching.base_prob, branching.entropy_weight)
         if branching.rule == "coin":
             # a coin of its own: whether there is room is up to timing

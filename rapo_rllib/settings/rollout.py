@@ -138,8 +138,8 @@ class ProtocolSettings(Knobs):
     )
     tool_parser: str = knob(
         "auto",
-        "what reads calls of `native`: any of vLLM's tool parsers, or `json`, a turn of plain JSON; `auto`: the first that "
-        "reads back a call that the model's chat template wrote",
+        "what reads calls of `native`: any of vLLM's tool parsers, `json`, a turn of plain JSON, or `harmony`, of gpt-oss; "
+        "`auto`: the first that reads back a call that the model's chat template wrote",
     )
     show_retrieved: Literal["turn", "tags"] = knob(
         "turn", "of `native`: a retrieved step is a user `turn` of its own, or stands in its `tags` in the policy's turn"

@@ -27,20 +27,24 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTy
     unregister_pickle_by_value(module)
 
 
+def keys(model: str) -> dict[str, Any]:
+    """What is small: as one writes it in a job."""
+    return {
+        "model": {"name_or_path": model, "autocast_dtype": "float32"},
+        "engine": {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_gib": 0.2},
+        "step_trace_buffer": {"uri": str(Path.cwd() / "traces.db"), "max_traces": 20},
+        "questions_per_step": 2,
+        "group_size": 2,
+        "num_hybrid": 1,
+        "max_response_tokens": 16,
+        "learner_num_threads": 1,
+        "evaluate_before_training": False,
+    }
+
+
 def small(script: ModuleType, model: str) -> RAPOConfig:
     changed: RAPOConfig = script.rapo.copy(copy_frozen=False)
-    changed.training(
-        model={"name_or_path": model, "autocast_dtype": "float32"},
-        engine={"dtype": "float32", "enforce_eager": True, "max_num_seqs": 16, "kv_cache_gib": 0.2},
-        step_trace_buffer={"uri": str(Path.cwd() / "traces.db"), "max_traces": 20},
-        questions_per_step=2,
-        group_size=2,
-        num_hybrid=1,
-        max_response_tokens=16,
-        learner_num_threads=1,
-        evaluate_before_training=False,
-    )
-    return changed.evaluation(evaluation_duration=3)
+    return changed.training(**keys(model)).evaluation(evaluation_duration=3)
 
 
 def test_ppo_beside_rapo(script: ModuleType, small_model: str) -> None:
@@ -64,7 +68,10 @@ def test_the_search_narrows_down(script: ModuleType) -> None:
 
 @pytest.mark.slow  # 60 s: two processes of trials
 def test_tune_searches(script: ModuleType, small_model: str, tmp_path: Path) -> None:
-    found = script.search(small(script, small_model), trials=2, iterations=1, storage_path=str(tmp_path / "results"))
+    """With a plain dictionary in place of a config, as Tune takes both."""
+    evaluation = {"evaluation_interval": 1, "evaluation_duration": 3, "custom_evaluation_function": script.median_length}
+    plain = {"env": "rapo/word_problems", "env_config": {"steps": [1, 2]}, **keys(small_model), **evaluation}
+    found = script.search(plain, trials=2, iterations=1, storage_path=str(tmp_path / "results"))
     assert not found.errors and len(found) == 2
     results: list[dict[str, Any]] = [result.metrics or {} for result in found]
     assert len({result["config"]["lr"] for result in results}) == 2

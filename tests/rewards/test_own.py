@@ -12,7 +12,7 @@ import pytest
 from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import EnvError
-from rapo_rllib.rewards import Episode, EpisodeStep, Score, shared_scorer
+from rapo_rllib.rewards import Episode, EpisodeStep, Score, check_columns, shared_scorer
 from rapo_rllib.rewards.scorers import as_score
 from rapo_rllib.rollout.env_calls import EnvPool, reset_env, step_env
 from rapo_rllib.tools import ToolLimits, ToolResult
@@ -178,6 +178,29 @@ def format(completions: list[Any]) -> list[float]:
 
 def needs(completions: list[Any], solution: list[str]) -> list[float]:
     return [1.0]
+
+
+class Needs:
+    """The same as a class, whose options are its constructor's."""
+
+    def __init__(self, solution: str = "") -> None:
+        pass
+
+    def __call__(self, completions: list[Any], solution: list[str]) -> list[float]:
+        return [1.0]
+
+
+@pytest.mark.parametrize("entry", [needs, {"name": Needs, "options": {"solution": "x"}}, ["math", f"{__name__}:needs"]])
+def test_a_column_that_a_data_set_lacks_is_known_before_anything_starts(entry: Any) -> None:
+    there = Question("q", "How long?", "8", columns={"solution": "8"})
+    check_columns(entry, [there])
+    with pytest.raises(
+        ValueError, match=r"eeds needs a column 'solution'; those of question r are: none; correct the parameter"
+    ):
+        check_columns(entry, [there, Question("r", "How long?", "8")])
+    check_columns(
+        [{"name": needs, "options": {"solution": "x"}}, "verifier", lengths, verls, of_steps], [Question("r", "?", "8")]
+    )
 
 
 def two(completions: list[Any]) -> list[float]:

@@ -151,7 +151,7 @@ def row_of(released: Released, tokenizer: Any, make_reader: MakeReader) -> tuple
         _appended(tokenizer, chat, one),
         _forged(released, tokenizer, chat),
         _thoughts(chat),
-        _code(chat.opening.text),
+        _code(chat._template.opening()),
     )
 
 
@@ -191,6 +191,8 @@ def _several(tokenizer: Any, chat: NativeProtocol) -> str:
     try:
         both = _Turn(tokenizer, chat, CALLS)
     except Exception:  # its template raises
+        return "one a turn"
+    if CALLS[1][0] not in both.said:
         return "one a turn"
     return "yes" if [(c.name, c.arguments) for c in chat.read(both.ids, "", "", "eos").calls] == list(CALLS) else "not read"
 
@@ -242,12 +244,12 @@ def _calling() -> Turn:
 
 
 def _thoughts(chat: NativeProtocol) -> str:
-    if "</think>" not in chat.tokenizer.chat_template:
+    if chat._thoughts.closing not in chat.tokenizer.chat_template:
         return "–"
     kept = []
     for behind, by_user in (("a result", False), ("a question", True)):
         try:
-            kept += [behind] if chat._template.keeps_thoughts("think", by_user) else []
+            kept += [behind] if chat._template.keeps_thoughts(chat._thoughts, by_user) else []
         except ValueError:
             continue
     return f"behind {' and '.join(kept)}" if kept else "no"

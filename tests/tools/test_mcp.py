@@ -328,6 +328,25 @@ def test_bad_entries(given: dict[str, Any], message: str) -> None:
     assert "abc" not in str(caught.value) and "word" not in str(caught.value).replace("password", "")
 
 
+_HOLDS = """import sys, time
+from rapo_rllib.tools.mcp.options import McpOptions
+from rapo_rllib.tools.mcp.server import McpServer
+from rapo_rllib.tools.mcp.tool import text_of
+session = McpServer(McpOptions(command=sys.executable, args=(sys.argv[1],))).session()
+print(text_of(session.call("add", {"amount": 1}, 250)), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stopped_server_ends_with_a_process_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLDS, SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        _, program = map(int, process.stdout.readline().split())
+        os.kill(program, signal.SIGSTOP)
+        process.kill()
+    wait_until_gone(program)
+
+
 @pytest.mark.parametrize("thread", ["this", "of the sessions"])
 def test_servers_end_with_their_last_tool(thread: str) -> None:
     env: Any = environment(entry(cwd="/", state="none"))

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ pytest.importorskip("mcp")
 
 import mcp
 
+from rapo_rllib.envs.tool_env import ToolEnv
+from rapo_rllib.errors import BusyError
 from rapo_rllib.protocol.turns import text_argument
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.tools import shared_tools
@@ -25,6 +28,7 @@ from rapo_rllib.tools.mcp.options import McpOptions
 from rapo_rllib.tools.mcp.server import McpServer, McpSession, _shown_tools
 from rapo_rllib.tools.mcp.tool import McpTool, text_of
 from rapo_rllib.tools.schema import check_parameters, problem_of
+from rapo_rllib.types import Question
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 OPTIONS = McpOptions(command="shop-server")
@@ -192,3 +196,64 @@ def test_who_waits_for_a_session_that_cannot_begin_tries_itself(monkeypatch: pyt
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(refused, range(3))) == ["no licence"] * 3
     assert len(tried) == 4
+
+
+def test_where_another_session_cannot_begin_one_that_is_there_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+
+    class Session:
+        lost, hung, tools = "", 0, [declared("say")]
+
+        def __init__(self, options: McpOptions, timeout_s: float) -> None:
+            tried.append(self)
+            if len(tried) > 2:
+                raise ServerLostError("no licence")
+
+    monkeypatch.setattr(server_module, "McpConnection", Session)
+    server = McpServer(McpOptions(command="shop-server", state="none", sessions=4))
+    found = [server.acquire(30) for _ in range(6)]
+    assert len(tried) == 3 and [found.count(one) for one in tried[:2]] == [3, 3]
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_servers_with_different_numbers_of_sessions_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, calls: bool) -> None:
+    """A trajectory has a session of both, or waits and has none; those that it did not use go to others as they are."""
+    begun: list[str] = []
+
+    class Session:
+        lost, hung = "", 0
+
+        def __init__(self, options: McpOptions, timeout_s: float) -> None:
+            begun.append(str(options.command))
+            self.tools = [declared(str(options.command))]
+
+        def answers(self) -> bool:
+            return True
+
+        def call(self, tool: str, arguments: Any, timeout_s: float) -> Any:
+            return SimpleNamespace(content=[], structured_content=None, is_error=False)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(server_module, "McpConnection", Session)
+    servers = [{"mcp": {"command": name, "sessions": most}} for name, most in (("large", 3), ("small", 1))]
+
+    def episode(_: int) -> None:
+        env = ToolEnv({"tools": servers})
+        while True:
+            try:
+                env.reset(options={"question": Question("q", "Say.", "3")})
+                break
+            except BusyError as busy:
+                busy.free.result(30)
+        if calls:
+            assert env.step("<small>a</small>")[4]["tool_error"] is None
+        env.close()
+
+    kept = ToolEnv({"tools": servers})  # the servers live as long as an environment has them
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(episode, range(12)))
+    episode(0)
+    assert begun.count("large") <= 3 and begun.count("small") <= (14 if calls else 1)
+    kept.close()

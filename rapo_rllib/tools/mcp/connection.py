@@ -21,6 +21,7 @@ import pydantic
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED
 
+from rapo_rllib.services.programs import with_parent
 from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
@@ -110,7 +111,8 @@ class McpConnection:
     async def _transport(self) -> AsyncIterator[Any]:
         options = self._options
         if options.url is None:
-            program: dict[str, Any] = {"command": options.command, "args": list(options.args), "cwd": options.cwd}
+            command, *args = with_parent([str(options.command), *options.args])
+            program: dict[str, Any] = {"command": command, "args": args, "cwd": options.cwd}
             given = mcp.StdioServerParameters(**program, env=options.environment(), encoding_error_handler="replace")
             yield mcp.stdio_client(given, errlog=self._log)
             return
@@ -201,7 +203,9 @@ class McpConnection:
 
     def answers(self) -> bool:
         """Return whether the server does, which may have died since it was asked last; takes ``PROBE_S`` at most."""
-        return _wait(self._answers(), PROBE_S)
+        with contextlib.suppress(ServerLostError):
+            return _wait(self._answers(), PROBE_S)
+        return False
 
     async def _answers(self) -> bool:
         if self._client is None:
@@ -235,9 +239,10 @@ class McpConnection:
             self._task.result(2 * _END_S)
 
     def end(self) -> None:
-        """Begin to end, in the thread of the sessions; a server that does not answer to its end is killed."""
+        """Begin to end, in the thread of the sessions."""
         self._lost = self._lost or "the session has ended"
-        _loop().call_later(_END_S, self._task.cancel)
+        if self._http is not None:  # what ends a program has deadlines of its own, and leaves it behind if it is cancelled
+            _loop().call_later(_END_S, self._task.cancel)
         if self._client is not None and self._closing is not None:
             self._closing.set()
         elif self._serving is None:

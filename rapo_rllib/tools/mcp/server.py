@@ -34,7 +34,7 @@ class McpServer:
         self.options = options
         self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
         self._open: list[McpConnection] = []
-        self._beginning = 1
+        self._beginning, self._most = 1, options.num_sessions
         self._waiting: list[Future[None]] = []  # for a session that nobody has
         try:
             first = self._begin(options.start_timeout_s)
@@ -58,7 +58,7 @@ class McpServer:
         with self._changed:
             while True:
                 found = self._least_used()
-                has_room = len(self._open) + self._beginning < options.num_sessions
+                has_room = len(self._open) + self._beginning < self._most
                 if found is not None and (not found.users or (options.is_shared and not has_room)):
                     found.users += 1
                     return found
@@ -72,7 +72,19 @@ class McpServer:
                     )
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise ServerLostError("no session has begun in time")
-        return self._begin(deadline - time.monotonic(), users=1)
+        try:
+            return self._begin(deadline - time.monotonic(), users=1)
+        except ServerLostError as error:
+            with self._changed:
+                found = self._least_used() if options.is_shared else None
+                if found is None:
+                    raise
+                self._most = len(self._open) + self._beginning  # no more than these from now on
+                found.users += 1
+            logger.warning(
+                "MCP server %r: another session does not begin, one that is there is shared: %s", options.shown, error
+            )
+            return found
 
     def _begin(self, timeout_s: float, users: int = 0) -> McpConnection:
         """Begin a session, in the place that was kept for it."""
@@ -106,8 +118,16 @@ class McpServer:
                 _in_background(gone.close)  # a server may take its time to end
         return min(self._open, key=lambda one: one.users, default=None)
 
-    def release(self, connection: McpConnection, key: str) -> None:
-        """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key."""
+    def release(self, connection: McpConnection, key: str, called: bool) -> None:
+        """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key.
+
+        One that was not ``called``, of a trajectory that has to wait for another server say, is as good as new.
+        """
+        if not self.options.is_shared and not (called or connection.lost):
+            with self._changed:
+                connection.users -= 1
+            self._wake()
+            return
         if not self.options.is_shared:
             with self._changed:
                 self._open.remove(connection)
@@ -161,6 +181,7 @@ class McpSession:
         self._server, self._key = server, uuid.uuid4().hex
         self._connection: McpConnection | None = None
         self.hung = False  # the server answers nothing since a call of this trajectory
+        self._called = False
         timeout_s = server.options.start_timeout_s
         if not (server.options.is_shared or self._hold(timeout_s).answers()):
             self.close()  # it died before it was wanted
@@ -189,6 +210,7 @@ class McpSession:
         connection = self._hold(timeout_s)
         if options.state_key is not None:
             arguments = {**arguments, options.state_key: self._key}
+        self._called = True
         try:
             return connection.call(tool, arguments, max(deadline - time.monotonic(), 0.1))
         except ServerLostError as error:
@@ -213,7 +235,7 @@ class McpSession:
         """The trajectory ended."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._server.release(connection, self._key)
+            self._server.release(connection, self._key, self._called)
 
 
 def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
