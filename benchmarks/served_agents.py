@@ -22,7 +22,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from typing import Any
 import httpx
 from openai import OpenAI
 from rollout_parts.plan import Plan
+from rollout_parts.scripted import ScriptedLengthEngine
 
 from rapo_rllib.endpoint.env import AgentEnv
 from rapo_rllib.endpoint.loop import Agents
 from rapo_rllib.envs.questions import Questions
+from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.engine import Completion, Engine
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -43,7 +45,8 @@ from rapo_rllib.types import Question, Trajectory
 
 FURTHER = "Check the last step, then go on."
 CLIENTS = ("shared", "own", "http")
-OPTIONS: dict[str, Any] = {"dataset": "not-read.jsonl", "scorer": "math", "protocol": ProtocolSettings(format="native")}
+NATIVE = ProtocolSettings(format="native")
+OPTIONS: dict[str, Any] = {"dataset": "not-read.jsonl", "scorer": "math", "tools": [], "protocol": NATIVE}
 _openai = OpenAI(base_url="http://127.0.0.1/v1", api_key="none")
 _httpx = httpx.Client(verify=False, timeout=600, limits=httpx.Limits(max_connections=None))
 
@@ -66,64 +69,62 @@ class Conversation(Questions):
 
 def run(question: str, base_url: str, system: str, turns: int, client: str) -> str:
     """The agent: ask, say the sentence, ask again; returns its last turn."""
-    ask = _asking(base_url, client)
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+    def ask() -> dict[str, Any]:
+        if client == "http":
+            answer = _httpx.post(f"{base_url}/chat/completions", json={"messages": messages}).raise_for_status().json()
+            return dict(answer["choices"][0]["message"])
+        answer = policy.chat.completions.create(model="policy", messages=messages)
+        return answer.choices[0].message.model_dump(exclude_none=True)
+
+    policy = OpenAI(base_url=base_url, api_key="none") if client == "own" else _openai.with_options(base_url=base_url)
+    messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     for _ in range(turns - 1):
-        messages += [ask(messages), {"role": "user", "content": FURTHER}]
-    return str(ask(messages)["content"] or "")
+        messages += [ask(), {"role": "user", "content": FURTHER}]
+    return str(ask()["content"] or "")
 
 
-def _asking(base_url: str, client: str) -> Callable[[list[Any]], dict[str, Any]]:
-    """Ask the policy for its next turn with one of the clients."""
-    if client == "http":
-        url = f"{base_url}/chat/completions"
-        return lambda messages: _httpx.post(url, json={"messages": messages}).raise_for_status().json()["choices"][0]["message"]
-    policy = _openai.with_options(base_url=base_url) if client == "shared" else OpenAI(base_url=base_url, api_key="none")
-    complete = policy.chat.completions.create
-    return lambda messages: complete(model="policy", messages=messages).choices[0].message.model_dump(exclude_none=True)
-
-
-def compared(
-    engine: Engine, tokenizer: Any, clients: Sequence[str], questions: int, turns: int, rounds: int, seed: int = 0
-) -> dict[str, Any]:
+def compared(engine: Engine, tokenizer: Any, clients: Sequence[str], questions: int, turns: int, rounds: int) -> dict[str, Any]:
     """Have ``questions`` conversations at once on every side, ``rounds`` times after a round that is not counted.
 
     ``engine`` has a ``forget_prefixes``. Raises ``ValueError`` where a side has other tokens than the reference.
     """
-    asked = [
-        Question(f"q{i}", f"Ann has {i + 3} boxes of {i + 5} pens and gives 7 away. How many?", "1") for i in range(questions)
-    ]
+    asked = [Question(f"q{i}", f"Ann has {i + 3} boxes of {i + 5} pens. How many has she?", "1") for i in range(questions)]
     settings = RolloutSettings(group_size=1, num_hybrid=0, max_prompt_tokens=512, max_response_tokens=2048)
 
     def loop(env: type[Questions], agent: dict[str, Any]) -> RolloutLoop:
-        chat: Any = make_protocol(tokenizer, OPTIONS["protocol"], env(OPTIONS | agent))
+        chat: Any = make_protocol(tokenizer, NATIVE, env(OPTIONS | agent))
         agents = Agents(chat, None) if agent else None
-        return RolloutLoop(engine, chat, EnvPool(lambda: env(OPTIONS | agent), "answer"), settings, seed=seed, agents=agents)
+        return RolloutLoop(engine, chat, EnvPool(lambda: env(OPTIONS | agent), "answer"), settings, agents=agents)
 
     loops = {"questions": loop(type("Conversation", (Conversation,), {"turns": turns}), {})}
     for client in clients:
         told = {"system": loops["questions"].chat.system_prompt, "turns": turns, "client": client}  # type: ignore[attr-defined]
         loops[client] = loop(AgentEnv, {"agent": f"{__name__}:run", "agent_options": told})
-    rates: dict[str, list[float]] = {side: [] for side in loops}
+    rates, cpu_s = ({side: list[float]() for side in loops} for _ in range(2))
     for number in range(rounds + 1):
         found = {side: _run(loops[side], asked) for side in ([*loops] if number % 2 else [*reversed(loops)])}
-        for side, (rate, trajectories) in found.items():
-            _check_equal(side, trajectories, found["questions"][1])
-            rates[side] += [rate] if number else []
+        for side, (rate, seconds, trajectories) in found.items():
+            _check_equal(side, trajectories, found["questions"][2])
+            if number:
+                rates[side].append(rate)
+                cpu_s[side].append(seconds)
     for one in loops.values():
         one.close()
     ratios = {client: [a / b for a, b in zip(rates[client], rates["questions"], strict=True)] for client in clients}
     medians = {client: statistics.median(each) for client, each in ratios.items()}
-    return {"ratio": medians.get("shared"), "ratios": medians, "ratios_by_round": ratios, "tokens_per_s": rates}
+    figures = {"ratios": medians, "ratios_by_round": ratios, "tokens_per_s": rates, "process_cpu_s": cpu_s}
+    return {"ratio": medians.get("shared"), **figures}
 
 
-def _run(loop: RolloutLoop, asked: Sequence[Question]) -> tuple[float, list[Trajectory]]:
+def _run(loop: RolloutLoop, asked: Sequence[Question]) -> tuple[float, float, list[Trajectory]]:
+    """Tokens/s, CPU seconds of this process, trajectories."""
     loop.engine.forget_prefixes()  # type: ignore[attr-defined]
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     groups = loop.run(asked)
-    seconds = time.monotonic() - started
+    seconds, cpu_s = time.monotonic() - started, time.process_time() - cpu
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    return sum(one.num_generated for one in trajectories) / seconds, trajectories
+    return sum(one.num_generated for one in trajectories) / seconds, cpu_s, trajectories
 
 
 def _check_equal(side: str, found: Sequence[Trajectory], expected: Sequence[Trajectory]) -> None:
@@ -134,12 +135,8 @@ def _check_equal(side: str, found: Sequence[Trajectory], expected: Sequence[Traj
 
 def engine_of(model: str, plan: Plan, trajectories: int) -> tuple[Engine, Any]:
     """An engine whose turns have the planned lengths, and its tokenizer."""
-    from rollout_parts.scripted import ScriptedLengthEngine
-
-    from rapo_rllib.models.loading import load_tokenizer, resolve_model
-
     tokenizer = load_tokenizer(ModelSettings(name_or_path=model))
-    end = make_protocol(tokenizer, OPTIONS["protocol"], Questions(OPTIONS)).end_ids[0]
+    end = make_protocol(tokenizer, NATIVE, Questions(OPTIONS)).end_ids[0]
 
     class Turns(ScriptedLengthEngine):
         def poll(self) -> list[Completion]:
@@ -169,13 +166,13 @@ def main() -> None:
     engine, tokenizer = engine_of(given.model, Plan(0, tuple(given.tokens)), given.trajectories)
     measured = compared(engine, tokenizer, given.clients, given.trajectories, given.turns, given.rounds)
     engine.close()  # type: ignore[attr-defined]
-    machine = {"usable_cores": len(os.sched_getaffinity(0)), "load_1m": os.getloadavg()[0]}
-    sizes = {name: value for name, value in vars(given).items() if name != "json"}
+    measured["machine"] = {"usable_cores": len(os.sched_getaffinity(0)), "load_1m": os.getloadavg()[0]}
+    measured["sizes"] = {name: value for name, value in vars(given).items() if name != "json"}
     for side, rates in measured["tokens_per_s"].items():
         ratio = f"   ratio {measured['ratios'][side]:.2f}" if side in measured["ratios"] else ""
         print(f"{side:10} {statistics.median(rates):8.0f} tokens/s{ratio}")
     if given.json:
-        given.json.write_text(json.dumps({**measured, "sizes": sizes, "machine": machine}, indent=2) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

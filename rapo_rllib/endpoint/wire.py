@@ -138,7 +138,7 @@ def _form(chat: bool, asked: Any) -> Form:
     return Form(chat, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
 
 
-def _told_by(headers: Mapping[str, str]) -> dict[str, bool]:
+def _told_by(headers: Mapping[str, str]) -> dict[str, Any]:
     again = headers.get(RETRY, "0").strip() not in ("", "0")
     return {"again": again, "retrieves": headers.get(RETRIEVE, "").lower() != "off"}
 
