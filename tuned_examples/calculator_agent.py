@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from openai import OpenAI
 
+CLIENT = OpenAI(base_url="http://localhost/v1", api_key="none")  # one for all trajectories: making it costs more than asking
 SYSTEM = "Solve the problem step by step. Use the calculator for every operation. End with \\boxed{the number}."
 TOOL = {
     "type": "function",
@@ -54,10 +55,10 @@ def calculate(arguments: str) -> str:
 
 def run(question: str, base_url: str, max_turns: int = 8) -> str:
     """Ask the policy until it calls no tool any more; returns its answer, which the job's scorer judges."""
-    client = OpenAI(base_url=base_url, api_key="none")
+    policy = CLIENT.with_options(base_url=base_url)
     messages: list = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     for _ in range(max_turns):
-        turn = client.chat.completions.create(model="policy", messages=messages, tools=[TOOL]).choices[0].message
+        turn = policy.chat.completions.create(model="policy", messages=messages, tools=[TOOL]).choices[0].message
         messages.append(turn.model_dump(exclude_none=True))
         if not turn.tool_calls:
             return turn.content or ""

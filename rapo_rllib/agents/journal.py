@@ -117,29 +117,21 @@ class Journal:
             _sync(self.folder / SETTINGS)
 
     def _cut_out_unfinished(self) -> None:
+        """Copy what stays, and put the copy in the file's place if it is less; a power cut leaves one of them, whole."""
         if not self.transcripts.exists():
             return
-        kept, size, end = list[tuple[int, int]](), 0, 0  # where what stays stands, and how much it is
-        with self.transcripts.open("rb") as file:
+        partial = self.folder / f".{TRANSCRIPTS}.partial"
+        with self.transcripts.open("rb") as file, partial.open("wb") as copy:
             for lines in _blocks(file, self._samples):
-                start, end = end, end + sum(map(len, lines))
                 key, answered = self._answered(lines)
                 if self.is_finished(answered.attempts):
-                    self._places[key] = size
-                    kept.append((start, end - start))
-                    size += end - start
-            if size < os.fstat(file.fileno()).st_size:
-                self._rewrite(file, kept)
-
-    def _rewrite(self, file: IO[bytes], kept: Sequence[tuple[int, int]]) -> None:
-        """Put these parts of the file in its place; a power cut leaves the one or the other, whole."""
-        partial = self.folder / f".{TRANSCRIPTS}.partial"
-        with partial.open("wb") as copy:
-            for start, size in kept:
-                file.seek(start)
-                copy.write(file.read(size))
-        _sync(partial)
-        partial.replace(self.transcripts)
+                    self._places[key] = copy.tell()
+                    copy.writelines(lines)
+        if partial.stat().st_size < self.transcripts.stat().st_size:
+            _sync(partial)
+            partial.replace(self.transcripts)
+        else:
+            partial.unlink()
 
     def _answered(self, lines: list[bytes]) -> tuple[Key, AnsweredQuestion]:
         rows = [parsed(line, _ROW, f"a line of {self.transcripts}") for line in lines]

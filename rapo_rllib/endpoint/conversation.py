@@ -151,10 +151,11 @@ class Recorder:
 
         Else two equal requests are two samples. A request that repeats none is remembered.
         """
-        known = self._asked.get(ask.key)
+        key = ask.key
+        known = self._asked.get(key)
         if known is not None and (ask.again or known.lost) and not known.refused:
             return known
-        self._asked[ask.key] = ask
+        self._asked[key] = ask
         return None
 
     def find(self, ask: Ask) -> Place:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rapo_rllib.endpoint.agent import Agent
 from rapo_rllib.endpoint.function import Ended
@@ -37,7 +38,7 @@ class Agents:
 
     def __init__(self, chat: NativeProtocol, make_reader: MakeReader | None) -> None:
         self._chat, self._make_reader = chat, make_reader
-        self._chats: dict[str, NativeProtocol] = {}
+        self._chat_with = lru_cache(MOST_CHATS)(self._make_chat)
         self._endpoint: Endpoint | None = None
         self._refusals: set[str] = set()
 
@@ -82,18 +83,17 @@ class Agents:
 
     def chat_with(self, tools: Sequence[Schema]) -> NativeProtocol:
         """The form of turns for the tools of a request. Raises ``RequestError`` where the model has none for them."""
-        key = json.dumps(tools, sort_keys=True)
-        if key not in self._chats:
-            chat, tokenizer = self._chat, self._chat.tokenizer
-            try:
-                made = NativeProtocol(tokenizer, chat.settings, tools, self._make_reader, game=not tools)
-            except Exception as error:  # a template or a parser does not take the agent's tools
-                if str(error) not in self._refusals:
-                    logger.error("an agent's tools are refused, which fails each of its trajectories: %s", error)
-                self._refusals.add(str(error))
-                raise RequestError(f"the tools are refused: {error}") from error
-            self._chats = dict([*self._chats.items(), (key, made)][-MOST_CHATS:])
-        return self._chats[key]
+        return self._chat_with(json.dumps(tools))
+
+    def _make_chat(self, tools: str) -> NativeProtocol:
+        schemas = json.loads(tools)
+        try:
+            return NativeProtocol(self._chat.tokenizer, self._chat.settings, schemas, self._make_reader, game=not schemas)
+        except Exception as error:  # a template or a parser does not take the agent's tools
+            if str(error) not in self._refusals:
+                logger.error("an agent's tools are refused, which fails each of its trajectories: %s", error)
+            self._refusals.add(str(error))
+            raise RequestError(f"the tools are refused: {error}") from error
 
     def close(self) -> None:
         """Stop serving."""

@@ -11,12 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from rapo_rllib.endpoint import wire
@@ -25,7 +26,7 @@ from rapo_rllib.errors import EngineError, RequestError
 
 MOST_BYTES = 8 << 20  # of a request
 _START_S = 30.0
-_JSON = "application/json"
+_IDLE_S = 600  # of a connection: longer than clients keep one (httpx: 5 s), or it is closed from under a request
 _CLIENT_GONE = 499  # nobody reads it
 _OVER = "this trajectory has ended"
 
@@ -43,8 +44,8 @@ class Endpoint:
     def __init__(self) -> None:
         self._puts: dict[str, Put] = {}
         routes = [
-            Route("/{trajectory}/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/{trajectory}/v1/completions", self._completion, methods=["POST"]),
+            Route("/{trajectory}/v1/chat/completions", partial(self._served, read=wire.read_chat), methods=["POST"]),
+            Route("/{trajectory}/v1/completions", partial(self._served, read=wire.read_completion), methods=["POST"]),
             Route("/{trajectory}/v1/models", self._models, methods=["GET"]),
         ]
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -56,6 +57,7 @@ class Endpoint:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=_IDLE_S,
         )
         self._server = uvicorn.Server(settings)
         arguments = {"sockets": [listening]}
@@ -82,14 +84,8 @@ class Endpoint:
         self._server.should_exit = True
         self._thread.join(_START_S)
 
-    async def _chat(self, request: Request) -> Response:
-        return await self._served(request, wire.read_chat)
-
-    async def _completion(self, request: Request) -> Response:
-        return await self._served(request, wire.read_completion)
-
     async def _models(self, request: Request) -> Response:
-        return Response(wire.models(), media_type=_JSON)
+        return Response(wire.models(), media_type=wire.JSON)
 
     async def _served(self, request: Request, read: Read) -> Response:
         try:
@@ -105,9 +101,7 @@ class Endpoint:
             return Response(status_code=_CLIENT_GONE)
         if isinstance(answer, RequestError):
             return _refused(answer)
-        if form.stream:
-            return StreamingResponse(form.chunks(answer), media_type="text/event-stream")
-        return Response(form.whole(answer), media_type=_JSON)
+        return Response(form.body(answer), media_type=form.media_type)
 
 
 async def _body(request: Request) -> bytes:
@@ -139,4 +133,4 @@ async def _gone(request: Request) -> None:
 
 
 def _refused(why: RequestError | str, status: int = 400) -> Response:
-    return Response(wire.error(str(why), status), status, media_type=_JSON)
+    return Response(wire.error(str(why), status), status, media_type=wire.JSON)

@@ -1,6 +1,6 @@
-"""OpenAI's protocol as vLLM's classes have it: bodies of requests to what is asked, answers to bodies.
+"""OpenAI's protocol: bodies of requests, as vLLM's classes check them, to what is asked; answers to bodies.
 
-    body --read_chat, read_completion--> Ask, Form;   Answer --Form.whole, Form.chunks--> JSON, server-sent events
+    body --read_chat, read_completion--> Ask, Form;   Answer --Form.body--> JSON, or server-sent events
 
 How a token is sampled is the job's business: temperature, top_p, penalties and seeds of a request are not followed, a
 ``tool_choice`` of ``required`` is ``auto``, and ``parallel_tool_calls`` is not read. What would be answered wrongly is refused.
@@ -9,34 +9,15 @@ How a token is sampled is the job's business: temperature, top_p, penalties and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.entrypoints.generate.base.protocol import (
-    DeltaFunctionCall,
-    DeltaMessage,
-    DeltaToolCall,
-    FunctionCall,
-    ToolCall,
-)
-from vllm.entrypoints.openai.chat_completion.protocol import (
-    ChatCompletionRequest,
-    ChatCompletionResponse,
-    ChatCompletionResponseChoice,
-    ChatCompletionResponseStreamChoice,
-    ChatCompletionStreamResponse,
-    ChatMessage,
-)
-from vllm.entrypoints.openai.completion.protocol import (
-    CompletionRequest,
-    CompletionResponse,
-    CompletionResponseChoice,
-    CompletionResponseStreamChoice,
-    CompletionStreamResponse,
-)
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, ModelCard, ModelList, UsageInfo
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMClientError
 
 from rapo_rllib.endpoint.conversation import Answer, Ask
@@ -46,6 +27,7 @@ from rapo_rllib.protocol.turns import Schema
 
 MODEL = "policy"
 RETRY, RETRIEVE = "x-stainless-retry-count", "x-rapo-retrieve"  # headers: of OpenAI's clients; "off": no retrieved steps
+JSON, EVENTS = "application/json", "text/event-stream"
 
 
 @dataclass(frozen=True)
@@ -56,35 +38,28 @@ class Form:
     stream: bool
     usage: bool  # a last chunk with it
 
-    def whole(self, answer: Answer) -> str:
-        """The body of an answer in one piece."""
-        made: Any
-        if self.chat:
-            choice = ChatCompletionResponseChoice(index=0, message=_message(answer), finish_reason=answer.finish)
-            made = ChatCompletionResponse(model=MODEL, choices=[choice], usage=_usage(answer))
-        else:
-            text = CompletionResponseChoice(index=0, text=answer.text, finish_reason=answer.finish)
-            made = CompletionResponse(model=MODEL, choices=[text], usage=_usage(answer))
-        return str(made.model_dump_json())
+    @property
+    def media_type(self) -> str:
+        """The type of the body."""
+        return EVENTS if self.stream else JSON
 
-    def chunks(self, answer: Answer) -> Iterator[str]:
-        """The events of a stream: the turn as a whole, its end, its usage where that is asked for."""
-        made: list[Any]
-        if self.chat:
-            ends = (({"delta": _delta(answer)}), {"delta": DeltaMessage(), "finish_reason": answer.finish})
-            made = [
-                ChatCompletionStreamResponse(model=MODEL, choices=[ChatCompletionResponseStreamChoice(index=0, **part)])
-                for part in ends
-            ]
-            made += [ChatCompletionStreamResponse(model=MODEL, choices=[], usage=_usage(answer))] if self.usage else []
+    def body(self, answer: Answer) -> str:
+        """Write an answer in one piece, or as the events of a stream: the turn as a whole, its end, its usage if asked for."""
+        told = {"finish_reason": answer.finish}
+        said: list[dict[str, Any]]
+        if not self.chat:
+            kind, said = "text_completion", [{"text": answer.text, **told}]
+        elif not self.stream:
+            kind, said = "chat.completion", [{"message": _message(answer), **told}]
         else:
-            text = CompletionResponseStreamChoice(index=0, text=answer.text, finish_reason=answer.finish)
-            made = [CompletionStreamResponse(model=MODEL, choices=[text])]
-            made += [CompletionStreamResponse(model=MODEL, choices=[], usage=_usage(answer))] if self.usage else []
-        for chunk in made:
-            chunk.id, chunk.created = made[0].id, made[0].created
-            yield f"data: {chunk.model_dump_json(exclude_unset=False, exclude_none=True)}\n\n"
-        yield "data: [DONE]\n\n"
+            kind, said = "chat.completion.chunk", [{"delta": _message(answer, stream=True)}, {"delta": {}, **told}]
+        head = {"id": f"rapo-{secrets.token_hex(8)}", "object": kind, "created": int(time.time()), "model": MODEL}
+        blank = {"index": 0, "logprobs": None, "finish_reason": None}
+        parts: list[dict[str, Any]] = [{"choices": [blank | one]} for one in said]
+        if not self.stream:
+            return json.dumps({**head, **parts[0], "usage": _usage(answer)})
+        parts += [{"choices": [], "usage": _usage(answer)}] if self.usage else []
+        return "".join(f"data: {json.dumps({**head, **part})}\n\n" for part in parts) + "data: [DONE]\n\n"
 
 
 def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
@@ -107,34 +82,33 @@ def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
         max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
         reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
-        retrieves=_retrieves(headers),
-        again=_again(headers),
+        **_told_by(headers),
     )
     if not ask.messages:
         raise RequestError("messages: must not be empty")
-    return ask, Form(True, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
+    return ask, _form(True, asked)
 
 
 def read_completion(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
-    """The same of a text that is to go on."""
+    """Read a request to go on with a text. Raises as ``read_chat`` does."""
     asked = _valid(CompletionRequest, _mapping(body))
     _check_served(asked.n, asked.logprobs is not None, asked.prompt_logprobs)
     if not isinstance(asked.prompt, str) or asked.echo or asked.suffix:
         raise RequestError("completions: prompt must be one text; echo and suffix are not served")
-    stop, most = _stop(asked.stop), _most_tokens(asked.max_tokens)
-    ask = Ask(text=asked.prompt, max_tokens=most, stop=stop, retrieves=_retrieves(headers), again=_again(headers))
-    return ask, Form(False, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
+    ask = Ask(text=asked.prompt, max_tokens=_most_tokens(asked.max_tokens), stop=_stop(asked.stop), **_told_by(headers))
+    return ask, _form(False, asked)
 
 
 def models() -> str:
     """The body of the list of models."""
-    return str(ModelList(data=[ModelCard(id=MODEL, owned_by="rapo_rllib")]).model_dump_json())
+    model = {"id": MODEL, "object": "model", "created": int(time.time()), "owned_by": "rapo_rllib"}
+    return json.dumps({"object": "list", "data": [model]})
 
 
 def error(message: str, status: int) -> str:
     """The body of an error."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return str(ErrorResponse(error=ErrorInfo(message=message, type=kind, code=status)).model_dump_json())
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
 def _mapping(body: bytes) -> dict[str, Any]:
@@ -160,12 +134,13 @@ def _check_served(n: int | None, *logprobs: Any) -> None:
         raise RequestError("one choice is served for a request, without logprobs: leave n and logprobs out")
 
 
-def _again(headers: Mapping[str, str]) -> bool:
-    return headers.get(RETRY, "0").strip() not in ("", "0")
+def _form(chat: bool, asked: Any) -> Form:
+    return Form(chat, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
 
 
-def _retrieves(headers: Mapping[str, str]) -> bool:
-    return headers.get(RETRIEVE, "").lower() != "off"
+def _told_by(headers: Mapping[str, str]) -> dict[str, Any]:
+    again = headers.get(RETRY, "0").strip() not in ("", "0")
+    return {"again": again, "retrieves": headers.get(RETRIEVE, "").lower() != "off"}
 
 
 def _stop(stop: Any) -> tuple[str, ...]:
@@ -224,19 +199,17 @@ def _arguments(arguments: Any) -> Any:
     return read if isinstance(read, dict) else arguments or {}
 
 
-def _message(answer: Answer) -> ChatMessage:
-    calls = [ToolCall(id=id, function=FunctionCall(name=name, arguments=text)) for id, name, text in answer.calls]
-    return ChatMessage(role="assistant", content=answer.text or (None if calls else ""), tool_calls=calls)
-
-
-def _delta(answer: Answer) -> DeltaMessage:
-    calls = [
-        DeltaToolCall(index=index, id=id, type="function", function=DeltaFunctionCall(name=name, arguments=arguments))
-        for index, (id, name, arguments) in enumerate(answer.calls)
+def _message(answer: Answer, stream: bool = False) -> dict[str, Any]:
+    """The turn; in a stream calls say which they are."""
+    calls: list[dict[str, Any]] = [
+        {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for id, name, arguments in answer.calls
     ]
-    return DeltaMessage(role="assistant", content=answer.text or None, tool_calls=calls)
+    if stream:
+        calls = [{"index": index, **call} for index, call in enumerate(calls)]
+    return {"role": "assistant", "content": answer.text or (None if calls else ""), **({"tool_calls": calls} if calls else {})}
 
 
-def _usage(answer: Answer) -> UsageInfo:
-    total = answer.prompt_tokens + answer.completion_tokens
-    return UsageInfo(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens, total_tokens=total)
+def _usage(answer: Answer) -> dict[str, int]:
+    asked, written = answer.prompt_tokens, answer.completion_tokens
+    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -231,44 +230,6 @@ def test_no_answer_and_nesting_without_an_end_cost_the_attempts(chat, sums, repl
     with local_service(lambda _: reply) as server:
         (answered,) = solved(server.url if reply else "http://127.0.0.1:1", chat, sums, number=1, attempts=1)
     assert all(attempt.failed and attempt.error.startswith(told) for attempt in answered.attempts)
-
-
-def test_budgets(chat, sums):
-    long = {"choices": [{"message": {"content": "word " * 40 + "<python>1"}, "finish_reason": "stop"}]}
-    with local_service(lambda _: Reply(long)) as server:
-        judged = {**sums, "reward": {"bad_format": -1.0}}
-        (answered,) = solved(server.url, chat, judged, number=1, max_response_tokens=64)
-        assert {(attempt.end, len(attempt.steps), attempt.reward) for attempt in answered.attempts} == {("length", 2, -1.0)}
-        (answered,) = solved(server.url, chat, judged, number=1, max_response_tokens=1000)
-    assert {(attempt.end, len(attempt.steps), attempt.reward) for attempt in answered.attempts} == {("tool_limit", 3, -1.0)}
-
-
-class Sleepy(Questions):
-    """Its tools never return."""
-
-    def step(self, action: str) -> Any:
-        import time
-
-        time.sleep(3.0)
-        return super().step(action)
-
-
-@pytest.fixture
-def sleepy_pool(sums) -> Iterator[EnvPool]:
-    pool = EnvPool(lambda: Sleepy(sums), "answer")
-    yield pool
-    pool.close()
-
-
-def test_an_environment_that_hangs_costs_its_trajectory(chat, sums, sleepy_pool):
-    with local_service(Solver()) as server:
-        settings = RolloutSettings(group_size=2, step_timeout_s=0.3)
-        agent = OffPolicyAgent(EndpointEngine(options(server.url), chat), chat, sleepy_pool, settings, at_once=2)
-        (answered,) = agent.answers(Questions.questions(sums, "train")[:1], lambda: None)
-        agent.close()
-    for attempt in answered.attempts:
-        assert re.fullmatch(r"env\.step has not returned after \d\.\d s \(step_timeout_s = 0\.3\)", attempt.error)
-        assert attempt.failed
 
 
 def test_a_key_among_the_fields_of_a_request_is_refused() -> None:

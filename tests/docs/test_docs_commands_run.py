@@ -130,6 +130,8 @@ ELSEWHERE = {
     "python benchmarks/paired_accuracy.py": (
         "benchmarks/test_paired_accuracy.py::test_a_trial_is_compared_from_its_first_to_its_last_evaluation"
     ),
+    # minutes on an idle machine; the same sides with a scripted engine
+    "python benchmarks/served_agents.py": "benchmarks/test_served_agents.py::test_every_side_has_the_same_conversations",
     "python benchmarks/gpu.py": "benchmarks/test_gpu_benchmark.py::test_passes_of_rows",  # a GPU; the same parts in tiny shapes
     # minutes on an idle machine; calls of what it measures
     "python benchmarks/sandbox.py": "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",

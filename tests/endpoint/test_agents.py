@@ -230,20 +230,22 @@ def test_texts_go_on_in_tokens(make: Any) -> None:
         assert trajectory.text.startswith(" 9")
 
 
-def test_an_agent_that_floods_is_ended(make: Any) -> None:
-    made = make("floods", script=lambda so_far: "\\boxed{9}", env={"max_requests": 5})
+@pytest.mark.parametrize(
+    ("agent", "env", "ended"),
+    [
+        ("floods", {"max_requests": 5}, ("length", 0.0, 5)),  # running over must not pay
+        ("asks_too_much", {"agent_options": {"recovers": True}}, ("answer", 1.0, 2)),
+        ("asks_too_much", {"agent_options": {"recovers": False}}, ("length", 0.0, 1)),
+        ("takes_what_it_has", {}, ("answer", 1.0, 1)),  # an answer behind a refusal is not cut
+    ],
+)
+def test_an_agent_that_asks_for_more_than_there_is(make: Any, agent: str, env: Any, ended: tuple[str, float, int]) -> None:
+    made = make(agent, script=lambda so_far: "\\boxed{9}", env=env)
     for trajectory in made.run():
-        assert (trajectory.end, trajectory.reward) == ("length", 0.0)  # running over must not pay
-        assert sum(len(one.steps) for one in trajectory.sequences) == 5
+        assert (trajectory.end, trajectory.reward, sum(len(one.steps) for one in trajectory.sequences)) == ended
+        assert agent == "floods" or not trajectory.others
+        assert trajectory.end == "length" or trajectory.unfitting_tokens == 0
     assert made.engine.num_unfinished == 0
-
-
-@pytest.mark.parametrize(("recovers", "end", "reward"), [(True, "answer", 1.0), (False, "length", 0.0)])
-def test_an_agent_that_asks_for_more_than_the_context(make: Any, recovers: bool, end: str, reward: float) -> None:
-    made = make("asks_too_much", script=lambda so_far: "\\boxed{9}", env={"agent_options": {"recovers": recovers}})
-    for trajectory in made.run():
-        assert (trajectory.end, trajectory.reward, trajectory.others) == (end, reward, [])
-        assert len(trajectory.steps) == 1 + recovers
 
 
 @pytest.mark.parametrize(
@@ -398,11 +400,6 @@ def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:
         assert [step.tool for step in trajectory.steps] == ["calculator", None]
 
 
-def test_an_answer_behind_a_refusal_is_not_cut(make: Any) -> None:
-    for trajectory in make("takes_what_it_has", script=lambda so_far: "\\boxed{9}").run():
-        assert (trajectory.end, trajectory.reward, trajectory.unfitting_tokens) == ("answer", 1.0, 0)
-
-
 def test_a_text_that_is_far_too_long_is_not_encoded(make: Any) -> None:
     made = make("writes_long_texts", script=lambda so_far: " 9", group_size=1)
     encode, longest = made.tokenizer.encode, 0
@@ -436,7 +433,7 @@ def test_forms_of_turns_are_kept_for_the_newest_tools(make: Any) -> None:
     for index in range(MOST_CHATS + 6):
         schema = {**CALCULATOR, "function": {**CALCULATOR["function"], "name": f"calculator{index}"}}
         newest = made.agents.chat_with([schema])
-    assert len(made.agents._chats) == MOST_CHATS and made.agents.chat_with([schema]) is newest
+    assert made.agents._chat_with.cache_info().currsize == MOST_CHATS and made.agents.chat_with([schema]) is newest
 
 
 def test_what_a_program_is_told() -> None:

@@ -79,15 +79,15 @@ def test_tools_that_are_not_to_be_called() -> None:
 
 def test_answers() -> None:
     answer = Answer("", (("1", "calculator", "{}"),), "tool_calls", 10, 5)
-    whole = json.loads(Form(True, False, False).whole(answer))
+    whole = json.loads(Form(True, False, False).body(answer))
     (choice,) = whole["choices"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert whole["usage"]["total_tokens"] == 15
-    events = list(Form(True, True, True).chunks(answer))
-    assert events[-1] == "data: [DONE]\n\n"
-    first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events[:-1])
+    *events, done, nothing = Form(True, True, True).body(answer).split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", "")
+    first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events)
     assert first["choices"][0]["delta"]["tool_calls"][0]["id"] == "1" and last["choices"][0]["finish_reason"] == "tool_calls"
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
     assert len({part["id"] for part in (first, last, usage)}) == 1
-    text = json.loads(Form(False, False, False).whole(Answer(" 8", (), "stop", 4, 2)))
+    text = json.loads(Form(False, False, False).body(Answer(" 8", (), "stop", 4, 2)))
     assert text["choices"][0]["text"] == " 8" and text["object"] == "text_completion"
