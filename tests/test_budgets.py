@@ -41,7 +41,7 @@ BUDGETS = {
     "sandbox": 1961,
     "services": 320,
     "settings": 1040,
-    "tools": 1936,
+    "tools": 1938,
     "traces": 938,
     "web_search": 598,
     "weights": 1090,

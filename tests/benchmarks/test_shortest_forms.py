@@ -25,6 +25,7 @@ FORMS = {  # DATA and JSON are replaced; other files are in the folder of the te
     "rollout": "--quick --traces 300 --json JSON",
     "sandbox": "--quick --json JSON",
     "schedule": "transcripts --updates 2 --engines 2 --json JSON",
+    "served_agents": "--quick --json JSON",
     "search_recall": "--data DATA --quick --json JSON",
     "staleness": "--iterations 1 --warm-up 1 --questions 2 --group-size 2 --slow-s 0.5 --json JSON",
     "weight_sync": "--rounds 1 --json JSON",

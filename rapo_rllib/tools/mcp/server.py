@@ -184,7 +184,9 @@ class McpSession:
         self._called = False
         timeout_s = server.options.start_timeout_s
         if not (server.options.is_shared or self._hold(timeout_s).answers()):
-            self.close()  # it died before it was wanted
+            self._called = True  # it died before it was wanted, so nobody else may have it
+            self.close()
+            self._called = False
             self._hold(timeout_s)
 
     def _hold(self, timeout_s: float) -> McpConnection:
