@@ -17,7 +17,7 @@ BUDGETS = {
     "algorithm": 1975,
     "attention": 560,
     "batching": 1222,
-    "buffer": 1909,
+    "buffer": 1892,
     "checkpoints": 420,
     "cli": 3686,
     "config": 1030,
