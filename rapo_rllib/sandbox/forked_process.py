@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 import time
-import weakref
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
@@ -35,7 +34,7 @@ class ForkedProcess:
         self._zygote, self._limits, self._one_call = zygote, limits, one_call
         self._busy, self._closed = threading.Lock(), False
         self._pidfd, self._held = -1, contextlib.ExitStack()
-        _processes.add(self)  # a process that is forked from now on closes its copies
+        zygote.children.add(self)  # a process that is forked from now on closes its copies
         try:
             self._order(json.dumps(limits.told(one_call)).encode(), self._held)
             self._pidfd = self._await(self._held)
@@ -207,15 +206,3 @@ def _receive(fd: int, output: bytearray) -> bool:
         return False
     output += chunk
     return bool(chunk)
-
-
-_processes: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked process: close this module's descriptors, or the parent's children would not see the parent close them."""
-    for process in list(_processes):
-        process.let_go()
-
-
-os.register_at_fork(after_in_child=_after_fork)
