@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rapo_rllib.protocol.same_step import NOTHING_PRINTED
-from rapo_rllib.sandbox import ForkedProcess, ForkserverSandbox, SandboxLimits, SandboxResult, shared_sandbox
+from rapo_rllib.sandbox import ForkserverSandbox, SandboxLimits, SandboxResult, shared_sandbox
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
@@ -76,13 +76,9 @@ class PythonTool(Knobs):
         sandbox = self.sandbox
         return self.observe(input, lambda code: sandbox.run(code, self._sandbox_limits))
 
-    def open(self) -> ForkedProcess:
-        """A fresh process for the calls of one trajectory."""
-        return self.sandbox.open(self._sandbox_limits)
-
     def session(self) -> PythonSession | None:
         """With ``keep_state``, what one trajectory calls."""
-        return PythonSession(self) if self.keep_state else None
+        return PythonSession(lambda: self.sandbox.open(self._sandbox_limits), self.observe) if self.keep_state else None
 
     def close(self) -> None:
         """Let go of the sandbox, which ends with its last user."""

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox import ENDED, ForkedProcess, LostProcess, SandboxResult
 from rapo_rllib.tools.base import ToolResult
 
-if TYPE_CHECKING:
-    from rapo_rllib.tools.python import PythonTool
-
 LOST = "(the variables of earlier calls are lost)\n"
+Observe = Callable[[str, Callable[[str], SandboxResult]], ToolResult]
 
 
 class PythonSession:
-    """The tool in one trajectory: runs all its code in one process, and a new one where that has ended."""
+    """The tool in one trajectory: runs all its code in one process, and a new one where that has ended.
 
-    def __init__(self, tool: PythonTool) -> None:
-        self._tool = tool
+    Args:
+        open: makes a process.
+        observe: of an input, and what runs code, what the model reads.
+    """
+
+    def __init__(self, open: Callable[[], ForkedProcess], observe: Observe) -> None:
+        self._open, self._observe = open, observe
         self._process: ForkedProcess | None = None
         self._has_run = self._lost = False  # code in this process; earlier variables, which the next result says
         self._lock, self._closed = threading.Lock(), False
 
     def run(self, input: str) -> ToolResult:
         """Run the code after the earlier calls of this trajectory. ``ToolError`` if the sandbox is broken."""
-        return self._tool.observe(input, self._run)
+        return self._observe(input, self._run)
 
     def _run(self, code: str) -> SandboxResult:
         started = time.monotonic()
@@ -50,7 +53,7 @@ class PythonSession:
     def _live(self) -> ForkedProcess:
         if self._process is not None:
             return self._process
-        process = self._tool.open()
+        process = self._open()
         with self._lock:
             if not self._closed:
                 self._process = process
@@ -72,7 +75,7 @@ class PythonSession:
         """A fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
         if self._has_run or self._lost:
             raise ToolError("python tool: with keep_state a trajectory that has run code does not branch")
-        return PythonSession(self._tool)
+        return PythonSession(self._open, self._observe)
 
     def close(self) -> None:
         """End the process, for good; a call that was given up, and still runs, ends with it."""
