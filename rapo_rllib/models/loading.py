@@ -6,6 +6,7 @@ both ``transformers`` (learner) and vLLM (engine) load. Flow: settings -> here -
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import shutil
@@ -19,7 +20,7 @@ from rapo_rllib.settings import ModelSettings
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,17 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
         )
 
 
-def check_model_config(settings: ModelSettings) -> None:
-    """Refuse a model whose ``config.json`` cannot be read; of a Hugging Face id it is fetched, unless it was before.
+def load_config(settings: ModelSettings) -> PretrainedConfig:
+    """The configured model's ``config.json``; of a Hugging Face id it is fetched, unless it was before.
 
     Raises:
         ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
     """
-    check_model(settings.name_or_path)
-    if settings.name_or_path in PACKAGED_MODELS:
-        return
     from transformers import AutoConfig
 
-    path = str(Path(settings.name_or_path).expanduser())
+    path = resolve_model(settings.name_or_path)
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+        return AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     except (OSError, ValueError) as error:
         raise _cannot_load(settings.name_or_path, error) from error
 
@@ -130,40 +128,40 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     from rapo_rllib.models.dropout import silence, zero_randomness
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     if settings.dtype not in dtypes:
         raise ValueError(f"model.dtype must be one of {sorted(dtypes)}, got {settings.dtype!r}")
-    path = resolve_model(settings.name_or_path)
+    config = load_config(settings)
+    configured = copy.deepcopy(config)
+    zero_randomness(config)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
-        dropout = zero_randomness(config)
         with _without_bars():
             language_model = AutoModelForCausalLM.from_pretrained(
-                path,
+                resolve_model(settings.name_or_path),
                 config=config,
                 dtype=dtypes[settings.dtype],
                 trust_remote_code=settings.trust_remote_code,
             )
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
-    silence(language_model, dropout)
+    silence(language_model)
+    language_model.configured = configured
     return language_model
 
 
 def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
-    from rapo_rllib.models.dropout import configured_dropout
-
-    language_model.config.use_cache = True  # training switched it off
+    """Write a Hugging Face folder with the config that was loaded; ``weights`` in place of the model's own."""
+    trained = language_model.config
+    language_model.config = getattr(language_model, "configured", trained)
     try:
-        with configured_dropout(language_model), _without_bars():
+        with _without_bars():
             language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     finally:
-        language_model.config.use_cache = False
+        language_model.config = trained
 
 
 @contextmanager
@@ -192,10 +190,9 @@ def untied(language_model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]
 def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model without weights, made in a moment: its modules and their names."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    path = resolve_model(settings.name_or_path)
-    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    config = load_config(settings)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
 
