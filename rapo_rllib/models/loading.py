@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
+RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
+
+
 @dataclass(frozen=True)
 class PackagedModel:
     """A GGUF file inside an installed Python package. Bump ``version`` whenever the conversion writes something else."""
@@ -122,15 +125,13 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
-    Its passes are the same in training mode as in evaluation: see ``dropout.py``.
+    Its passes are the same in training mode as in evaluation (:func:`zero_randomness`).
 
     Raises:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
     """
     import torch
     from transformers import AutoModelForCausalLM
-
-    from rapo_rllib.models.dropout import silence, zero_randomness
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     if settings.dtype not in dtypes:
@@ -151,6 +152,29 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     silence(language_model)
     language_model.configured = configured
     return language_model
+
+
+def zero_randomness(config: PretrainedConfig) -> None:
+    """Set every dropout, layer drop and jitter of a Hugging Face config to 0, those of its parts (``text_config``) included.
+
+    The engine samples without dropout, and the ratio compares the two policies. RLlib's ``forward_train`` switches modules to
+    training mode, which gradient checkpointing needs, and which switches on whatever is random in a model: GPT-2, OPT and XGLM
+    drop a tenth of their states, XGLM and OPT may skip layers, some routers add noise.
+    """
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            zero_randomness(value)
+        elif any(word in name for word in RANDOM) and type(value) in (int, float) and value:
+            setattr(config, name, 0.0)
+
+
+def silence(language_model: torch.nn.Module) -> None:
+    """Set the dropout layers to 0 that a model did not take from its config."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    for module in language_model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
 
 
 def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:

@@ -16,8 +16,7 @@ from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.rl_module import ROW, CausalLMRLModule
-from rapo_rllib.models.dropout import silence, zero_randomness
-from rapo_rllib.models.loading import load_causal_lm, save_causal_lm
+from rapo_rllib.models.loading import load_causal_lm, save_causal_lm, silence, zero_randomness
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
 COMMON = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
