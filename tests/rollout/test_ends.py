@@ -107,7 +107,7 @@ def test_a_result_without_room_counts_in_the_length_that_is_punished(make_loop: 
     assert trajectory.unfitting_tokens == len("\n<result>\n" + "so " * 500 + "\n</result>\n")
     objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
     _, statistics = sample_groups([TrajectoryGroup(TWO, [trajectory])], objective)
-    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -1.0)
+    assert (statistics["overlong_share"], statistics["overlong_punishment"]) == (1.0, -1.0)
 
 
 class Walk(gymnasium.Env):
