@@ -74,7 +74,7 @@ def forkserver(namespaces: str, preload: tuple[str, ...], calls: int) -> dict[st
 def session(calls: int) -> dict[str, float]:
     """Calls of one session after another; there is nothing to run side by side."""
     sandbox = ForkserverSandbox(layers_in_force("auto", False), PACKAGES)
-    process = sandbox.open(LIMITS, 1)
+    process = sandbox.open(LIMITS)
     found = measure(lambda: process.run(CODE).output.decode(), calls, 0)
     process.close()
     sandbox.close()

@@ -12,7 +12,7 @@ from rapo_rllib.objective.advantages import combined_advantages, outcome_advanta
 from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.clipping import clipped_objective
 from rapo_rllib.objective.entropy import step_entropy
-from rapo_rllib.objective.importance import shaped_ratio
+from rapo_rllib.objective.importance import shaping_factor
 from rapo_rllib.objective.loss import LossInputs, policy_loss
 from rapo_rllib.objective.retrieval_reward import entropy_change, retrieval_quality, retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
@@ -73,7 +73,7 @@ print(rounded(advantages))  # [0.8071, -0.6071]
 
 # %%
 ratio = torch.tensor([1.0, 1.5, 1.1, 1.0])
-shaped = shaped_ratio(ratio, retrieved_share, weight=0.05)
+shaped = shaping_factor(retrieved_share, weight=0.05) * ratio
 print(rounded(shaped))  # [1.02, 1.53, 1.122, 1.02]
 objective = clipped_objective(shaped, advantages[0].expand(4), clip_low=0.2, clip_high=0.28)
 print(rounded(objective))  # [0.8232, 1.0331, 0.9056, 0.8232]

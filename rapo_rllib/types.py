@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -238,18 +239,8 @@ class Trajectory:
 
     def fork(self, member: int) -> Trajectory:
         """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
-        return replace(
-            self,
-            token_ids=list(self.token_ids),
-            kinds=list(self.kinds),
-            logprobs=list(self.logprobs),
-            entropies=list(self.entropies),
-            steps=list(self.steps),
-            retrievals=list(self.retrievals),
-            earlier=dict(self.earlier),
-            segments=[*self.segments, (len(self.token_ids), member)],
-            version_changes=list(self.version_changes),
-        )
+        own: dict[str, Any] = {name: copy(value) for name, value in vars(self).items() if isinstance(value, list | dict)}
+        return replace(self, **own | {"segments": [*self.segments, (len(self.token_ids), member)]})
 
     @property
     def step_rewards(self) -> list[float]:
@@ -313,16 +304,16 @@ class Trajectory:
         Raises:
             ValueError: the lists differ in length.
         """
-        if not len(token_ids) == len(logprobs) == len(entropies):
+        versions = [self.newest_version] * len(token_ids) if versions is None else versions
+        if not len(token_ids) == len(logprobs) == len(entropies) == len(versions):
             raise ValueError(
-                f"a generated step needs one logprob and one entropy per token: got {len(token_ids)} tokens, "
-                f"{len(logprobs)} logprobs, {len(entropies)} entropies"
+                f"a generated step needs one logprob, entropy and version per token: got {len(token_ids)} tokens, "
+                f"{len(logprobs)} logprobs, {len(entropies)} entropies, {len(versions)} versions"
             )
         start = len(self.token_ids)
-        if versions is not None:
-            for token, version in enumerate(_as_many(versions, token_ids), start):
-                if version != self.newest_version:
-                    self.version_changes.append((token, version))
+        for token, version in enumerate(versions, start):
+            if version != self.newest_version:
+                self.version_changes.append((token, version))
         self.token_ids.extend(token_ids)
         self.kinds.extend([TokenKind.POLICY] * len(token_ids))
         self.logprobs.extend(logprobs)
@@ -419,14 +410,3 @@ class TrajectoryGroup:
     def rewards(self) -> list[float]:
         """Outcome rewards of the rollouts that count."""
         return [t.reward for t in self.counted]
-
-    @property
-    def member_rewards(self) -> list[float]:
-        """Outcome rewards of all members."""
-        return [t.reward for t in self.members]
-
-
-def _as_many(versions: Sequence[int], token_ids: Sequence[int]) -> Sequence[int]:
-    if len(versions) != len(token_ids):
-        raise ValueError(f"a generated step needs one version per token: got {len(versions)} for {len(token_ids)} tokens")
-    return versions

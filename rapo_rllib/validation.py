@@ -41,3 +41,14 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
 def is_number(value: object) -> bool:
     """Whether ``value`` is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def utf8_size(text: str, what: str) -> int:
+    """Count the bytes of a text. Raises ``ValueError``, which names ``what`` it is, if it holds half a character."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        at = error.start
+        raise ValueError(
+            f"{what} holds half a character ({text[at]!a}, at {at}), which is no Unicode and cannot be stored; mend or drop it"
+        ) from error

@@ -27,9 +27,9 @@ import numpy as np
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
+from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.lite.handle import LiteHandle
-from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question, StepTrace
@@ -166,12 +166,12 @@ class KilledLite:
 
     def take_notes(self, name: str, rng: random.Random) -> None:
         with self.handle() as milvus:
-            notes = Notes(milvus, ROWS)
+            notes = Collection(milvus, ROWS)
             while not self.stop.is_set():
                 self.notes[0] += 1
-                notes.set("number", {"number": self.notes[0]})
+                notes.set_note("number", {"number": self.notes[0]})
                 self.notes[1] = self.notes[0]
-                found = notes.get("number")
+                found = notes.note("number")
                 self.check(found == {"number": self.notes[1]}, f"{name}: {found}, not {self.notes[1]}")
                 self.counts["notes acknowledged"] += 1
 
@@ -295,7 +295,7 @@ class KilledLite:
             self.check(
                 busy or {row["id"] for row in got} == there, f"{name}: {len(got)} of {len(there)} rows found by their keys"
             )
-            note = Notes(milvus, ROWS).get("number") or {}
+            note = Collection(milvus, ROWS).note("number") or {}
             self.check(note.get("number") in self.notes, f"{name}: the note is {note}, not one of {self.notes}")
             for one, number in self.made.items():
                 found = milvus.get(one, ["a"], ["version"]) if milvus.exists(one) else []

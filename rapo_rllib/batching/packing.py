@@ -12,7 +12,7 @@ Shapes: ``L`` tokens of a row, ``M`` different predictions of a row, ``N`` loss 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from rapo_rllib.batching.prefix_tree import Segment, prefix_forest
 from rapo_rllib.batching.samples import Sample, SampleGroup
 
 
-@dataclass(frozen=True)
+@dataclass
 class PackedRow:
     """One forward pass without a batch dimension.
 
@@ -54,6 +54,8 @@ class PackedRow:
     weights: torch.Tensor  # [N] float32, share of the token in the mean over the batch
     trajectory_ids: torch.Tensor  # [N] int64, which response of the row a loss token belongs to
     off_policy: torch.Tensor  # [N] bool, whether that response is another policy's
+    old_logprobs: torch.Tensor | None = None  # [N] log π_old, nats; None: those of the first forward pass
+    reference_logprobs: torch.Tensor | None = None  # [N] of the frozen reference model, nats; None: no KL term
 
     @property
     def num_tokens(self) -> int:
@@ -80,10 +82,10 @@ class PackedRow:
 
     def to(self, device: torch.device | str) -> PackedRow:
         """The same row on another device."""
-        return PackedRow(**{name: value.to(device) for name, value in vars(self).items()})
+        return PackedRow(**{name: value.to(device) for name, value in vars(self).items() if value is not None})
 
 
-def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
+def pack_rows(groups: Sequence[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
     """Pack groups into rows of at most ``max_tokens`` tokens; samples without a loss token that counts are left out.
 
     What continues a common prefix stays together where it fits; otherwise it is split over several rows, each with the prefix.
@@ -99,15 +101,24 @@ def pack_rows(groups: Iterable[SampleGroup], max_tokens: int, share: bool = True
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
-    paths = [_Path(group.prompt_ids, sample) for group in groups for sample in group.samples if sample.counts]
-    inputs = [path.input_ids for path in paths]
+    prompts = [group.prompt_ids for group in groups for sample in group.samples if sample.counts]
+    samples = [sample for group in groups for sample in group.samples if sample.counts]
+    inputs = [np.concatenate([prompt, _before_last_target(sample)]) for prompt, sample in zip(prompts, samples, strict=True)]
     if share:
-        pieces = [piece for root in prefix_forest(inputs) for piece in _pieces(root, (), max_tokens)]
+        forest = prefix_forest(inputs)
+        pieces = [piece for root in forest for piece in _pieces(root, (), max_tokens)]
     else:
-        roots = (prefix_forest(inputs, [index])[0] for index in range(len(inputs)))
-        pieces = [_Piece((root,), root.sequences) for root in roots]
-    chosen = [sorted(row.sequences) for row in _fill_rows(pieces, max_tokens)]
-    return [_row([paths[index] for index in row], share) for row in chosen]
+        forest = [Segment(tokens, 0, (index,), ()) for index, tokens in enumerate(inputs)]
+        pieces = [{root} for root in forest]
+    walk = [segment for root in forest for segment in root.walk()]
+    rows: list[PackedRow] = []
+    placed: set[int] = set()  # a sequence that ends in a shared segment goes into the first row that holds it
+    for chosen in _fill_rows(pieces, max_tokens):
+        segments = [segment for segment in walk if segment in chosen]
+        members = sorted({index for segment in segments for index in segment.ends} - placed)
+        placed.update(members)
+        rows.append(_row(segments, {index: inputs[index] for index in members}, [samples[index] for index in members]))
+    return rows
 
 
 def empty_row() -> PackedRow:
@@ -129,99 +140,74 @@ def empty_row() -> PackedRow:
     )
 
 
-class _Path:
-    """A prompt with one of its responses, and the tokens of both that predict something: all before the last loss token."""
-
-    def __init__(self, prompt_ids: np.ndarray, sample: Sample) -> None:
-        self.sample = sample
-        self.loss_indices = np.flatnonzero(sample.loss_mask)  # into the response
-        self.input_ids = np.concatenate([prompt_ids, sample.token_ids[: self.loss_indices[-1]]])
-        self.predicting = len(prompt_ids) + self.loss_indices - 1  # into input_ids: the token before each loss token
-        self.target_ids = sample.token_ids[self.loss_indices]
+def _before_last_target(sample: Sample) -> np.ndarray:
+    """The response tokens that predict something: all before the last loss token."""
+    return sample.token_ids[: np.flatnonzero(sample.loss_mask)[-1]]
 
 
-@dataclass
-class _Piece:
-    """Sequences that go into one row together, with every segment on their paths."""
-
-    segments: tuple[Segment, ...]
-    sequences: tuple[int, ...]
-
-
-def _pieces(segment: Segment, above: tuple[Segment, ...], max_tokens: int) -> list[_Piece]:
-    """The whole subtree if it fits into a row with the segments ``above`` it; otherwise those of its children, and its ends."""
+def _pieces(segment: Segment, above: tuple[Segment, ...], max_tokens: int) -> list[set[Segment]]:
+    """Segments that go into one row together: the whole subtree with the ``above`` if it fits, else those of its children."""
     path = (*above, segment)
-    if not segment.children or sum(len(s.token_ids) for s in above) + segment.num_tokens <= max_tokens:
-        return [_Piece((*above, *segment.walk()), segment.sequences)]
-    pieces = [piece for child in segment.children for piece in _pieces(child, path, max_tokens)]
-    pieces[0].sequences += segment.ends  # their tokens are all in this piece
-    return pieces
+    if not segment.children or _num_tokens(above) + segment.num_tokens <= max_tokens:
+        return [{*above, *segment.walk()}]
+    return [piece for child in segment.children for piece in _pieces(child, path, max_tokens)]
 
 
-class _OpenRow:
-    """A row that is being filled; a segment that two of its pieces share counts once."""
-
-    def __init__(self) -> None:
-        self.sequences: list[int] = []
-        self.num_tokens = 0
-        self._segments: set[int] = set()
-
-    def new_tokens(self, piece: _Piece) -> int:
-        return sum(len(s.token_ids) for s in piece.segments if id(s) not in self._segments)
-
-    def add(self, piece: _Piece) -> None:
-        self.num_tokens += self.new_tokens(piece)
-        self._segments.update(id(segment) for segment in piece.segments)
-        self.sequences.extend(piece.sequences)
+def _num_tokens(segments: Iterable[Segment]) -> int:
+    return sum(len(segment.token_ids) for segment in segments)
 
 
-def _fill_rows(pieces: Sequence[_Piece], max_tokens: int) -> list[_OpenRow]:
+def _fill_rows(pieces: Sequence[set[Segment]], max_tokens: int) -> list[set[Segment]]:
     """Largest piece first, each into the row to which it adds the fewest tokens, among those in which it fits."""
-    rows: list[_OpenRow] = []
-    for piece in sorted(pieces, key=lambda piece: -sum(len(s.token_ids) for s in piece.segments)):
-        fitting = [row for row in rows if row.num_tokens + row.new_tokens(piece) <= max_tokens]
-        if not fitting:
-            rows.append(_OpenRow())
-            fitting = rows[-1:]
-        min(fitting, key=lambda row: row.new_tokens(piece)).add(piece)
+    rows: list[set[Segment]] = []
+    for piece in sorted(pieces, key=_num_tokens, reverse=True):
+        added = [_num_tokens(piece - row) for row in rows]
+        fitting = [i for i, row in enumerate(rows) if _num_tokens(row) + added[i] <= max_tokens]
+        if fitting:
+            rows[min(fitting, key=added.__getitem__)].update(piece)
+        else:
+            rows.append(set(piece))
     return rows
 
 
-def _row(paths: Sequence[_Path], share: bool) -> PackedRow:
-    inputs = [path.input_ids for path in paths]
-    forests = [prefix_forest(inputs)] if share else [prefix_forest(inputs, [index]) for index in range(len(inputs))]
-    segments = [segment for forest in forests for root in forest for segment in root.walk()]
+def _row(segments: Sequence[Segment], inputs: Mapping[int, np.ndarray], samples: Sequence[Sample]) -> PackedRow:
+    """A row of the segments, parents before their children, for the sequences whose ``inputs`` and ``samples`` these are."""
     lengths = [len(segment.token_ids) for segment in segments]
     starts = np.cumsum([0, *lengths[:-1]])
+    below: dict[Segment, int] = {}  # tokens of the row in a segment and what continues it
+    for segment in reversed(segments):
+        below[segment] = len(segment.token_ids) + sum(below.get(child, 0) for child in segment.children)
     where = _row_indices(segments, starts, inputs)
-    predicting = np.concatenate([where[index][path.predicting] for index, path in enumerate(paths)])
-    targets = np.concatenate([path.target_ids for path in paths])
-    scored, loss_index = np.unique(np.stack([predicting, targets]), axis=1, return_inverse=True)
-    counts = [len(path.target_ids) for path in paths]
+    loss_indices = [np.flatnonzero(sample.loss_mask) for sample in samples]  # into the response
+    predicting = [own[loss - loss[-1] - 1] for own, loss in zip(where, loss_indices, strict=True)]
+    targets = [sample.token_ids[loss] for sample, loss in zip(samples, loss_indices, strict=True)]
+    pairs = np.stack([np.concatenate(predicting), np.concatenate(targets)])
+    scored, loss_index = np.unique(pairs, axis=1, return_inverse=True)
+    masks, counts = [sample.loss_mask for sample in samples], [len(loss) for loss in loss_indices]
     return PackedRow(
         token_ids=_int64(np.concatenate([segment.token_ids for segment in segments])),
         position_ids=_int64(np.concatenate([segment.start + np.arange(len(segment.token_ids)) for segment in segments])),
-        subtree_ends=_int64(np.repeat([s + segment.num_tokens for s, segment in zip(starts, segments, strict=True)], lengths)),
+        subtree_ends=_int64(np.repeat([s + below[segment] for s, segment in zip(starts, segments, strict=True)], lengths)),
         scored_positions=_int64(scored[0]),
         scored_ids=_int64(scored[1]),
         loss_index=_int64(loss_index.reshape(-1)),
-        rollout_logprobs=_float32(np.concatenate([path.sample.rollout_logprobs[path.loss_indices] for path in paths])),
-        advantages=_float32(np.concatenate([path.sample.advantages[path.loss_indices] for path in paths])),
-        retrieved_share=_float32(np.repeat([path.sample.retrieved_share for path in paths], counts)),
-        weights=_float32(np.repeat([path.sample.weight for path in paths], counts)),
-        trajectory_ids=_int64(np.repeat(np.arange(len(paths)), counts)),
-        off_policy=torch.from_numpy(np.repeat([path.sample.off_policy for path in paths], counts)),
+        rollout_logprobs=_float32(np.concatenate([s.rollout_logprobs[m] for s, m in zip(samples, masks, strict=True)])),
+        advantages=_float32(np.concatenate([s.advantages[m] for s, m in zip(samples, masks, strict=True)])),
+        retrieved_share=_float32(np.repeat([sample.retrieved_share for sample in samples], counts)),
+        weights=_float32(np.repeat([sample.weight for sample in samples], counts)),
+        trajectory_ids=_int64(np.repeat(np.arange(len(samples)), counts)),
+        off_policy=torch.from_numpy(np.repeat([sample.off_policy for sample in samples], counts)),
     )
 
 
-def _row_indices(segments: Sequence[Segment], starts: np.ndarray, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _row_indices(segments: Sequence[Segment], starts: np.ndarray, inputs: Mapping[int, np.ndarray]) -> list[np.ndarray]:
     """Find where in the row each token of each sequence stands."""
-    where = [np.empty(len(tokens), dtype=np.int64) for tokens in inputs]
+    where = {index: np.empty(len(tokens), dtype=np.int64) for index, tokens in inputs.items()}
     for row_start, segment in zip(starts, segments, strict=True):
         stop = segment.start + len(segment.token_ids)
-        for sequence in segment.sequences:
+        for sequence in where.keys() & segment.sequences:
             where[sequence][segment.start : stop] = row_start + np.arange(len(segment.token_ids))
-    return where
+    return list(where.values())
 
 
 def _int64(values: np.ndarray) -> torch.Tensor:

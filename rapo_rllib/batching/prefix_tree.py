@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 
-@dataclass
+@dataclass(eq=False)
 class Segment:
     """Tokens that the same sequences share; its children continue it.
 
@@ -45,14 +45,13 @@ class Segment:
             yield from child.walk()
 
 
-def prefix_forest(sequences: Sequence[np.ndarray], chosen: Sequence[int] | None = None) -> list[Segment]:
-    """The trees of all sequences ``[T]``, or of those at the ``chosen`` indices: one for each different first token.
+def prefix_forest(sequences: Sequence[np.ndarray]) -> list[Segment]:
+    """The trees of all sequences ``[T]``: one for each different first token.
 
     Deterministic: siblings are ordered by the number of tokens below them, then by their first sequence. Empty sequences are in
     no tree.
     """
-    members = range(len(sequences)) if chosen is None else chosen
-    return list(_segments(sequences, [index for index in members if len(sequences[index])], 0))
+    return list(_segments(sequences, [index for index in range(len(sequences)) if len(sequences[index])], 0))
 
 
 def _segments(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> tuple[Segment, ...]:
@@ -66,13 +65,13 @@ def _segments(sequences: Sequence[np.ndarray], members: Sequence[int], start: in
 
 def _segment(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> Segment:
     first = sequences[members[0]]
-    stop = min(_common_length(first, sequences[index], start) for index in members)
+    stop = min(common_length(first, sequences[index], start) for index in members)
     ends = tuple(index for index in members if len(sequences[index]) == stop)
     longer = [index for index in members if len(sequences[index]) > stop]
     return Segment(first[start:stop], start, ends, _segments(sequences, longer, stop))
 
 
-def _common_length(a: np.ndarray, b: np.ndarray, start: int) -> int:
+def common_length(a: np.ndarray, b: np.ndarray, start: int = 0) -> int:
     """Length of the common prefix of two sequences that are equal up to ``start``."""
     stop = min(len(a), len(b))
     different = a[start:stop] != b[start:stop]

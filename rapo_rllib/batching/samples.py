@@ -1,6 +1,6 @@
 """Trajectory groups to what the learner trains on: per trajectory an advantage, a retrieved share, a weight.
 
-    TrajectoryGroup (x questions) --sample_groups--> SampleGroup (x those with signal) + BatchStatistics
+    TrajectoryGroup (x questions) --sample_groups--> SampleGroup (x those with signal) + statistics
 
 All numbers that depend on more than one trajectory are computed here, over the whole batch, before it is cut into shards and
 minibatches: neither the number of learners nor the order of groups changes the objective.
@@ -9,9 +9,9 @@ minibatches: neither the number of learners nor the order of groups changes the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from rapo_rllib.batching.credit import (
     token_advantages,
     trajectory_advantages,
 )
-from rapo_rllib.batching.prefix_tree import prefix_forest
+from rapo_rllib.batching.prefix_tree import common_length
 from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
@@ -66,9 +66,9 @@ class SampleGroup:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens the learner computes: those that trajectories share, as the prompt, once."""
-        paths = [np.concatenate([self.prompt_ids, sample.token_ids]) for sample in self.samples]
-        return sum(root.num_tokens for root in prefix_forest(paths))
+        """Tokens the learner computes, about: what a sample shares with the one before it, as the prompt, counts once."""
+        shared = sum(common_length(a.token_ids, b.token_ids) for a, b in pairwise(self.samples))
+        return len(self.prompt_ids) + sum(len(sample.token_ids) for sample in self.samples) - shared
 
     @property
     def num_loss_tokens(self) -> int:
@@ -76,31 +76,18 @@ class SampleGroup:
         return sum(sample.num_loss_tokens for sample in self.samples)
 
 
-@dataclass(frozen=True)
-class BatchStatistics:
-    """Statistics of the trajectories of one batch; of the rollouts, where it does not say off-policy."""
-
-    num_groups: int = 0
-    num_groups_without_signal: int = 0  # all outcomes equal: no gradient, whatever retrieval rewards and lengths say
-    num_trajectories: int = 0
-    num_failed_trajectories: int = 0  # end == "error": in no statistic and in no loss
-    num_truncated_trajectories: int = 0  # end == "length"
-    num_masked_trajectories: int = 0  # truncated, and left out of the loss (mask_truncated)
-    num_overlong_trajectories: int = 0  # punished for their length
-    overlong_punishment: float = 0.0  # sum over trajectories
-    num_off_policy_trajectories: int = 0
-    num_unaided_trajectories: int = 0  # that retrieved, and have a form without help (shown_steps)
-    num_steps: int = 0  # of the members of all groups
-    num_grouped_steps: int = 0  # that start from the same state as another one (GiGPO)
-
-
-def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> tuple[list[SampleGroup], BatchStatistics]:
+def sample_groups(
+    groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings
+) -> tuple[list[SampleGroup], dict[str, float]]:
     """Advantages and weights of a whole batch.
 
     Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient; those without a
     token in the loss (all masked or empty) are left out always. Both still count in the mean over groups, so that a batch with
     few informative groups takes a smaller step, as in eq. 11. Signal is what outcomes differ in: where all failed, a punishment
     of length alone would be normalised to full-size advantages.
+
+    Returns:
+        The groups, and metrics of the batch: of the rollouts, where they do not say off-policy.
 
     Raises:
         ValueError: the trajectories of a group have different prompts.
@@ -114,27 +101,26 @@ def sample_groups(groups: Sequence[TrajectoryGroup], objective: ObjectiveSetting
         if signal or objective.kl_coeff > 0:
             samples.append(_sample_group(group, objective, len(alive), trained_tokens))
     samples = [group for group in samples if any(sample.counts for sample in group.samples)]
-    statistics = replace(_statistics(groups, objective), num_groups_without_signal=without_signal + len(groups) - len(alive))
-    return samples, statistics
+    without_signal += len(groups) - len(alive)
+    return samples, {"num_groups_without_signal": without_signal, **_statistics(groups, objective)}
 
 
-def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> BatchStatistics:
+def _statistics(groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings) -> dict[str, float]:
     trajectories = [t for group in groups for t in group.trajectories]
     alive = [t for t in trajectories if not t.failed]
     punishments = [length_punishment(t, objective) for t in alive]
-    return BatchStatistics(
-        num_groups=len(groups),
-        num_trajectories=len(trajectories),
-        num_failed_trajectories=len(trajectories) - len(alive),
-        num_truncated_trajectories=sum(t.end == "length" for t in alive),
-        num_masked_trajectories=sum(_masked(t, objective) for t in alive),
-        num_overlong_trajectories=sum(p < 0 for p in punishments),
-        overlong_punishment=sum(punishments),
-        num_off_policy_trajectories=sum(len(group.off_policy) for group in groups),
-        num_unaided_trajectories=sum(t.unaided is not None for t in alive),
-        num_steps=sum(len(t.steps) for group in groups for t in group.members),
-        num_grouped_steps=sum(grouped_steps(group, objective) for group in groups),
-    )
+    num_steps = sum(len(t.steps) for group in groups for t in group.members)
+    count = max(len(trajectories), 1)
+    return {
+        "num_failed_trajectories": len(trajectories) - len(alive),  # end == "error": in no other statistic and in no loss
+        "num_off_policy_trajectories": sum(len(group.off_policy) for group in groups),
+        "num_unaided_trajectories": sum(t.unaided is not None for t in alive),  # retrieved, with a form without help
+        "grouped_step_share": sum(grouped_steps(group, objective) for group in groups) / max(num_steps, 1),
+        "truncated_share": sum(t.end == "length" for t in alive) / count,
+        "masked_share": sum(_masked(t, objective) for t in alive) / count,  # truncated, and left out of the loss
+        "overlong_share": sum(p < 0 for p in punishments) / count,
+        "overlong_punishment": sum(punishments) / count,
+    }
 
 
 def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_groups: int, total_tokens: int) -> SampleGroup:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rapo_rllib.batching.samples import BatchStatistics, SampleGroup, sample_groups
+from rapo_rllib.batching.samples import SampleGroup, sample_groups
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TrajectoryGroup
 
@@ -28,7 +28,7 @@ class TrainingBatch:
     """
 
     minibatches: tuple[tuple[SampleGroup, ...], ...]  # one optimiser step each, on every learner
-    statistics: BatchStatistics = field(default_factory=BatchStatistics)  # of the whole batch, also in a shard
+    statistics: dict[str, float] = field(default_factory=dict)  # metrics of the whole batch, also in a shard
 
     @classmethod
     def from_groups(

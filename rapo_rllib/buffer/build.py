@@ -5,16 +5,17 @@ envs (expert) or traces/recorded.py --ExpertTrajectory--> step_traces --StepTrac
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+
+from filelock import FileLock
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.lite.paths import beside, check_lite_path, exclusive_lock
+from rapo_rllib.milvus.address import check_lite_path
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 
 NOTE = "built"
@@ -54,24 +55,23 @@ def cut(expert: ExpertTrajectory, level: str = "step") -> list[StepTrace]:
 
 
 class BestOf:
-    """The best of the trajectories that share a step: its reward, question id and index, under an 8-byte digest of the id.
+    """The best of the trajectories that share a step: its reward, question id and index, by the step's id.
 
     Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
     question id of the second.
     """
 
     def __init__(self) -> None:
-        self._best: dict[int, tuple[float, str, int]] = {}
+        self._best: dict[str, tuple[float, str, int]] = {}
 
     def __len__(self) -> int:
         return len(self._best)
 
     def improves(self, trace: StepTrace) -> bool:
         """Take note of a step trace; whether it is the first of its id, or earned more than those before."""
-        digest = _digest(trace.id)
-        better = digest not in self._best or trace.reward > self._best[digest][0]
+        better = trace.id not in self._best or trace.reward > self._best[trace.id][0]
         if better:
-            self._best[digest] = trace.reward, trace.question_id, trace.step_index
+            self._best[trace.id] = trace.reward, trace.question_id, trace.step_index
         return better
 
     def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
@@ -84,16 +84,12 @@ class BestOf:
 
     def once(self, traces: Iterable[StepTrace]) -> Iterator[StepTrace]:
         """Each step that was noted once, in the place of the first and with what belongs to the best."""
-        seen: set[int] = set()
+        seen: set[str] = set()
         for trace in traces:
-            if (digest := _digest(trace.id)) in self._best and digest not in seen:
-                seen.add(digest)
-                reward, question_id, step_index = self._best[digest]
+            if trace.id in self._best and trace.id not in seen:
+                seen.add(trace.id)
+                reward, question_id, step_index = self._best[trace.id]
                 yield replace(trace, reward=reward, question_id=question_id, step_index=step_index)
-
-
-def _digest(id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def ensure_built(
@@ -177,7 +173,7 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
     return built["max_traces"] >= wanted["max_traces"]
 
 
-def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
+def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:
     """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
 
     Raises ``ValueError`` if the Lite path is none.
@@ -185,4 +181,4 @@ def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[None]:
     if not buffer.milvus.is_lite:
         return nullcontext()
     check_lite_path(buffer.uri, URI_KEY)
-    return exclusive_lock(beside(buffer.uri, "build"))
+    return FileLock(f"{buffer.uri}.build")

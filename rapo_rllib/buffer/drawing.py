@@ -15,38 +15,18 @@ from itertools import accumulate
 import numpy as np
 
 from rapo_rllib.buffer.choices import conditions_of
-from rapo_rllib.buffer.rows import NAMES, trace_of
+from rapo_rllib.buffer.rows import FIELDS, NAMES, trace_of
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.expressions import Conditions, mask_of
 from rapo_rllib.milvus.handle import Milvus
+from rapo_rllib.milvus.lite.table import Table
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 TRIES = 5  # drawings of one batch; after each, the rows are listed anew
-TEXTS = ("source", "question")  # what filters ask about, beside the reward
 Place = tuple[int, str]  # the number of a layer, and an id of it
 Traces = list[StepTrace | None]
-
-
-class _Listed:
-    """Columns of ``N`` rows, in the order of their ids. Texts are numbers: a condition is one comparison of arrays."""
-
-    def __init__(self, rows: Iterable[dict], texts: Sequence[str]) -> None:
-        ordered = sorted(rows, key=lambda row: row["id"])
-        self.ids = np.array([row["id"] for row in ordered], dtype=object)
-        self._rewards = np.array([row["reward"] for row in ordered], dtype=np.float64)
-        self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
-        for name in texts:
-            code_of: dict[str, int] = {}
-            codes = [code_of.setdefault(row[name], len(code_of)) for row in ordered]
-            self._codes[name] = np.array(codes, dtype=np.int64), code_of
-
-    def numbers(self, name: str) -> np.ndarray:
-        return self._rewards
-
-    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
-        return self._codes[name]
 
 
 class Drawable:
@@ -65,23 +45,30 @@ class Drawable:
 
     def forget(self) -> None:
         """List the rows anew at the next drawing."""
-        self._rows: _Listed | None = None
+        self._rows: Table | None = None
         self._allowed: tuple[Conditions, np.ndarray] | None = None  # of the last query
 
     def allowed(self, query: HistoryQuery) -> np.ndarray:
         """The ids of the rows that a query may be answered by, sorted. Raises ``RetrievalError`` if Milvus does not answer."""
-        if self._rows is None:
-            texts = TEXTS[:1] if self.settings.filter.question == "any" else TEXTS
-            pages = self._milvus.pages(self.settings.collection, ("id", "reward", *texts))
-            self._rows = _Listed((row for page in pages for row in page), texts)
-        conditions = conditions_of(self.settings.filter, query)
+        rows, conditions = self._listed(), conditions_of(self.settings.filter, query)
         if self._allowed is None or self._allowed[0] != conditions:
-            mask = mask_of(conditions, self._rows)
+            mask = mask_of(conditions, rows)
             if self.settings.selection == "best_reward":
-                positive = self._rows.numbers("reward") > 0
+                positive = rows.numbers("reward") > 0
                 mask = positive if mask is None else mask & positive
-            self._allowed = conditions, self._rows.ids if mask is None else self._rows.ids[mask]
+            ids = np.array(rows.ids, dtype=object)
+            self._allowed = conditions, ids if mask is None else ids[mask]
         return self._allowed[1]
+
+    def _listed(self) -> Table:
+        """What filters ask about, of every row: a table without keys, in the order of the ids."""
+        if self._rows is None:
+            columns = [field for field in FIELDS if field.name in ("id", "source", "question", "reward")]
+            pages = self._milvus.pages(self.settings.collection, [field.name for field in columns])
+            rows = sorted((row for page in pages for row in page), key=lambda row: row["id"])
+            self._rows = Table(columns, 0)
+            self._rows.put(rows, np.empty((len(rows), 0), dtype=np.float32))
+        return self._rows
 
     def read(self, ids: Sequence[str]) -> dict[str, StepTrace]:
         """The step traces of ids, without those that were deleted meanwhile."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.traces.exported import Header, row_of_trace
+from rapo_rllib.traces.exported import header_row, row_of_trace
 
 TELL_EVERY = 1000
 
@@ -42,7 +42,7 @@ def export_traces(
     total, count = buffer.count(), 0
     try:
         with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
-            print(json.dumps(Header(total).row()), file=file)
+            print(json.dumps(header_row(total)), file=file)
             for count, trace in enumerate(buffer.all_traces(), start=1):
                 print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
                 if on_progress and (count % TELL_EVERY == 0 or count == total):

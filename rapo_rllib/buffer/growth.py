@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rapo_rllib.buffer.keys import trace_id
+from rapo_rllib.buffer.build import cut
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.types import StepTrace, Trajectory, TrajectoryGroup
+from rapo_rllib.types import ExpertTrajectory, Question, StepTrace, Trajectory, TrajectoryGroup
 
 POLICY = "policy"  # source of such traces
 HALF_LIFE = 100.0  # weight versions after which the score of such a trace has halved
@@ -74,28 +74,16 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
     texts = [
         step.as_text + (render_observation(step.observation, protocol) if step.observation else "") for step in trajectory.steps
     ]
-    given = "".join(trajectory.given)
+    question = Question(trajectory.question_id, trajectory.question_text)
+    whole = ExpertTrajectory(question, (*trajectory.given, *texts), trajectory.reward, POLICY)
+    traces = [replace(trace, weight_version=trajectory.policy_version) for trace in cut(whole, level)]
     if level == "trajectory":
-        return [_trace(trajectory, "", given + "".join(texts), 0)] if not trajectory.own_start else []
+        return traces if not trajectory.own_start else []
     return [
-        _trace(trajectory, given + "".join(texts[:index]), texts[index], len(trajectory.given) + index)
-        for index, step in enumerate(trajectory.steps)
-        if step.start >= trajectory.own_start and not step.tool_error and texts[index].strip()
+        trace
+        for trace, step in zip(traces[len(trajectory.given) :], trajectory.steps, strict=True)
+        if step.start >= trajectory.own_start and not step.tool_error and trace.text.strip()
     ]
-
-
-def _trace(trajectory: Trajectory, history: str, text: str, index: int) -> StepTrace:
-    return StepTrace(
-        id=trace_id(trajectory.question_text, history, text, POLICY),
-        question=trajectory.question_text,
-        history=history,
-        text=text,
-        reward=trajectory.reward,
-        question_id=trajectory.question_id,
-        step_index=index,
-        source=POLICY,
-        weight_version=trajectory.policy_version,
-    )
 
 
 def grown_score(reward: float, usage: TraceUsage, age: int) -> float:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
 from rapo_rllib.buffer.build import SHAPE, BestOf, build_lock, cut
-from rapo_rllib.buffer.keys import id_of, looks_made
-from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard
+from rapo_rllib.buffer.keys import id_of
+from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard, question_of
 from rapo_rllib.buffer.rows import fits
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.writing import Written
@@ -135,32 +135,20 @@ def _check_unchanged(plan: ImportPlan, report: ImportReport) -> None:
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """The step traces of the plan's files, in their order, with content-derived ids.
-
-    An id that a file gives is kept, unless it looks like one of ours and is of another content, or another step has it already.
-    """
-    given: dict[str, str] = {}  # ids of files -> the content-derived one of the step that came with it first
+    """The step traces of the plan's files, in their order; ids come from the content, whatever a file calls them."""
     for path in plan.files:
         for item in read(path, plan.format, dropped):
             if item.reward < plan.min_reward if plan.min_reward is not None else item.reward <= 0:
                 dropped["reward below --min-reward" if plan.min_reward is not None else "reward not positive"] += 1
-            elif plan.guard is not None and plan.guard.leaks(_question(item)):
+            elif plan.guard is not None and plan.guard.leaks(question_of(item)):
                 dropped[REFUSED] += 1
             else:
-                traces = _traces(item, plan.source, given)
+                traces = _traces(item, plan.source)
                 if too_long := sum(not fits(trace) for trace in traces):
                     dropped[TOO_LONG] += too_long
                 yield from filter(fits, traces)
 
 
-def _question(item: ExpertTrajectory | StepTrace) -> str:
-    return item.question.text if isinstance(item, ExpertTrajectory) else item.question
-
-
-def _traces(item: ExpertTrajectory | StepTrace, source: str | None, given: dict[str, str]) -> list[StepTrace]:
-    source = item.source if source is None else source
-    if isinstance(item, ExpertTrajectory):
-        return cut(replace(item, source=source))
-    made = id_of(replace(item, source=source))
-    keeps = item.id and source == item.source and not looks_made(item.id) and given.setdefault(item.id, made) == made
-    return [item if keeps else replace(item, source=source, id=made)]
+def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[StepTrace]:
+    named = item if source is None else replace(item, source=source)
+    return cut(named) if isinstance(named, ExpertTrajectory) else [replace(named, id=id_of(named))]

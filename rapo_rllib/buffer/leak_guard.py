@@ -1,6 +1,6 @@
 r"""Evaluation questions are no keys: a buffer that holds the steps to their answers would make every evaluation worthless.
 
-    test questions --LeakGuard--> import, build: left out and counted;  verify: reported;  a job's start: refused
+    test questions --LeakGuard--> import, build: left out and counted;  stats: reported;  a job's start: refused
 
 Two questions are the same if their :func:`normalised` texts are equal. That is a narrow match, since different problems must
 not collide ("What is 3 + 5?", "What is 3 - 5?", "What is 35?"):
@@ -72,6 +72,11 @@ def digest_of(question: str) -> bytes:
     return hashlib.blake2b(normalised(question).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def question_of(item: ExpertTrajectory | StepTrace) -> str:
+    """Return the text of the question that a trajectory or a step trace is of."""
+    return item.question.text if isinstance(item, ExpertTrajectory) else item.question
+
+
 class LeakGuard:
     """Knows the evaluation questions. Texts are not kept, only their digests.
 
@@ -93,8 +98,7 @@ class LeakGuard:
     def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:
         """Keep trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
         for item in items:
-            question = item.question.text if isinstance(item, ExpertTrajectory) else item.question
-            if self.leaks(question):
+            if self.leaks(question := question_of(item)):
                 self.refused[question] += 1
             else:
                 yield item
@@ -126,7 +130,7 @@ def refuse_leaks(buffer: StepTraceBuffer, guard: LeakGuard) -> None:
     if found:
         raise ValueError(
             f"step_trace_buffer: the buffer in collection {buffer.collection!r} at {buffer.uri} holds {sum(found.values()):,} "
-            f"step traces of {len(found):,} evaluation questions, such as {next(iter(found))[:120]!r}. `rllib buffer verify "
+            f"step traces of {len(found):,} evaluation questions, such as {next(iter(found))[:120]!r}. `rllib buffer stats "
             f"--evaluation FILE --uri {buffer.uri} --collection {buffer.collection}` lists them; build another buffer without "
             "them (`rllib buffer import --evaluation FILE` leaves them out), or evaluate on other questions."
         )

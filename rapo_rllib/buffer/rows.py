@@ -8,6 +8,7 @@ from dataclasses import fields
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES, Field
 from rapo_rllib.traces.rows import MAX_ID_BYTES, MAX_NAME_BYTES
 from rapo_rllib.types import RetrievedTrace, StepTrace
+from rapo_rllib.validation import utf8_size
 
 FIELDS = (
     Field("id", max_bytes=MAX_ID_BYTES),
@@ -29,11 +30,6 @@ def fits(trace: StepTrace) -> bool:
     return max(_size(trace.question), _size(trace.text)) <= MAX_VARCHAR_BYTES
 
 
-def is_cut(history: str) -> bool:
-    """Whether a stored history may be the end of a longer one."""
-    return _size(history) > MAX_VARCHAR_BYTES - 4
-
-
 def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
     """The traces of a batch by their ids.
 
@@ -44,29 +40,15 @@ def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
     for trace in batch:
         if not trace.id or not trace.text:
             raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
-        _check_unicode(trace)
+        for name in NAMES:
+            utf8_size(str(getattr(trace, name)), f"{name} of step trace {trace.id!a}")
         if _content(unique.setdefault(trace.id, trace)) != _content(trace):
-            raise ValueError(
-                f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id), or leave the "
-                "field 'id' of a file out"
-            )
+            raise ValueError(f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id)")
     return unique
 
 
 def _content(trace: StepTrace) -> tuple[str, str, str, str]:
     return trace.question, _end(trace.history), trace.text, trace.source
-
-
-def _check_unicode(trace: StepTrace) -> None:
-    for name in NAMES:
-        value = str(getattr(trace, name))
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{name} of step trace {trace.id!a} holds half a character ({value[error.start]!a}, at {error.start}), which "
-                "is no Unicode and cannot be stored; mend or drop the trace"
-            ) from error
 
 
 def _size(text: str) -> int:

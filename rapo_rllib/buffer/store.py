@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rapo_rllib.buffer.choices import URI_KEY, conditions_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
@@ -19,9 +19,8 @@ from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, t
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
-from rapo_rllib.milvus.notes import Notes
-from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
@@ -33,7 +32,7 @@ SERVER_READ_PAGE = 500  # of a server, which answers up to 100 MB
 STORED = "stored"  # the note with the number of step traces: Lite serves what is left of files that were cut off or deleted
 
 
-class StepTraceBuffer:
+class StepTraceBuffer(Collection):
     """Step traces in one Milvus collection. Cheap to construct and to pickle; connects and loads its embedder on first use.
 
     All processes of a Ray cluster may use the same Lite path, without Ray one process; any number a server.
@@ -43,25 +42,15 @@ class StepTraceBuffer:
     """
 
     def __init__(self, settings: BufferSettings) -> None:
+        milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        super().__init__(milvus, settings.collection)
         self.settings = settings
-        self.collection = settings.collection
-        self.milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
         self.embedder = Embedder.of(settings)
         self.drawable = Drawable(self.milvus, settings)
-        self._notes = Notes(self.milvus, self.collection)
         self._checked = self._found_whole = False
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_checked": False, "_found_whole": False}
-
-    @property
-    def uri(self) -> str:
-        """The URI in use; a Lite path is absolute."""
-        return self.milvus.uri
-
-    def exists(self) -> bool:
-        """Whether the collection exists."""
-        return self.milvus.exists(self.collection)
 
     def create(self) -> None:
         """Create the collection, unless it exists.
@@ -71,8 +60,8 @@ class StepTraceBuffer:
         """
         if not self.exists():
             self._check_whole()
-            self._notes.drop()  # of a collection that was dropped halfway
-            self.set_note(MADE_BY, {**maker_of(self.embedder), "level": self.settings.level})
+            self.drop_notes()  # of a collection that was dropped halfway
+            self.set_note(MADE_BY, maker_of(self.embedder, self.settings.level))
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
 
@@ -178,13 +167,6 @@ class StepTraceBuffer:
         for page in self._pages(NAMES):
             yield from map(trace_of, page)
 
-    def pages_with_keys(self) -> Iterator[tuple[list[StepTrace], np.ndarray]]:
-        """Yield :meth:`all_traces` in pages: ``N`` step traces and the vectors of their keys ``[N, D]``."""
-        import numpy as np
-
-        for page in self._pages((*NAMES, VECTOR)):
-            yield [trace_of(row) for row in page], np.asarray([row[VECTOR] for row in page], dtype=np.float32)
-
     def questions(self) -> Iterator[str]:
         """The question of every step trace. Raises as :meth:`all_traces`."""
         for page in self._pages(("question",)):
@@ -193,12 +175,8 @@ class StepTraceBuffer:
     def _pages(self, names: Sequence[str]) -> Iterator[list[dict]]:
         if not self._checked:
             self._check_exists()
-            check_columns(self.milvus.shape(self.collection).columns, self._where)
+            check_columns(self.milvus.shape(self.collection).columns, self.where)
         return self.milvus.pages(self.collection, names, READ_PAGE if self.milvus.is_lite else SERVER_READ_PAGE)
-
-    def count(self) -> int:
-        """Number of step traces; 0 if the collection does not exist."""
-        return self.milvus.count(self.collection) if self.exists() else 0
 
     def fit_index(self) -> None:
         """Have the index of the settings; ``auto`` chooses by the present size. Worth calling after a large import."""
@@ -210,20 +188,12 @@ class StepTraceBuffer:
         self.milvus.drop(self.collection)
         if self._noted():  # what is gone now is not missing
             self.set_note(STORED, {"count": 0})
-        self._notes.drop()  # last: by them a buffer is known
+        self.drop_notes()
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
         self._forget()
-        self.milvus.close()
-
-    def note(self, name: str, shape: Any = dict) -> dict | None:
-        """Return what :meth:`set_note` stored under ``name``; ``RetrievalError`` where that is of another shape."""
-        return self._notes.get(name, shape)
-
-    def set_note(self, name: str, value: dict) -> None:
-        """Store a small JSON object beside the step traces."""
-        self._notes.set(name, value)
+        super().close()
 
     def check_embedder(self) -> None:
         """Raise ``ValueError`` if the buffer does not exist, or was made with another embedder or at another level."""
@@ -248,23 +218,19 @@ class StepTraceBuffer:
     def _check_whole(self) -> None:
         if missing := self.missing():
             raise RetrievalError(
-                f"step_trace_buffer: {missing} of {self._noted()} step traces in collection {self._where} are gone: its files "
+                f"step_trace_buffer: {missing} of {self._noted()} step traces in collection {self.where} are gone: its files "
                 "are damaged. Restore a copy, import the same traces again, which adds what is missing, or drop the buffer and "
                 "build it anew."
             )
 
     def _check_maker(self) -> None:
-        check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self._where)
-        check_columns(self.milvus.shape(self.collection).columns, self._where)
+        check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self.where)
+        check_columns(self.milvus.shape(self.collection).columns, self.where)
         self._checked = True
 
     def _check_exists(self) -> None:
         if not self.exists():
             raise ValueError(
-                f"step_trace_buffer: there is no collection {self._where}. Set step_trace_buffer.traces to "
+                f"step_trace_buffer: there is no collection {self.where}. Set step_trace_buffer.traces to "
                 "what it shall be built from, or correct uri and collection."
             )
-
-    @property
-    def _where(self) -> str:
-        return f"{self.collection!r} at {self.uri}"

@@ -11,15 +11,15 @@ One query a window tells which is which.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.keys import looks_made
 from rapo_rllib.buffer.rows import NAMES, by_id, fits, row_of, trace_of
 from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import VECTOR
+from rapo_rllib.traces.rows import windows
 from rapo_rllib.types import StepTrace
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class TraceWriter:
             ValueError: see ``StepTraceBuffer.insert``.
         """
         done, too_long = Written(), 0
-        for whole_window in _windows(traces):
+        for whole_window in windows(traces, WINDOW):
             window = [trace for trace in whole_window if fits(trace)]
             too_long += len(whole_window) - len(window)
             unique = by_id(window)
@@ -103,9 +103,3 @@ class TraceWriter:
 
 def _differs(trace: StepTrace, row: dict) -> bool:
     return any(getattr(trace, name) != row[name] for name in FACTS)
-
-
-def _windows(traces: Iterable[StepTrace]) -> Iterator[list[StepTrace]]:
-    iterator = iter(traces)
-    while window := list(islice(iterator, WINDOW)):
-        yield window

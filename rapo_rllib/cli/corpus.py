@@ -42,7 +42,7 @@ def build(
 
         with resumable("passages") as display:
             done = build_corpus(passages, file, passages_field, display, replace)
-        typer.echo(f"{passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
+        typer.echo(f"Collection {passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
 
 
 @corpus_app.command("search")
@@ -51,7 +51,7 @@ def search(
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
     top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
-    mode: Annotated[str, typer.Option(help="auto, dense, bm25 or hybrid.")] = "auto",
+    mode: Annotated[str, typer.Option(help="dense, bm25, or hybrid: both.")] = "hybrid",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
     db_name: DbName = "",
 ) -> None:
@@ -73,9 +73,8 @@ def stats(
     """Say what a collection holds and what it was made with."""
     with _opened(uri, collection, db_name) as passages:
         facts = passages.facts()
-        typer.echo(f"{passages.where}: {passages.count():,} passages")
+        typer.echo(f"Collection {passages.where}: {passages.count():,} passages")
         typer.echo(f"embedder: {facts['embedder']}")
-        typer.echo(f"modes: {'dense, bm25, hybrid' if facts['bm25'] else 'dense'}")
         typer.echo(f"files: {', '.join(facts['files']) or 'none complete'}")
         if not facts["complete"]:
             typer.secho("Not complete: run `rllib corpus build` again.", fg="yellow")

@@ -5,13 +5,12 @@ read_passages, once to check and count, once more --missing ones only--> Passage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 
 from rapo_rllib.corpus.collection import PassageCollection
-from rapo_rllib.corpus.passages import Passage, read_passages
-from rapo_rllib.traces.rows import BuildProgress
+from rapo_rllib.corpus.passages import read_passages
+from rapo_rllib.traces.rows import BuildProgress, windows
 
 BATCH = 256  # passages between two looks at what is stored: what a kill can cost
 
@@ -46,7 +45,7 @@ def build_corpus(
     facts = collection.create()
     files = list(dict.fromkeys([*facts["files"], str(Path(path).expanduser().absolute())]))
     progress = BuildProgress(0, 0, total)
-    for batch in _batches(read_passages(path, passages_field)):
+    for batch in windows(read_passages(path, passages_field), BATCH):
         missing = collection.missing(batch)
         if missing and facts["complete"]:
             facts = {**facts, "complete": False}
@@ -60,9 +59,3 @@ def build_corpus(
         collection.settle()
     collection.set_facts({**facts, "files": files, "complete": True})
     return progress
-
-
-def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    iterator = iter(passages)
-    while batch := list(islice(iterator, BATCH)):
-        yield batch

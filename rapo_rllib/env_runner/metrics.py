@@ -12,7 +12,7 @@ from rapo_rllib.batching.credit import group_has_signal, members_without_signal
 from rapo_rllib.env_runner.retrieval_effect import effect_metrics, mean
 from rapo_rllib.errors import RolloutError, error_kind
 from rapo_rllib.objective.entropy import step_entropy
-from rapo_rllib.objective.retrieval_reward import PAPER, retrieval_entropies, trajectory_retrieval_reward
+from rapo_rllib.objective.retrieval_reward import PAPER, measured_retrievals, trajectory_retrieval_reward
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import FALLBACK, TokenKind, Trajectory, TrajectoryGroup
@@ -183,7 +183,7 @@ def _retrieval_metrics(
     retrievals = [r for t in trajectories for r in t.own_retrievals]
     trajectory_s = sum(s.trajectory_s for s in stats)
     found = [r for r in retrievals if not r.noisy and r.source != FALLBACK]
-    pairs = [pair for t in trajectories for pair in retrieval_entropies(t, objective)]
+    pairs = [pair for t in trajectories for _, pair in measured_retrievals(t, objective)]
     hybrid = [t for t in trajectories if t.retrievals]
     values = {
         "per_trajectory": len(retrievals) / max(len(trajectories), 1),

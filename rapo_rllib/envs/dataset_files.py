@@ -58,16 +58,16 @@ def read_rows(
 
 
 def read_once(read: Reader) -> Reader:
-    """Read once what several parts of a process ask for; anew where the file, which the first argument names, has changed."""
+    """Read once what several parts of a process ask for; anew where a file that an argument names has changed."""
 
     @lru_cache(maxsize=8)
-    def kept(changed_at: int, *args: Any) -> Any:
-        return read(*args)
+    def kept(changed_at: tuple[int, ...], *args: Any, **named: Any) -> Any:
+        return read(*args, **named)
 
     @wraps(read)
-    def asked(name: str, *args: Any) -> Any:
-        paths = [Path(part).expanduser() for part in (name, name.partition("=")[2]) if part]
-        return kept(next((path.stat().st_mtime_ns for path in paths if path.exists()), 0), name, *args)
+    def asked(*args: Any, **named: Any) -> Any:
+        paths = [Path(part).expanduser() for part in args if isinstance(part, str)]
+        return kept(tuple(path.stat().st_mtime_ns for path in paths if path.exists()), *args, **named)
 
     return cast(Reader, asked)
 

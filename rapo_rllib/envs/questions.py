@@ -99,8 +99,8 @@ class Questions(ToolEnv):
 def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
     """Those of ``split`` of the data set ``name``."""
     key, upstream, limit = options.of_split(split)
-    if split_name(name) is not None:
-        return _load_benchmark(name, split, limit)
+    if (named := split_name(name)) is not None:
+        return benchmark_questions(*named, split, limit)
     columns = (options.question_field, options.answer_field, not is_own(options.scorer))
     found = _load(name, key, upstream, options.dataset_config, limit, columns, options.skip_bad_rows)
     options.check_rows(name, found)
@@ -133,14 +133,6 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
         for number, row in enumerate(rows, start=1)
     )
     return annotated_trajectories(pairs, options.answer_field or "answer")
-
-
-@read_once
-def _load_benchmark(name: str, split: str, limit: int | None) -> tuple[Question, ...]:
-    """As :func:`_load`, of a benchmark."""
-    named = split_name(name)
-    assert named is not None
-    return benchmark_questions(*named, split=split, limit=limit)
 
 
 @read_once

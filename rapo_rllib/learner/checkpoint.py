@@ -13,9 +13,8 @@ from the config and from how much was sampled.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,28 +24,22 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner.identity import check_identity, model_identity, write_identity
-from rapo_rllib.learner.master_weights import MASTER, MasterWeightAdamW
+from rapo_rllib.learner.identity import check_identity, write_identity
+from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.learner.rl_module import CausalLMRLModule
-from rapo_rllib.settings import ModelSettings
-from rapo_rllib.weights.digest import fingerprint
 
 NamedParameters = list[tuple[str, torch.nn.Parameter]]
 
 
-def trained_parameters(model: torch.nn.Module) -> NamedParameters:
-    """Names and parameters that training moves, in the order of the optimiser."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
 def save_training_state(
-    folder: str, parameters: NamedParameters, optimizer: torch.optim.Optimizer, progress: dict[str, int]
+    folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, progress: dict[str, int]
 ) -> None:
     """Write into ``folder``; called by all learners at once.
 
     Raises:
         CheckpointError: on all learners together, if one of them could not write.
     """
+    parameters = _trained(policy)
     state: dict[str, Any] = {
         "weights": _exact(parameters, optimizer),
         "optimizer": _entries(parameters, optimizer),
@@ -56,27 +49,31 @@ def save_training_state(
     # no fsync: a file that a dying machine did not write has another sum than the checkpoint's list of files says
     with _alone_or_together() as no_dist:
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=no_dist)
+    if not _rank():
+        write_identity(folder, policy.settings, policy.language_model.config)
 
 
-def load_training_state(folder: str, parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+def load_training_state(
+    folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, *, needs_base: bool
+) -> dict[str, int]:
     """Read what :func:`save_training_state` wrote, in place; called by all learners at once. Returns the progress.
 
     The generators are restored where the number of learners is the same; otherwise they stay as they are.
 
     Raises:
-        CheckpointError: the weights have other names or shapes, or (on all learners together) one could not read.
+        CheckpointError: it belongs to another model (see :func:`check_identity`, also for ``needs_base``), the weights have
+            other names or shapes, or (on all learners together) one could not read.
     """
+    check_identity(folder, policy.settings, policy.language_model.config, needs_base=needs_base)
+    parameters = _trained(policy)
     stored = dcp.FileSystemReader(folder).read_metadata()
     _check_names(folder, stored, parameters)
     stored_keys = stored.state_dict_metadata
-    generators = _generators() if f"rng.{_rank()}.cpu" in stored_keys else {}
     names = [key.removeprefix("progress.") for key in stored_keys if key.startswith("progress.")]
     state: dict[str, Any] = {
         "weights": _exact(parameters, optimizer),
         "optimizer": _empty_entries(stored, parameters),
-        "rng": {
-            str(_rank()): {device: generators[device] for device in generators if f"rng.{_rank()}.{device}" in stored_keys}
-        },
+        "rng": {str(_rank()): {d: own for d, own in _generators().items() if f"rng.{_rank()}.{d}" in stored_keys}},
         "progress": dict.fromkeys(names, 0),
     }
     with _alone_or_together() as no_dist:
@@ -86,8 +83,17 @@ def load_training_state(folder: str, parameters: NamedParameters, optimizer: tor
             parameter.copy_(state["weights"][name])  # rounds masters; nothing else to do without
     indexed = {index: state["optimizer"][name] for index, (name, _) in enumerate(parameters) if state["optimizer"].get(name)}
     optimizer.load_state_dict({"state": indexed, "param_groups": optimizer.state_dict()["param_groups"]})
-    _set_generators(state["rng"][str(_rank())])
+    generators = state["rng"][str(_rank())]
+    if "cpu" in generators:
+        torch.set_rng_state(generators["cpu"])
+    if "cuda" in generators:
+        torch.cuda.set_rng_state(generators["cuda"])
     return state["progress"]
+
+
+def _trained(policy: CausalLMRLModule) -> NamedParameters:
+    """Names and parameters that training moves, in the order of the optimiser."""
+    return [(name, parameter) for name, parameter in policy.language_model.named_parameters() if parameter.requires_grad]
 
 
 @contextmanager
@@ -108,8 +114,7 @@ def _rank() -> int:
 
 def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     indexed = optimizer.state_dict()["state"]
-    entries = {name: dict(indexed[index]) for index, (name, _) in enumerate(parameters) if index in indexed}
-    return {name: {entry: value for entry, value in own.items() if entry != MASTER} for name, own in entries.items()}
+    return {name: dict(indexed[index]) for index, (name, _) in enumerate(parameters) if index in indexed}
 
 
 def _exact(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -153,49 +158,3 @@ def _generators() -> dict[str, torch.Tensor]:
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state()
     return found
-
-
-def _set_generators(states: dict[str, torch.Tensor]) -> None:
-    if "cpu" in states:
-        torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
-
-
-class TrainingState:
-    """The state of a learner that a checkpoint keeps; called on all learners, which write and read together.
-
-    Args:
-        policy: that is trained.
-        model: what the job says of it.
-        optimizer: of its parameters.
-        reference_fingerprint: of the reference model, found out on all learners together; None without one.
-    """
-
-    def __init__(
-        self,
-        policy: CausalLMRLModule,
-        model: ModelSettings,
-        optimizer: torch.optim.Optimizer,
-        reference_fingerprint: Callable[[], str | None],
-    ) -> None:
-        self._policy, self._model, self._optimizer = policy, model, optimizer
-        self._reference_fingerprint = reference_fingerprint
-
-    def save(self, folder: str, progress: dict[str, int]) -> None:
-        """Write this learner's share into ``folder``."""
-        identity = self._identity
-        save_training_state(folder, trained_parameters(self._policy.language_model), self._optimizer, progress)
-        if not _rank():
-            write_identity(folder, identity)
-
-    def load(self, folder: str) -> dict[str, int]:
-        """Go on from what ``folder`` holds; returns the progress."""
-        check_identity(folder, self._identity)
-        return load_training_state(folder, trained_parameters(self._policy.language_model), self._optimizer)
-
-    @cached_property
-    def _identity(self) -> dict[str, Any]:
-        policy = self._policy
-        base = fingerprint(policy.base_digests) if policy.base_digests else None
-        return model_identity(self._model, policy.language_model.config, base, self._reference_fingerprint())

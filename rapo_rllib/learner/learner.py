@@ -32,15 +32,16 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.batching.imitation import ImitationBatch
+from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import NotFiniteError
-from rapo_rllib.learner.checkpoint import TrainingState
-from rapo_rllib.learner.lockstep import Lockstep, passes_over
-from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
+from rapo_rllib.learner.checkpoint import load_training_state, save_training_state
+from rapo_rllib.learner.lockstep import Lockstep
+from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
-from rapo_rllib.learner.scoring import RowScorer, ScoredMinibatch, ScoredRow, ScoringSettings
+from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
@@ -67,14 +68,18 @@ class RAPOTorchLearner(TorchLearner):
         self._lockstep = Lockstep() if sharded else None
         super().build()
         self._skipped_in_a_row = 0
-        settings, device = self.settings, torch.device(self._device)
-        length, kl_coeff = settings.update.max_tokens_per_micro_batch, settings.objective.kl_coeff
-        scoring = ScoringSettings(settings.model, length, settings.old_policy, kl_coeff)
-        self.rows = RowScorer(self.policy, scoring, device, self._ranks, self._lockstep)
+        settings = self.settings
+        self.rows = RowScorer(
+            self.policy,
+            torch.device(self._device),
+            self._ranks,
+            self._lockstep,
+            max_tokens=settings.update.max_tokens_per_micro_batch,
+            old_policy=settings.old_policy,
+            kl_coeff=settings.objective.kl_coeff,
+        )
         workers = settings.engine.tensor_parallel_size
         self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
-        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        self.training_state = TrainingState(self.policy, settings.model, optimizer, self.rows.reference_fingerprint)
 
     @property
     def policy(self) -> CausalLMRLModule:
@@ -172,25 +177,25 @@ class RAPOTorchLearner(TorchLearner):
 
     def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
         """One optimiser step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
-        (minibatch,) = self.rows.scored(batch.minibatches)
+        (rows,) = self.rows.scored(batch.minibatches)
         self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
         with _torch_threads(self._num_threads()):
-            loss, norm = self._accumulated(minibatch, self._add_imitation_gradient)
+            loss, norm = self._accumulated(rows, self._add_imitation_gradient)
             if math.isfinite(norm) and math.isfinite(loss):
                 self._step(norm)
             self._drop_gradients()
         self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
         return self.metrics.reduce()
 
-    def _add_imitation_gradient(self, scored: ScoredRow) -> torch.Tensor:
-        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})[DEFAULT_MODULE_ID]
-        loss = -(scores[LOGPROBS] * scored.row.weights).sum()
+    def _add_imitation_gradient(self, row: PackedRow) -> torch.Tensor:
+        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: row}})[DEFAULT_MODULE_ID]
+        loss = -(scores[LOGPROBS] * row.weights).sum()
         loss.backward()
         return loss.detach()
 
-    def _optimizer_step(self, minibatch: ScoredMinibatch, metrics: UpdateMetrics) -> None:
+    def _optimizer_step(self, rows: Sequence[PackedRow], metrics: UpdateMetrics) -> None:
         """Accumulate over the rows of one minibatch, sum over the learners, step."""
-        step_loss, norm = self._accumulated(minibatch, partial(self._add_gradient, metrics))
+        step_loss, norm = self._accumulated(rows, partial(self._add_gradient, metrics))
         if not (math.isfinite(norm) and math.isfinite(step_loss)):
             self._skip_step(step_loss, norm, metrics)
             return
@@ -198,17 +203,15 @@ class RAPOTorchLearner(TorchLearner):
         self._skipped_in_a_row = 0
         metrics.add_step(step_loss, norm)
 
-    def _accumulated(self, minibatch: ScoredMinibatch, work: Callable[[ScoredRow], torch.Tensor]) -> tuple[float, float]:
+    def _accumulated(self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor]) -> tuple[float, float]:
         """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters.
 
         Rows leave their losses on the device: it is read once, behind the last of them.
         """
         self._drop_gradients()
         with self._ranks.raise_on_all_ranks("forward and backward"):
-            losses = self.rows.run(passes_over(minibatch.rows, work, self._add_no_gradient, minibatch.num_passes))
-            own = (
-                float(torch.stack(losses).double().sum()) if losses else 0.0
-            )  # an error of the device shows here, on all ranks
+            losses = self.rows.run(rows, work, self._add_no_gradient)
+            own = float(torch.stack(losses).double().sum()) if losses else 0.0  # an error of the device shows here
         if self._lockstep is None:
             self._ranks.sum_gradients(self._trained)
         loss = self._ranks.sum([own])[0]
@@ -228,21 +231,21 @@ class RAPOTorchLearner(TorchLearner):
     def _trained(self) -> list[torch.nn.Parameter]:
         return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
 
-    def _add_gradient(self, metrics: UpdateMetrics, scored: ScoredRow) -> torch.Tensor:
+    def _add_gradient(self, metrics: UpdateMetrics, row: PackedRow) -> torch.Tensor:
         """Forward and backward pass of one row; its loss, on the device."""
-        loss = self._micro_batch_loss(scored, metrics)
+        loss = self._micro_batch_loss(row, metrics)
         loss.backward()
         return loss.detach()
 
-    def _add_no_gradient(self) -> None:
-        """The same passes with nothing in them, while other learners still have rows."""
+    def _add_no_gradient(self, _: PackedRow) -> None:
+        """The same passes with nothing in them, for what is left of an update that failed on this learner."""
         scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: self.rows.empty_row()}})
         scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
 
-    def _micro_batch_loss(self, scored: ScoredRow, metrics: UpdateMetrics) -> torch.Tensor:
+    def _micro_batch_loss(self, row: PackedRow, metrics: UpdateMetrics) -> torch.Tensor:
         """Return a row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
-        batch = {DEFAULT_MODULE_ID: {ROW: scored, METRICS: metrics}}
-        scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: scored.row}})
+        batch = {DEFAULT_MODULE_ID: {ROW: row, METRICS: metrics}}
+        scores = self._module.forward_train(batch)
         return self.compute_losses(fwd_out=scores, batch=batch)[DEFAULT_MODULE_ID]
 
     @override(Learner)
@@ -250,23 +253,23 @@ class RAPOTorchLearner(TorchLearner):
         self, *, module_id: str, config: AlgorithmConfig | None, batch: dict[str, Any], fwd_out: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """The objective on one row: a sum of per-token losses times their weights."""
-        scored: ScoredRow = batch[ROW]
-        if scored.old_logprobs is None:
-            scored.old_logprobs = fwd_out[LOGPROBS].detach()
-        row = scored.row
+        row: PackedRow = batch[ROW]
+        if row.old_logprobs is None:
+            row.old_logprobs = fwd_out[LOGPROBS].detach()
         inputs = LossInputs(
             logprobs=fwd_out[LOGPROBS],
-            old_logprobs=torch.where(row.off_policy, row.rollout_logprobs, scored.old_logprobs),
+            old_logprobs=torch.where(row.off_policy, row.rollout_logprobs, row.old_logprobs),
             advantages=row.advantages,
             retrieved_share=row.retrieved_share,
             weights=row.weights,
             rollout_logprobs=row.rollout_logprobs,
-            reference_logprobs=scored.reference_logprobs,
+            reference_logprobs=row.reference_logprobs,
             trajectory_ids=row.trajectory_ids,
             off_policy=row.off_policy,
         )
         losses = policy_loss(inputs, self.settings.objective)
-        batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
+        if row.num_loss_tokens:  # not one that only stands beside other learners' rows
+            batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
         return losses.loss
 
     def _skip_step(self, loss: float, norm: float, metrics: UpdateMetrics) -> None:
@@ -282,18 +285,7 @@ class RAPOTorchLearner(TorchLearner):
 
     def _log_update(self, batch: TrainingBatch, values: dict[str, float]) -> None:
         """Log the metrics of an update, the same on every learner; steps trained are each learner's own."""
-        statistics = batch.statistics
-        values["num_groups_without_signal"] = statistics.num_groups_without_signal
-        values["num_failed_trajectories"] = statistics.num_failed_trajectories
-        values["num_off_policy_trajectories"] = statistics.num_off_policy_trajectories
-        values["num_unaided_trajectories"] = statistics.num_unaided_trajectories
-        values["grouped_step_share"] = statistics.num_grouped_steps / max(statistics.num_steps, 1)
-        trajectories = max(statistics.num_trajectories, 1)
-        values["truncated_share"] = statistics.num_truncated_trajectories / trajectories
-        values["masked_share"] = statistics.num_masked_trajectories / trajectories
-        values["overlong_share"] = statistics.num_overlong_trajectories / trajectories
-        values["overlong_punishment"] = statistics.overlong_punishment / trajectories
-        for name, value in values.items():
+        for name, value in {**values, **batch.statistics}.items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, reduce="mean", window=1)
         steps = sum(group.num_env_steps for group in batch.groups)
@@ -315,11 +307,13 @@ class RAPOTorchLearner(TorchLearner):
     def save_training_state(self, folder: str) -> None:
         """Write this learner's share of a checkpoint into ``folder``; called on all learners."""
         progress = {"weights_seq_no": self._weights_seq_no, "skipped_in_a_row": self._skipped_in_a_row}
-        self.training_state.save(folder, progress)
+        save_training_state(folder, self.policy, self.get_optimizer(DEFAULT_MODULE_ID), progress)
 
     def load_training_state(self, folder: str, num_env_steps: int) -> None:
         """Go on from what ``folder`` holds; a scheduled learning rate follows from ``num_env_steps``, sampled so far."""
-        progress = self.training_state.load(folder)
+        needs_base = self.settings.model.lora is not None or self.settings.objective.kl_coeff > 0
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
+        progress = load_training_state(folder, self.policy, optimizer, needs_base=needs_base)
         self._weights_seq_no, self._skipped_in_a_row = progress["weights_seq_no"], progress["skipped_in_a_row"]
         for scheduled, schedule in self._optimizer_lr_schedules.items():
             self._set_optimizer_lr(scheduled, schedule.update(timestep=num_env_steps))
@@ -330,15 +324,6 @@ class RAPOTorchLearner(TorchLearner):
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)
-
-    @override(TorchLearner)
-    def _get_optimizer_state(self) -> StateDict:
-        return {name: optimizer_state(optimizer) for name, optimizer in self._named_optimizers.items()}
-
-    @override(TorchLearner)
-    def _set_optimizer_state(self, state: StateDict) -> None:
-        for name, optimizer in self._named_optimizers.items():
-            load_optimizer_state(optimizer, state[name])
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """Learners with sharded weights pass through the model in lockstep: none may leave while the others wait for its shards.
 
 Every forward and backward pass gathers weights and scatters gradients, in the same order on all learners. So all run equally
-many passes, those with fewer rows on a stand-in; and one that fails in the middle of a pass must still take part in what is
+many passes, those with fewer rows on empty ones; and one that fails in the middle of a pass must still take part in what is
 left of it. It is known how far it came, as collectives are counted here:
 
     learner 0   gather 1, gather 2, gather 3, ...            row
     learner 1   gather 1, gather 2, error                    row
-                   -    ,    -    , gather 3, ...            stand-in, whose first two collectives are left out
+                   -    ,    -    , gather 3, ...            empty row, whose first two collectives are left out
 
 The numbers that come out of such an update are thrown away. All learners then raise together, and the group lives on.
 """
@@ -15,31 +15,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-Row = TypeVar("Row")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Pass(Generic[Result]):
-    """Forward, and perhaps backward, through the models, always the same ones in this place."""
-
-    work: Callable[[], Result] | None  # on a row; None: this learner has none left
-    dummy_pass: Callable[[], Any]  # on next to nothing, without effect on gradients
-
-
-def passes_over(
-    rows: Sequence[Row], work: Callable[[Row], Result], dummy_pass: Callable[[], Any], count: int
-) -> list[Pass[Result]]:
-    """``work`` on every row, and stand-ins up to ``count``, the number of rows of the learner with most."""
-    working = [Pass(partial(work, row), dummy_pass) for row in rows]
-    return [*working, *(Pass[Result](None, dummy_pass) for _ in range(count - len(rows)))]
 
 
 class Lockstep:
@@ -61,37 +43,36 @@ class Lockstep:
         unit.set_gradient_divide_factor(1.0)  # FSDP's default is the mean
         unit.set_force_sum_reduction_for_comms(True)  # by a plain sum: gloo has no other
 
-    def run(self, passes: Sequence[Pass[Result]]) -> list[Result]:
-        """The results of the passes that have work.
+    def run(self, items: Sequence[Item], work: Callable[[Item], Result], dummy_pass: Callable[[Item], Any]) -> list[Result]:
+        """The results of one pass for each item; the other learners run equally many, with the same collectives in each.
 
         Args:
-            passes: of this learner; the others run equally many, with the same collectives in each.
+            items: of this learner.
+            work: a pass.
+            dummy_pass: passes through the same models on next to nothing, in place of an item's.
 
         Raises:
-            Exception: what the first work to fail raised, after all passes were brought to their ends on stand-ins.
+            Exception: what the first work to fail raised, after all passes were brought to their ends by dummy passes.
         """
         results: list[Result] = []
         error: Exception | None = None
-        for one in passes:
+        for item in items:
             self._count = self._left_out = 0
-            if one.work is None or error is not None:
-                one.dummy_pass()
+            if error is not None:
+                dummy_pass(item)
                 continue
             try:
-                results.append(one.work())
+                results.append(work(item))
             except Exception as caught:
                 error = caught
-                self._catch_up(one, error)
+                traceback.clear_frames(error.__traceback__)  # activations of the row hang there
+                for model in self._models:
+                    model.reset_iter_state()
+                self._count, self._left_out = 0, self._count
+                dummy_pass(item)
         if error is not None:
             raise error
         return results
-
-    def _catch_up(self, failed: Pass[Any], error: Exception) -> None:
-        traceback.clear_frames(error.__traceback__)  # activations of the row hang there
-        for model in self._models:
-            model.reset_iter_state()
-        self._count, self._left_out = 0, self._count
-        failed.dummy_pass()
 
     def should_run(self) -> bool:
         """Asked before each collective: whether it is to happen."""

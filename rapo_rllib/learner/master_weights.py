@@ -1,4 +1,4 @@
-"""AdamW of bfloat16 weights that steps on float32 copies of them; and an optimiser's state as numpy.
+"""AdamW of bfloat16 weights that steps on float32 copies of them.
 
 At usual learning rates a step is smaller than the distance between neighbouring bfloat16 numbers, and would be rounded away. So
 the optimiser holds a float32 master of every weight, and the model gets it rounded.
@@ -13,10 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-
-from rapo_rllib.weights.packing import pack_weights, unpack_weights
-
-MASTER = "master"  # its name among a parameter's entries in the optimiser's state
 
 
 class MasterWeightAdamW(torch.optim.AdamW):
@@ -48,21 +44,6 @@ class MasterWeightAdamW(torch.optim.AdamW):
             weight.copy_(master)
         return result
 
-    def state_dict(self) -> dict[str, Any]:
-        """AdamW's, with the masters among the entries of each parameter."""
-        result = super().state_dict()
-        state = {i: {**result["state"].get(i, {}), MASTER: master.detach()} for i, master in enumerate(self._masters)}
-        return {**result, "state": state}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse. A state without masters, of a run without them, leaves them to follow the weights."""
-        entries = {index: dict(values) for index, values in state_dict["state"].items()}
-        masters = {index: values.pop(MASTER) for index, values in entries.items() if MASTER in values}
-        super().load_state_dict({**state_dict, "state": {index: values for index, values in entries.items() if values}})
-        with torch.no_grad():
-            for index, value in masters.items():
-                self._masters[index].copy_(value)
-
 
 def _move_gradient(master: torch.Tensor, weight: torch.Tensor) -> None:
     assert weight.grad is not None
@@ -71,22 +52,3 @@ def _move_gradient(master: torch.Tensor, weight: torch.Tensor) -> None:
     else:
         master.grad += weight.grad
     weight.grad = None
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state for RLlib's checkpoints, whose own conversion has no bfloat16.
-
-    Moments and step counts as packed tensors named ``<parameter index>/<entry>``, and the parameter groups as they are.
-    """
-    state = optimizer.state_dict()
-    tensors = ((f"{index}/{entry}", value) for index, entries in state["state"].items() for entry, value in entries.items())
-    return {"tensors": pack_weights(tensors), "param_groups": state["param_groups"]}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """The inverse of :func:`optimizer_state`; raises ``ValueError`` if the parameter groups don't match."""
-    entries: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in unpack_weights(state["tensors"]).items():
-        index, entry = name.split("/")
-        entries.setdefault(int(index), {})[entry] = tensor
-    optimizer.load_state_dict({"state": entries, "param_groups": state["param_groups"]})

@@ -20,8 +20,6 @@ from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.errors import LearnerError
 
-BUCKET_ELEMENTS = 16 * 1024 * 1024  # gradients are summed in pieces of this many elements
-
 
 class Ranks:
     """All learners of the group; a single local learner is a group of one, and communicates with nobody."""
@@ -72,18 +70,10 @@ class Ranks:
         """Sum gradients over the ranks, in place; a rank without a gradient contributes zero."""
         if not self._distributed:
             return
-        bucket: list[torch.Tensor] = []
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if bucket and (
-                sum(g.numel() for g in bucket) + parameter.grad.numel() > BUCKET_ELEMENTS or bucket[0].dtype != parameter.dtype
-            ):
-                _all_reduce(bucket)
-                bucket = []
-            bucket.append(parameter.grad)
-        if bucket:
-            _all_reduce(bucket)
+            dist.all_reduce(parameter.grad)
 
     def copy_from_first(self, parameters: Iterable[torch.Tensor]) -> None:
         """Overwrite parameters with those of rank 0, so that all ranks start alike."""
@@ -91,15 +81,6 @@ class Ranks:
             with torch.no_grad():
                 for parameter in parameters:
                     dist.broadcast(parameter, src=0)
-
-
-def _all_reduce(bucket: list[torch.Tensor]) -> None:
-    flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-    dist.all_reduce(flat)
-    offset = 0
-    for gradient in bucket:
-        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-        offset += gradient.numel()
 
 
 class RAPOLearnerGroup(LearnerGroup):

@@ -1,6 +1,6 @@
 """Milvus, a Lite path or a server; the only folder that imports pymilvus. Knows nothing of what is stored.
 
 ``handle`` has the operations on a server, ``connection`` calls it and repeats; ``lite/`` has the same ones on a Lite path;
-``schema`` has the columns, ``expressions`` the conditions, ``index`` chooses an index, ``notes`` are small facts beside a
-collection.
+``schema`` has the columns, ``expressions`` the conditions, ``index`` chooses an index; ``collection`` is one collection with
+notes beside it.
 """

@@ -1,8 +1,9 @@
-"""Tell what a Milvus URI names: a Milvus Lite path, or a server."""
+"""Tell what a Milvus URI names, a Milvus Lite path or a server, and refuse what can be neither."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address
 
@@ -27,3 +28,23 @@ def checked_uri(uri: str, uri_key: str) -> str:
 def is_lite_path(uri: str) -> bool:
     """Whether the URI is a Milvus Lite path."""
     return uri.endswith(".db") and "://" not in uri
+
+
+def check_lite_path(path: str, uri_key: str) -> None:
+    """Refuse a path that cannot hold a Milvus Lite folder; makes the parent folders.
+
+    Raises:
+        ValueError: naming ``uri_key``, what the user calls the path, and what to do.
+    """
+    folder = Path(path)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{uri_key}: the folder {folder.parent} cannot be made ({error}). Name another.") from error
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(
+            f"{uri_key}: {path} is a file; Milvus Lite 3 keeps a folder. Name another path, or move the file away."
+        )
+    for place in [folder.parent, *([folder] if folder.exists() else [])]:
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            raise ValueError(f"{uri_key}: no permission to read and write {place}. Name another path, or change it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 PAGE = 16_384  # rows of one answer; a server gives no more
-BM25_SINCE = (2, 5)  # version of the server
 SCAN_S = 300.0  # one page of a scan
 RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first
 
@@ -44,17 +42,6 @@ class MilvusHandle(MilvusConnection):
             self.call("list_collections", "")  # fails if there is no such database, of which a server says the same
         return found
 
-    def makes_terms(self) -> bool:
-        """Whether this Milvus can search by words (BM25): servers since 2.5.
-
-        A version that cannot be read, as that of a development build, counts as new.
-        """
-        try:
-            version = re.search(r"(\d+)\.(\d+)", str(self.client().get_server_version()))
-        except Exception as error:
-            raise self.retrieval_error("get_server_version", "", error) from error
-        return version is None or (int(version[1]), int(version[2])) >= BM25_SINCE
-
     def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
         """Create and load a collection with primary key ``fields[0]`` and exact cosine search, unless it exists.
 
@@ -62,7 +49,7 @@ class MilvusHandle(MilvusConnection):
             collection: its name.
             fields: scalar columns.
             dim: width of the vectors.
-            words_of: column that :meth:`search_words` is to look into; see :meth:`makes_terms`.
+            words_of: column that :meth:`search_words` is to look into; servers can since 2.5.
         """
         if self.exists(collection):
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.milvus.index import BUILD_PARAMS
 from rapo_rllib.milvus.library import pymilvus_module
+from rapo_rllib.validation import utf8_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,15 +106,8 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
             raise ValueError(f"row {row[key]!r} has the columns {sorted(row)}; the collection's are {sorted(shape.columns)}")
         for name, value in row.items():
             if isinstance(value, str):
-                _check_text(value, f"{name} of row {row[key]!r}", shape.columns[name] or MAX_VARCHAR_BYTES)
+                what, most = f"{name} of row {row[key]!r}", shape.columns[name] or MAX_VARCHAR_BYTES
+                if (size := utf8_size(value, what)) > most:
+                    raise ValueError(f"{what} has {size} bytes; the column holds {most}. Shorten or drop it.")
             elif not math.isfinite(value):
                 raise ValueError(f"{name} of row {row[key]!r} is {value}; the column holds finite numbers")
-
-
-def _check_text(text: str, what: str, max_bytes: int) -> None:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} holds half a character ({text[error.start]!a}, at {error.start}): no Unicode") from error
-    if size > max_bytes:
-        raise ValueError(f"{what} has {size} bytes; the column holds {max_bytes}. Shorten or drop it.")

@@ -6,6 +6,7 @@ both ``transformers`` (learner) and vLLM (engine) load. Flow: settings -> here -
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import shutil
@@ -19,7 +20,10 @@ from rapo_rllib.settings import ModelSettings
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
 
 
 @dataclass(frozen=True)
@@ -77,20 +81,17 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
         )
 
 
-def check_model_config(settings: ModelSettings) -> None:
-    """Refuse a model whose ``config.json`` cannot be read; of a Hugging Face id it is fetched, unless it was before.
+def load_config(settings: ModelSettings) -> PretrainedConfig:
+    """The configured model's ``config.json``; of a Hugging Face id it is fetched, unless it was before.
 
     Raises:
         ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
     """
-    check_model(settings.name_or_path)
-    if settings.name_or_path in PACKAGED_MODELS:
-        return
     from transformers import AutoConfig
 
-    path = str(Path(settings.name_or_path).expanduser())
+    path = resolve_model(settings.name_or_path)
     try:
-        AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+        return AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     except (OSError, ValueError) as error:
         raise _cannot_load(settings.name_or_path, error) from error
 
@@ -124,46 +125,67 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
-    Its passes are the same in training mode as in evaluation: see ``dropout.py``.
+    Its passes are the same in training mode as in evaluation (:func:`zero_randomness`).
 
     Raises:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from rapo_rllib.models.dropout import silence, zero_randomness
+    from transformers import AutoModelForCausalLM
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     if settings.dtype not in dtypes:
         raise ValueError(f"model.dtype must be one of {sorted(dtypes)}, got {settings.dtype!r}")
-    path = resolve_model(settings.name_or_path)
+    config = load_config(settings)
+    configured = copy.deepcopy(config)
+    zero_randomness(config)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
-        dropout = zero_randomness(config)
         with _without_bars():
             language_model = AutoModelForCausalLM.from_pretrained(
-                path,
+                resolve_model(settings.name_or_path),
                 config=config,
                 dtype=dtypes[settings.dtype],
                 trust_remote_code=settings.trust_remote_code,
             )
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
-    silence(language_model, dropout)
+    silence(language_model)
+    language_model.configured = configured
     return language_model
 
 
-def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write a Hugging Face folder, without a progress bar; ``weights`` in place of the model's own."""
-    from rapo_rllib.models.dropout import configured_dropout
+def zero_randomness(config: PretrainedConfig) -> None:
+    """Set every dropout, layer drop and jitter of a Hugging Face config to 0, those of its parts (``text_config``) included.
 
-    language_model.config.use_cache = True  # training switched it off
+    The engine samples without dropout, and the ratio compares the two policies. RLlib's ``forward_train`` switches modules to
+    training mode, which gradient checkpointing needs, and which switches on whatever is random in a model: GPT-2, OPT and XGLM
+    drop a tenth of their states, XGLM and OPT may skip layers, some routers add noise.
+    """
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            zero_randomness(value)
+        elif any(word in name for word in RANDOM) and type(value) in (int, float) and value:
+            setattr(config, name, 0.0)
+
+
+def silence(language_model: torch.nn.Module) -> None:
+    """Set the dropout layers to 0 that a model did not take from its config."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    for module in language_model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+
+
+def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write a Hugging Face folder with the config that was loaded; ``weights`` in place of the model's own."""
+    trained = language_model.config
+    language_model.config = getattr(language_model, "configured", trained)
     try:
-        with configured_dropout(language_model), _without_bars():
+        with _without_bars():
             language_model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     finally:
-        language_model.config.use_cache = False
+        language_model.config = trained
 
 
 @contextmanager
@@ -192,10 +214,9 @@ def untied(language_model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]
 def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model without weights, made in a moment: its modules and their names."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    path = resolve_model(settings.name_or_path)
-    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    config = load_config(settings)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
 

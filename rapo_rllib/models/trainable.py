@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.models.loading import model_skeleton, resolve_model
+from rapo_rllib.models.loading import load_config, model_skeleton
 from rapo_rllib.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def check_trainable(settings: ModelSettings) -> None:
         ValueError: it is a mixture of experts, quantised, made for images or sound, or no language model that predicts tokens.
     """
     name = settings.name_or_path
-    config = _config(settings)
+    config = load_config(settings)
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
@@ -53,12 +53,6 @@ def untrainable(config: PretrainedConfig) -> str:
     if config.get_text_config() is not config:
         return f"has parts for more than texts (model_type {config.model_type!r})"
     return ""
-
-
-def _config(settings: ModelSettings) -> PretrainedConfig:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(resolve_model(settings.name_or_path), trust_remote_code=settings.trust_remote_code)
 
 
 def _parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:

@@ -164,7 +164,7 @@ def has_signal(rewards: Values) -> bool:
     False for equal rewards, for one alone, and for none.
 
     Args:
-        rewards: R, ``[G]`` outcome rewards, of ``TrajectoryGroup.member_rewards``: those that advantages are taken over.
+        rewards: R, ``[G]`` outcome rewards, of ``TrajectoryGroup.members``.
     """
     return not _all_equal(_doubles(rewards))
 

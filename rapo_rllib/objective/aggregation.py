@@ -6,11 +6,6 @@ they were cut does not change the loss.
 
 from __future__ import annotations
 
-from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.settings.knobs import choices
-
-LOSS_AGGREGATIONS = choices(ObjectiveSettings, "loss_aggregation")
-
 
 def aggregation_weight(
     num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str, length: int | None = None
@@ -37,13 +32,11 @@ def aggregation_weight(
         w; 0 for a trajectory without trained tokens.
 
     Raises:
-        ValueError: ``mode`` is not known, or is ``constant`` without a positive ``length``.
+        ValueError: ``mode`` is ``constant``, without a positive ``length``.
     """
-    if mode not in LOSS_AGGREGATIONS:
-        raise ValueError(f"loss_aggregation must be one of {', '.join(LOSS_AGGREGATIONS)}; got {mode!r}")
     if mode == "constant" and not length:
         raise ValueError(f"loss_aggregation 'constant' divides by a length: got {length}, expected a positive number")
     if num_tokens == 0:
         return 0.0
-    divisors = {"trajectory": num_tokens * group_size * num_groups, "token": total_tokens}
-    return 1 / divisors[mode] if mode in divisors else 1 / ((length or 1) * group_size * num_groups)
+    trajectories = group_size * num_groups
+    return 1 / {"trajectory": num_tokens * trajectories, "token": total_tokens, "constant": (length or 1) * trajectories}[mode]

@@ -1,6 +1,6 @@
 """Entropy of tokens and of steps (algorithm.md section 5): what the retrieval reward is made from.
 
-logits of the engine --token_entropy--> Trajectory.entropies --step_entropy--> retrieval_reward
+logits of the engine --entropy_and_logprobs--> Trajectory.entropies --step_entropy--> retrieval_reward
 """
 
 from __future__ import annotations
@@ -10,59 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.settings.knobs import choices
-
-STEP_REDUCTIONS = choices(ObjectiveSettings, "step_entropy_reduction")
-
-
-def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Entropy of each token's distribution over the full vocabulary (eq. 2).
-
-        Hᵢ = -Σⱼ pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ / τ)
-
-    Tokens of probability zero (logit -inf) add nothing, neither to the entropy nor to its gradient.
-
-    Args:
-        logits: ``[..., V]`` logits; computed in float32 whatever their type.
-        temperature: τ, of the distribution that was sampled from; positive.
-
-    Returns:
-        ``[...]`` float32, nats, between 0 and ``log V``.
-
-    Raises:
-        ValueError: ``temperature`` is not positive.
-    """
-    z, weights, total = _weighed(_tempered(logits, temperature))
-    return _entropies(_finite(z), weights, total)
-
-
-def top_entropy(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> torch.Tensor:
-    """Part of the entropy that the ``k`` likeliest tokens account for (section 9: the released code reads 10 logprobs).
-
-        Hᵢ = -Σ_{j in top k of pᵢ} pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ / τ)
-
-    The softmax is over the full vocabulary and the ``k`` probabilities are not renormalised, as where an engine reports them.
-
-    Args:
-        logits: ``[..., V]`` logits; computed in float32 whatever their type.
-        top_k: k, at least 1; from V on this is the entropy itself.
-        temperature: τ, of the distribution that was sampled from; positive.
-
-    Returns:
-        ``[...]`` float32, nats, at most the entropy (eq. 2).
-
-    Raises:
-        ValueError: ``temperature`` is not positive, or ``top_k`` below 1.
-    """
-    z, _, total = _weighed(_tempered(logits, temperature))
-    return _top_entropies(z, total, top_k)
-
 
 def entropy_and_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropy of each token's distribution and log probability of the token that was drawn from it; no gradient.
+    """Entropy of each token's distribution (eq. 2), and log probability of the token drawn from it; no gradient.
 
         Zᵢ = Σⱼ exp zᵢⱼ,   Hᵢ = log Zᵢ - Σⱼ exp(zᵢⱼ) zᵢⱼ / Zᵢ,   log pᵢ(tᵢ) = z[i, tᵢ] - log Zᵢ
 
@@ -71,7 +23,8 @@ def entropy_and_logprobs(
     Args:
         logits: ``[..., V]`` logits sampled from, temperature applied; computed in float32 whatever their type.
         token_ids: ``[...]`` tᵢ, integers below V.
-        top_k: with it H is ``top_entropy``, the part of the k likeliest tokens; the log probability stays that under all of V.
+        top_k: with it H is the part of the entropy that the k likeliest tokens account for (section 9: the released code reads
+            10 logprobs), not renormalised; the log probability stays that under all of V.
 
     Returns:
         H and log p(t), both ``[...]`` float32, nats.
@@ -108,20 +61,12 @@ def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, redu
         H(s), nats.
 
     Raises:
-        ValueError: the step has no generated token, so it has no entropy; or ``reduction`` is not known.
+        ValueError: the step has no generated token, so it has no entropy.
     """
-    if reduction not in STEP_REDUCTIONS:
-        raise ValueError(f"step_entropy_reduction must be one of {', '.join(STEP_REDUCTIONS)}; got {reduction!r}")
     counted = entropies[:num_tokens]
     if len(counted) == 0:
         raise ValueError("a step without generated tokens has no entropy")
-    return math.fsum(counted) / (len(counted) if reduction == "mean" else 1)
-
-
-def _tempered(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}: a greedy token has no distribution to measure")
-    return logits.float() if temperature == 1.0 else logits.float() / temperature
+    return math.fsum(counted) / {"mean": len(counted), "sum": 1}[reduction]
 
 
 def _weighed(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -9,11 +9,6 @@ from __future__ import annotations
 
 import torch
 
-from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.settings.knobs import choices
-
-IMPORTANCE_LEVELS = choices(ObjectiveSettings, "importance_level")
-
 
 def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """Probability ratio of each generated token (section 8).
@@ -118,47 +113,29 @@ def ratio_at_level(
         r, ``[N]``.
 
     Raises:
-        ValueError: ``level`` is not known, or needs the ``trajectory_ids`` that are not there.
+        ValueError: ``level`` needs the ``trajectory_ids`` that are not there.
     """
-    if level not in IMPORTANCE_LEVELS:
-        raise ValueError(f"importance_level must be one of {', '.join(IMPORTANCE_LEVELS)}; got {level!r}")
     if level == "token":
         return importance_ratio(logprobs, old_logprobs)
     if trajectory_ids is None:
         raise ValueError(f"importance_level {level!r} needs trajectory_ids, got None")
-    of_sequences = sequence_ratio if level == "sequence" else sequence_token_ratio
-    return of_sequences(logprobs, old_logprobs, trajectory_ids, loss_mask)
+    of_sequences = {"sequence": sequence_ratio, "sequence_token": sequence_token_ratio}
+    return of_sequences[level](logprobs, old_logprobs, trajectory_ids, loss_mask)
 
 
 def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:
-    """Factor by which eq. 8 raises the importance ratio.
+    """Factor by which the share of retrieved tokens in a token's trajectory raises its importance ratio (eq. 8).
 
-        1 + m · F_ret
+        r̂ = (1 + m · F_ret) · r
 
     Args:
         retrieved_share: F_ret, ``[N]`` or one number: retrieved tokens / response tokens of the trajectory, in [0, 1].
         weight: m; the paper's is 0.05.
 
     Returns:
-        ``[N]`` or one number; 1 where nothing was retrieved.
+        1 + m · F_ret, ``[N]`` or one number; 1 where nothing was retrieved.
     """
     return 1 + weight * retrieved_share
-
-
-def shaped_ratio(ratio: torch.Tensor, retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor:
-    """Importance ratio, raised by the share of retrieved tokens in the token's trajectory (eq. 8).
-
-        r̂ = (1 + m · F_ret) · r
-
-    Args:
-        ratio: r, ``[N]``, of any level.
-        retrieved_share: F_ret; see :func:`shaping_factor`.
-        weight: m.
-
-    Returns:
-        r̂, ``[N]``; equal to r where nothing was retrieved.
-    """
-    return shaping_factor(retrieved_share, weight) * ratio
 
 
 def truncated_importance_weight(

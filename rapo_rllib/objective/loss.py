@@ -30,13 +30,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from rapo_rllib.objective.clipping import CLIP_MODES, clipped_objective
-from rapo_rllib.objective.importance import (
-    ratio_at_level,
-    shaped_ratio,
-    shaping_factor,
-    truncated_importance_weight,
-)
-from rapo_rllib.objective.loss_metrics import LossMetrics, TokenTerms, loss_metrics
+from rapo_rllib.objective.importance import ratio_at_level, shaping_factor, truncated_importance_weight
+from rapo_rllib.objective.loss_metrics import LossMetrics, loss_metrics
 from rapo_rllib.objective.off_policy import policy_shaping
 from rapo_rllib.settings import ObjectiveSettings
 
@@ -123,32 +118,26 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
     loss_mask = inputs.weights != 0
     tokens = _without_masked(inputs, loss_mask)
     ratio = ratio_at_level(settings.importance_level, tokens.logprobs, tokens.old_logprobs, tokens.trajectory_ids, loss_mask)
-    shaped = shaped_ratio(ratio, tokens.retrieved_share, settings.importance_shaping_weight)
+    factor = shaping_factor(tokens.retrieved_share, settings.importance_shaping_weight)
     truncation = _truncation(tokens, settings, loss_mask)
-    clip_ratio = _ratio_before_clip(ratio, shaped, settings)
+    shaped_before = settings.shaping_order == "before_clip"
+    clip_ratio = factor * ratio if shaped_before else ratio
     objective = truncation * _bounded(clip_ratio, tokens.advantages, settings)
-    if clip_ratio is not shaped:
-        objective = shaping_factor(tokens.retrieved_share, settings.importance_shaping_weight) * objective
+    if not shaped_before:
+        objective = factor * objective
     kl = torch.zeros_like(tokens.logprobs)
     if tokens.reference_logprobs is not None:
         kl = kl_estimate(tokens.logprobs, tokens.reference_logprobs.detach())
     if tokens.off_policy is not None:
-        objective, kl = _with_off_policy(tokens, settings, shaped=shaped, objective=objective, kl=kl)
+        if settings.off_policy_shaping is not None:
+            shaping = policy_shaping(factor * ratio, settings.off_policy_shaping)
+            objective = torch.where(tokens.off_policy, shaping * tokens.advantages, objective)
+        kl = torch.where(tokens.off_policy, kl.new_zeros(()), kl)  # k₃ estimates nothing on tokens that π_θ did not sample
     per_token = objective - settings.kl_coeff * kl if settings.kl_coeff else objective
-    terms = TokenTerms(
-        loss_mask=loss_mask,
-        advantages=tokens.advantages,
-        logprobs=tokens.logprobs,
-        old_logprobs=tokens.old_logprobs,
-        rollout_logprobs=tokens.rollout_logprobs,
-        trajectory_ids=tokens.trajectory_ids,
-        off_policy=tokens.off_policy,
-        ratio=ratio,
-        clip_ratio=clip_ratio,
-        truncation=truncation,
-        kl=kl,
+    metrics = loss_metrics(
+        tokens, settings, loss_mask=loss_mask, ratio=ratio, clip_ratio=clip_ratio, truncation=truncation, kl=kl
     )
-    return LossOutputs(-(tokens.weights * per_token).sum(), loss_metrics(terms, settings))
+    return LossOutputs(-(tokens.weights * per_token).sum(), metrics)
 
 
 def _without_masked(inputs: LossInputs, loss_mask: torch.Tensor) -> LossInputs:
@@ -164,28 +153,7 @@ def _truncation(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torc
     return truncated_importance_weight(tokens.old_logprobs, tokens.rollout_logprobs, settings.importance_cap, whole, loss_mask)
 
 
-def _ratio_before_clip(ratio: torch.Tensor, shaped: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
-    """Return what the clip bounds, by ``shaping_order``."""
-    return shaped if settings.shaping_order == "before_clip" else ratio
-
-
 def _bounded(ratio: torch.Tensor, advantages: torch.Tensor, settings: ObjectiveSettings) -> torch.Tensor:
     if settings.dual_clip is not None:
         return clipped_objective(ratio, advantages, settings.clip_low, settings.clip_high, settings.dual_clip)
     return CLIP_MODES[settings.clip_mode](ratio, advantages, settings.clip_low, settings.clip_high)
-
-
-def _with_off_policy(
-    tokens: LossInputs,
-    settings: ObjectiveSettings,
-    *,
-    shaped: torch.Tensor,
-    objective: torch.Tensor,
-    kl: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Objective and KL with the off-policy tokens' own; k₃ estimates nothing on tokens that π_θ did not sample."""
-    assert tokens.off_policy is not None
-    if settings.off_policy_shaping is not None:
-        shaping = policy_shaping(shaped, settings.off_policy_shaping)
-        objective = torch.where(tokens.off_policy, shaping * tokens.advantages, objective)
-    return objective, torch.where(tokens.off_policy, kl.new_zeros(()), kl)

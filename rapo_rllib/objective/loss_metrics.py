@@ -1,17 +1,21 @@
 """Metrics of the policy loss: sums over tokens, to be added over micro-batches, steps and learners.
 
-policy_loss --TokenTerms--> loss_metrics --> LossMetrics (+ LossMetrics ...) --averages--> numbers for people
+policy_loss --terms of each token--> loss_metrics --> LossMetrics --averages--> numbers for people
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 
 from rapo_rllib.objective.importance import trajectory_mean
 from rapo_rllib.settings import ObjectiveSettings
+
+if TYPE_CHECKING:
+    from rapo_rllib.objective.loss import LossInputs
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class LossMetrics:
 
     What is not said to be of off-policy tokens is of the others, which the engine sampled.
 
-    Example: ``(first + second).averages()["ratio"]`` is the mean ratio over the tokens of both calls.
+    Several are combined by adding sums and taking maxima; ``averages()["ratio"]`` then is the mean over the tokens of all.
     """
 
     num_tokens: torch.Tensor  # tokens of weight > 0, off-policy ones included
@@ -42,18 +46,6 @@ class LossMetrics:
     kl_sum: torch.Tensor  # estimate of KL(π_θ ‖ π_ref), nats
     off_policy_ratio_sum: torch.Tensor  # off-policy tokens: π_θ / π_φ; an expert's: π_θ
 
-    @classmethod
-    def zeros(cls) -> LossMetrics:
-        """The metrics of no token: what a sum starts from."""
-        return cls(*(torch.zeros(()) for _ in fields(cls)))
-
-    def __add__(self, other: LossMetrics) -> LossMetrics:
-        """Sums are added; maxima stay maxima."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return LossMetrics(
-            **{name: torch.maximum(*pair) if name.endswith("_max") else pair[0] + pair[1] for name, pair in pairs.items()}
-        )
-
     @property
     def num_on_policy_tokens(self) -> float:
         """Tokens that the engine sampled."""
@@ -74,28 +66,30 @@ class LossMetrics:
         return float(self.num_off_policy_tokens) if name.startswith("off_policy") else self.num_on_policy_tokens
 
 
-@dataclass(frozen=True)
-class TokenTerms:
-    """Terms that ``policy_loss`` computed of each token, ``[N]`` each; see ``LossInputs``."""
-
-    loss_mask: torch.Tensor
-    advantages: torch.Tensor
-    logprobs: torch.Tensor
-    old_logprobs: torch.Tensor
-    rollout_logprobs: torch.Tensor | None
-    trajectory_ids: torch.Tensor | None
-    off_policy: torch.Tensor | None
-    ratio: torch.Tensor
-    clip_ratio: torch.Tensor  # what the clip saw: r̂, or r where shaping comes after it
-    truncation: torch.Tensor
-    kl: torch.Tensor
-
-
 @torch.no_grad()
-def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
-    """Sums and maxima over the tokens of one micro-batch."""
-    off_policy = terms.loss_mask & terms.off_policy if terms.off_policy is not None else torch.zeros_like(terms.loss_mask)
-    sampled = terms.loss_mask & ~off_policy
+def loss_metrics(
+    tokens: LossInputs,
+    settings: ObjectiveSettings,
+    *,
+    loss_mask: torch.Tensor,
+    ratio: torch.Tensor,
+    clip_ratio: torch.Tensor,
+    truncation: torch.Tensor,
+    kl: torch.Tensor,
+) -> LossMetrics:
+    """Sums and maxima over the tokens of one micro-batch.
+
+    Args:
+        tokens: with 0 for the numbers of masked ones.
+        settings: of the objective.
+        loss_mask: ``[N]`` bool, tokens that count.
+        ratio: r, ``[N]``.
+        clip_ratio: what the clip saw, ``[N]``: r̂, or r where shaping comes after it.
+        truncation: w, ``[N]``.
+        kl: k₃, ``[N]``.
+    """
+    off_policy = loss_mask & tokens.off_policy if tokens.off_policy is not None else torch.zeros_like(loss_mask)
+    sampled = loss_mask & ~off_policy
 
     def total(values: torch.Tensor, where: torch.Tensor = sampled) -> torch.Tensor:
         return torch.where(where, values, 0).sum()
@@ -103,45 +97,47 @@ def loss_metrics(terms: TokenTerms, settings: ObjectiveSettings) -> LossMetrics:
     def largest(values: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.where(sampled, values, 0), values.new_zeros(1)]).max()
 
-    rollout, zeros = terms.rollout_logprobs, torch.zeros_like(terms.ratio)
-    mismatch = zeros if rollout is None else terms.logprobs - rollout
-    low, high, dual = _clipped(terms, settings)
-    shares, num_trajectories = _shares(sampled, terms.trajectory_ids)
+    rollout, zeros = tokens.rollout_logprobs, torch.zeros_like(ratio)
+    mismatch = zeros if rollout is None else tokens.logprobs - rollout
+    low, high, dual = _clipped(tokens.advantages, clip_ratio, settings)
+    shares, num_trajectories = _shares(sampled, tokens.trajectory_ids)
     return LossMetrics(
-        num_tokens=terms.loss_mask.sum(),
+        num_tokens=loss_mask.sum(),
         num_off_policy_tokens=off_policy.sum(),
         num_trajectories=num_trajectories,
-        ratio_sum=total(terms.ratio),
-        ratio_max=largest(terms.ratio),
+        ratio_sum=total(ratio),
+        ratio_max=largest(ratio),
         clipped_low=total(low),
         clipped_high=total(high),
         dual_clipped=total(dual),
         clipped_low_trajectories=(shares * low).sum(),
         clipped_high_trajectories=(shares * high).sum(),
-        truncation_sum=total(terms.truncation),
-        truncated=total(_truncated(terms, settings)),
+        truncation_sum=total(truncation),
+        truncated=total(_truncated(tokens, settings, loss_mask)),
         mismatch_sum=total(mismatch.abs()),
         mismatch_max=largest(mismatch.abs()),
         mismatch_kl_sum=total(torch.expm1(mismatch) - mismatch),
-        kl_sum=total(terms.kl),
-        off_policy_ratio_sum=total(terms.ratio, off_policy),
+        kl_sum=total(kl),
+        off_policy_ratio_sum=total(ratio, off_policy),
     )
 
 
-def _clipped(terms: TokenTerms, settings: ObjectiveSettings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    negative, positive = terms.advantages < 0, terms.advantages > 0
+def _clipped(
+    advantages: torch.Tensor, clip_ratio: torch.Tensor, settings: ObjectiveSettings
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    negative, positive = advantages < 0, advantages > 0
     dual_clip = math.inf if settings.dual_clip is None else settings.dual_clip
-    low = negative & (terms.clip_ratio < 1 - settings.clip_low)
-    return low, positive & (terms.clip_ratio > 1 + settings.clip_high), negative & (terms.clip_ratio > dual_clip)
+    low = negative & (clip_ratio < 1 - settings.clip_low)
+    return low, positive & (clip_ratio > 1 + settings.clip_high), negative & (clip_ratio > dual_clip)
 
 
-def _truncated(terms: TokenTerms, settings: ObjectiveSettings) -> torch.Tensor:
+def _truncated(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torch.Tensor) -> torch.Tensor:
     """Tokens whose truncated weight is not the whole one."""
-    if settings.importance_cap is None or terms.rollout_logprobs is None:
-        return torch.zeros_like(terms.loss_mask)
-    excess = terms.old_logprobs - terms.rollout_logprobs
-    if settings.importance_level != "token" and terms.trajectory_ids is not None:
-        excess = trajectory_mean(excess, terms.trajectory_ids, terms.loss_mask)
+    if settings.importance_cap is None or tokens.rollout_logprobs is None:
+        return torch.zeros_like(loss_mask)
+    excess = tokens.old_logprobs - tokens.rollout_logprobs
+    if settings.importance_level != "token" and tokens.trajectory_ids is not None:
+        excess = trajectory_mean(excess, tokens.trajectory_ids, loss_mask)
     return excess > math.log(settings.importance_cap)
 
 

@@ -1,12 +1,11 @@
 """Retrieval reward (algorithm.md section 6): did a retrieved step trace make the policy surer, and when?
 
-    Trajectory --retrieval_entropies--> (H_before, H_after) --retrieval_reward--> Z of one retrieval --mean--> Z_ret
+    Trajectory --measured_retrievals--> (H_before, H_after) --retrieval_reward--> Z of one retrieval --mean--> Z_ret
 
 Symbols: ``H_before`` is ``before``, the entropy of the generated step ahead of the retrieval; ``H_after`` is ``after``, that of
 the generated step behind it. All entropies in nats.
 
-The paper's ablations replace quality or timing (``RETRIEVAL_QUALITIES``, ``RETRIEVAL_TIMINGS``); its own are ``fall`` and
-``high_entropy``.
+The paper's ablations replace quality or timing; its own are ``fall`` and ``high_entropy``.
 
 Departures from the paper, where it is silent:
 1. A step before the retrieval without any entropy (``H_before = 0``, or below it by rounding) has change 0. The paper's reward
@@ -22,11 +21,8 @@ from itertools import pairwise
 
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.settings.knobs import choices
 from rapo_rllib.types import Retrieval, Trajectory
 
-RETRIEVAL_QUALITIES = choices(ObjectiveSettings, "retrieval_quality")
-RETRIEVAL_TIMINGS = choices(ObjectiveSettings, "retrieval_timing")
 PAPER = ObjectiveSettings()
 LEAST_ENTROPY = 1e-6  # nats, that ``low_entropy`` divides by
 
@@ -64,15 +60,10 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
 
     Returns:
         g, in [-1, tanh 2] for ``fall``.
-
-    Raises:
-        ValueError: ``kind`` is not known.
     """
-    _check_kind("retrieval_quality", kind, RETRIEVAL_QUALITIES)
     if kind in ("none", "oracle"):
         return -1.0 if noisy and kind == "oracle" else 1.0
-    change = entropy_change(before, after)
-    return math.tanh(2 * change if kind == "fall" else -2 * change)
+    return math.tanh({"fall": 2, "rise": -2}[kind] * entropy_change(before, after))
 
 
 def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
@@ -88,14 +79,8 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
 
     Returns:
         The weight, never negative: nats, 1/nats for ``low_entropy``, without unit for ``none``. Example: 0.5 nats: 0.5, 2, 1.
-
-    Raises:
-        ValueError: ``kind`` is not known.
     """
-    _check_kind("retrieval_timing", kind, RETRIEVAL_TIMINGS)
-    if kind == "none":
-        return 1.0
-    return max(before, 0.0) if kind == "high_entropy" else 1 / max(before, LEAST_ENTROPY)
+    return {"high_entropy": max(before, 0.0), "low_entropy": 1 / max(before, LEAST_ENTROPY), "none": 1.0}[kind]
 
 
 def retrieval_reward(
@@ -116,11 +101,6 @@ def retrieval_reward(
         Z; nats and ``|Z| ≤ H_before`` as in the paper.
     """
     return retrieval_quality(before, after, quality, noisy) * retrieval_timing(before, timing)
-
-
-def retrieval_entropies(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[float, float]]:
-    """:func:`measured_retrievals` without the retrievals themselves."""
-    return [entropies for _, entropies in measured_retrievals(trajectory, settings)]
 
 
 def measured_retrievals(
@@ -196,11 +176,6 @@ def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings
     kinds = (settings.retrieval_quality, settings.retrieval_timing)
     rewards = [retrieval_reward(before, after, *kinds) for before, after in pairwise(entropies)]
     return math.fsum(rewards) / len(rewards) if rewards else None
-
-
-def _check_kind(key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{key} must be one of {', '.join(known)}; got {value!r}")
 
 
 def _generated(trajectory: Trajectory, index: int) -> bool:

@@ -40,18 +40,15 @@ def first_observation(returned: Any) -> str:
 def step_result(returned: Any) -> EnvResult:
     """The answer of ``step`` to a generated step."""
     observation, reward, terminated, truncated, info = _parts(returned, "observation, reward, terminated, truncated, info")
-    ends = [_must(_is_flag, value, key, "true or false") for key, value in _named(terminated=terminated, truncated=truncated)]
-    return EnvResult(_text(observation), _reward(reward), bool(ends[0]), bool(ends[1]), _info(info))
+    for key, value in (("terminated", terminated), ("truncated", truncated)):
+        _must(_is_flag, value, key, "true or false")
+    return EnvResult(_text(observation), _reward(reward), bool(terminated), bool(truncated), _info(info))
 
 
 def judgement(returned: Any) -> EnvResult:
     """The answer of ``truncate`` to the end of an episode by a budget."""
     reward, info = _parts(returned, "reward, info")
     return EnvResult("", _reward(reward), False, True, {"correct": False, "format_ok": False, **_info(info)})
-
-
-def _named(**values: Any) -> Any:
-    return values.items()
 
 
 def _must(suits: Callable[[Any], bool], value: Any, what: str, rule: str) -> Any:

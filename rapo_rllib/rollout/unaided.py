@@ -8,8 +8,8 @@ Here the same text is trained once more, with the shown steps in the policy's ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Iterable
+from itertools import groupby, takewhile
 
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RequestError
@@ -97,17 +97,9 @@ def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
 
 def _copy(source: Trajectory, target: Trajectory, start: int, stop: int, trained: bool) -> None:
     """Append tokens ``[start, stop)``; those of the policy that are trained as somebody else's: the context was another one."""
-    for kind, begin, end in _runs(source.kinds, start, stop):
+    for kind, run in groupby(range(start, stop), source.kinds.__getitem__):
+        token_ids = [source.token_ids[index] for index in run]
         if trained and kind == TokenKind.POLICY:
-            target.append_expert(source.token_ids[begin:end])
+            target.append_expert(token_ids)
         else:
-            target.append_observation(source.token_ids[begin:end])
-
-
-def _runs(kinds: list[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(kind, first, behind the last) of each run of equal kinds in ``[start, stop)``."""
-    begin = start
-    for index in range(start + 1, stop + 1):
-        if index == stop or kinds[index] != kinds[begin]:
-            yield kinds[begin], begin, index
-            begin = index
+            target.append_observation(token_ids)

@@ -3,7 +3,6 @@
 from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.forked_process import ForkedProcess
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox, shared_sandbox
-from rapo_rllib.sandbox.settings import SandboxSettings
 
 __all__ = [
     "ENDED",
@@ -12,6 +11,5 @@ __all__ = [
     "LostProcess",
     "SandboxLimits",
     "SandboxResult",
-    "SandboxSettings",
     "shared_sandbox",
 ]

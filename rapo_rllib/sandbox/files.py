@@ -31,17 +31,16 @@ class Files(NamedTuple):
     path: list[str]  # further entries of ``sys.path``
 
 
-def visible_files(preload: Sequence[str] = (), packages: Sequence[str] = ()) -> Files:
+def visible_files(preload: Sequence[str] = ()) -> Files:
     """List what code can read that may import some packages.
 
     Args:
-        preload: modules that are loaded already; with the distributions that they are of.
-        packages: names of distributions. They, too, bring what they require.
+        preload: modules; with the distributions that they are of, and what these require.
 
     Raises:
-        ValueError: one of ``packages`` is not installed, or this package would be readable.
+        ValueError: one of ``preload`` is not installed, or this package would be readable.
     """
-    modules = module_paths(preload, packages)
+    modules = module_paths(preload)
     _refuse_ours(modules)
     folder = os.path.realpath(os.path.dirname(os.__file__))
     stdlib = {name: os.path.join(folder, name) for name in os.listdir(folder) if _is_standard(name)}
@@ -89,7 +88,7 @@ def _refuse_ours(modules: dict[str, str]) -> None:
         real = Path(path).resolve()
         if _OURS.is_relative_to(real) or real.is_relative_to(_OURS):
             raise ValueError(
-                f"env_config.tools: python option packages or preload: {name!r} ({path}) would let code read rapo_rllib, whose "
+                f"env_config.tools: python option preload: {name!r} ({path}) would let code read rapo_rllib, whose "
                 "questions carry their answers; leave it out"
             )
 

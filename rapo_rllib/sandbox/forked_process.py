@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import select
 import selectors
 import signal
 import socket
 import threading
 import time
-import weakref
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.base import ENDED, LostProcess, SandboxLimits, SandboxResult
@@ -22,7 +20,6 @@ from rapo_rllib.sandbox.zygote_process import ZygoteProcess
 
 GRACE_S = 15.0  # for a child to be forked, and to be locked in, under load
 _CHUNK = 65536
-_CPU_CLOCK = 2  # of clock ids made from process ids: the scheduler's own count
 
 
 class ForkedProcess:
@@ -33,14 +30,13 @@ class ForkedProcess:
         ToolError: the child cannot be forked, or this process has no descriptors left to talk to it by.
     """
 
-    def __init__(self, zygote: ZygoteProcess, limits: SandboxLimits, seed: int, one_call: bool) -> None:
+    def __init__(self, zygote: ZygoteProcess, limits: SandboxLimits, one_call: bool) -> None:
         self._zygote, self._limits, self._one_call = zygote, limits, one_call
-        self._busy, self._closed, self._num_calls = threading.Lock(), False, 0
-        order = json.dumps({"limits": limits.told(one_call), "seed": seed}).encode()
+        self._busy, self._closed = threading.Lock(), False
         self._pidfd, self._held = -1, contextlib.ExitStack()
-        _processes.add(self)  # a process that is forked from now on closes its copies
+        zygote.children.add(self)  # a process that is forked from now on closes its copies
         try:
-            self._order(order, self._held)
+            self._order(json.dumps(limits.told(one_call)).encode(), self._held)
             self._pidfd = self._await(self._held)
         except BaseException:
             self._held.close()
@@ -86,8 +82,8 @@ class ForkedProcess:
             self._zygote.stop(hangs=True)
         return LostProcess(str(error))
 
-    def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
-        """Run code after the earlier calls; ``timeout_s`` is another limit for this one.
+    def run(self, code: str) -> SandboxResult:
+        """Run code after the earlier calls.
 
         Raises:
             LostProcess: the zygote is gone; or this process was closed, maybe meanwhile.
@@ -96,7 +92,7 @@ class ForkedProcess:
             with self._busy:
                 if self._closed:
                     raise LostProcess("it was closed")
-                result = self._run(code, self._limits.timeout_s if timeout_s is None else timeout_s)
+                result = self._run(code)
                 self._closed = self._closed or result.outcome in ENDED
                 return result
         except BaseException:
@@ -106,23 +102,20 @@ class ForkedProcess:
             if self._closed:
                 self.close()
 
-    def _run(self, code: str, timeout_s: float) -> SandboxResult:
+    def _run(self, code: str) -> SandboxResult:
         started = time.monotonic()
-        if self._num_calls:
-            self._allow_cpu(timeout_s)
-            self._signal(signal.SIGCONT)
-        self._num_calls += 1
-        output, outcome = self._exchange(code, timeout_s)
+        self._signal(signal.SIGCONT)
+        output, outcome = self._exchange(code)
         if not self._one_call:
             self._signal(signal.SIGSTOP)  # until the next call
         return SandboxResult(output, outcome, time.monotonic() - started)
 
-    def _exchange(self, code: str, timeout_s: float) -> tuple[bytes, str]:
+    def _exchange(self, code: str) -> tuple[bytes, str]:
         """Send code and read until it is over: what it printed, and its outcome."""
         text = code.encode("utf-8", "replace")
         waiting = memoryview(len(text).to_bytes(8, "little") + text)
         output, outcome, most = bytearray(), "", self._limits.max_output_bytes
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + self._limits.timeout_s
         with selectors.PollSelector() as selector:
             for fd in (self._status, self._lifeline.fileno(), self._output):
                 selector.register(fd, selectors.EVENT_READ)
@@ -155,19 +148,7 @@ class ForkedProcess:
         message = self._lifeline.recv(4096)
         if not message:
             raise LostProcess("it is gone")
-        code = json.loads(message)["ended"]
-        return "timeout" if code == -signal.SIGXCPU else "killed" if code < 0 else "exit"
-
-    def _allow_cpu(self, seconds: float) -> None:
-        """Raise the soft limit of CPU time by that of another call."""
-        with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as about:
-            pid = next(int(line.split()[1]) for line in about if line.startswith("Pid:"))  # -1: it has ended; 0: out of sight
-        if pid <= 0 or "rlimits" not in self._zygote.layers:
-            return
-        with contextlib.suppress(OSError):  # it ended meanwhile, which is waiting to be read
-            soft = int(time.clock_gettime((~pid << 3) | _CPU_CLOCK) + seconds) + 2
-            _, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
-            resource.prlimit(pid, resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
+        return "killed" if json.loads(message)["ended"] < 0 else "exit"
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -225,15 +206,3 @@ def _receive(fd: int, output: bytearray) -> bool:
         return False
     output += chunk
     return bool(chunk)
-
-
-_processes: weakref.WeakSet[ForkedProcess] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked process: close this module's descriptors, or the parent's children would not see the parent close them."""
-    for process in list(_processes):
-        process.let_go()
-
-
-os.register_at_fork(after_in_child=_after_fork)

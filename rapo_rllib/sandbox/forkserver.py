@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from rapo_rllib.sandbox.base import LostProcess, SandboxLimits, SandboxResult
 from rapo_rllib.sandbox.files import visible_files
 from rapo_rllib.sandbox.forked_process import ForkedProcess
 from rapo_rllib.sandbox.machine import layers_in_force
-from rapo_rllib.sandbox.settings import SandboxSettings
 from rapo_rllib.sandbox.zygote_process import ZygoteProcess
 
 T = TypeVar("T")
@@ -33,15 +31,14 @@ class ForkserverSandbox:
     Args:
         layers: what children are locked into, as ``machine.layers_in_force`` found it.
         preload: packages that are loaded once, in the zygote.
-        packages: distributions that code can read besides those.
 
     Raises:
-        ValueError: one of ``packages`` is not installed, or brings what code must not read.
+        ValueError: one of ``preload`` is not installed, or brings what code must not read.
     """
 
-    def __init__(self, layers: Sequence[str], preload: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
+    def __init__(self, layers: Sequence[str], preload: Sequence[str] = ()) -> None:
         self.layers = tuple(layers)
-        self._preload, self._files = tuple(preload), visible_files(preload, packages)
+        self._preload, self._files = tuple(preload), visible_files(preload)
         self._running: list[ZygoteProcess] = []  # one or none
         self._lock = threading.Lock()
         weakref.finalize(self, _stop, self._running)
@@ -51,14 +48,14 @@ class ForkserverSandbox:
         """Run code in a fresh process; once more if the zygote is lost under it."""
 
         def run_in(zygote: ZygoteProcess) -> SandboxResult:
-            with contextlib.closing(ForkedProcess(zygote, limits, secrets.randbits(32), one_call=True)) as process:
+            with contextlib.closing(ForkedProcess(zygote, limits, one_call=True)) as process:
                 return process.run(code)
 
         return self._twice(run_in)
 
-    def open(self, limits: SandboxLimits, seed: int) -> ForkedProcess:
+    def open(self, limits: SandboxLimits) -> ForkedProcess:
         """A fresh process for several calls."""
-        return self._twice(lambda zygote: ForkedProcess(zygote, limits, seed, one_call=False))
+        return self._twice(lambda zygote: ForkedProcess(zygote, limits, one_call=False))
 
     def _twice(self, work: Callable[[ZygoteProcess], T]) -> T:
         for _ in range(2):
@@ -99,12 +96,12 @@ def _stop(running: list[ZygoteProcess]) -> None:
 
 
 _sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
-_shared: weakref.WeakValueDictionary[SandboxSettings, ForkserverSandbox] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], ForkserverSandbox] = weakref.WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
-def shared_sandbox(settings: SandboxSettings) -> ForkserverSandbox:
-    """The one sandbox of this process with these settings, for as long as someone uses it.
+def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) -> ForkserverSandbox:
+    """The one sandbox of this process with these options of the python tool, for as long as someone uses it.
 
     Nothing is started yet, but the machine is looked at.
 
@@ -112,10 +109,10 @@ def shared_sandbox(settings: SandboxSettings) -> ForkserverSandbox:
         ValueError: this machine does not give a layer that is required, or a package is missing.
     """
     with _shared_lock:
-        found = _shared.get(settings)
+        key = namespaces, allow_weak, tuple(preload)
+        found = _shared.get(key)
         if found is None:
-            layers = layers_in_force(settings.namespaces, settings.allow_weak_sandbox)
-            found = _shared[settings] = ForkserverSandbox(layers, settings.preload, settings.packages)
+            found = _shared[key] = ForkserverSandbox(layers_in_force(namespaces, allow_weak), preload)
         return found
 
 

@@ -16,24 +16,24 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 
-def module_paths(preload: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
+def module_paths(preload: Sequence[str]) -> dict[str, str]:
     """Names as they lie beneath a folder of ``sys.path``, and their paths, with what the distributions require (extras aside).
 
     Args:
-        preload: names of modules. What is not installed is left out.
-        packages: names of distributions.
+        preload: names of modules.
 
     Raises:
-        ValueError: one of ``packages`` is not installed.
+        ValueError: one of them is not installed.
     """
     found: dict[str, str] = {}
-    waiting = [_normal(name) for name in packages]
+    waiting: list[str] = []
     for name in {name.partition(".")[0] for name in preload} - sys.stdlib_module_names:
         owners = _distributions_of(name)
-        waiting += owners
-        if not owners:
-            found |= _imported_from(name)
-    required, seen = {_normal(name) for name in packages}, set[str]()
+        alone = {} if owners else _imported_from(name)
+        if not owners and not alone:
+            raise ValueError(f"env_config.tools: python option preload: {name!r} is not installed")
+        waiting, found = waiting + owners, found | alone
+    seen = set[str]()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -41,10 +41,8 @@ def module_paths(preload: Sequence[str], packages: Sequence[str]) -> dict[str, s
         seen.add(name)
         try:
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            if name in required:
-                raise ValueError(f"env_config.tools: python option packages: {name!r} is not installed") from None
-            continue  # needed on other machines only
+        except metadata.PackageNotFoundError:  # needed on other machines only
+            continue
         found |= _paths(distribution)
         waiting += _requirements(distribution)
     return {name: path for name, path in found.items() if not any(str(above) in found for above in PurePosixPath(name).parents)}

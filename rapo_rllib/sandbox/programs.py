@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rapo_rllib.sandbox.inside import settings
 
 _FOLDER = str(Path(__file__).parent)
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside import {name}; del sys.path[0]; {name}.main()"
@@ -21,8 +20,9 @@ def start(name: str, told: Any, fds: Sequence[int], stdout: Any, stderr: Any) ->
     Raises:
         OSError: it cannot be started.
     """
-    stdin = settings.give(told)
-    try:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin:
+        json.dump(told, stdin)
+        stdin.seek(0)
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(name=name), _FOLDER],
             env={},
@@ -33,5 +33,3 @@ def start(name: str, told: Any, fds: Sequence[int], stdout: Any, stderr: Any) ->
             pass_fds=tuple(fds),
             start_new_session=True,
         )
-    finally:
-        os.close(stdin)

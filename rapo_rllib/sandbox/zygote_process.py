@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.files import Files
@@ -55,6 +56,7 @@ class ZygoteProcess:
             raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
         finally:
             theirs.close()
+        self.children: weakref.WeakSet[Any] = weakref.WeakSet()  # this side's ends of them
         _running.add(self)
         self._await()
 
@@ -111,9 +113,11 @@ _running: weakref.WeakSet[ZygoteProcess] = weakref.WeakSet()
 
 
 def _release_all() -> None:
-    """In a forked process: zygotes belong to whoever started them, and end with that process."""
+    """In a forked process: zygotes and their children belong to whoever started them, and see that process close its ends."""
     for zygote in list(_running):
         zygote.release()
+        for child in list(zygote.children):
+            child.let_go()
 
 
 os.register_at_fork(after_in_child=_release_all)

@@ -22,7 +22,7 @@ from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.protocol.turns import Schema
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.tools.base import KeepsState, SharesState, Tool, ToolLimits, ToolResult, ToolSession
-from rapo_rllib.tools.make import make_function_tool, make_tool
+from rapo_rllib.tools.make import make_tool
 from rapo_rllib.tools.schema import arguments_of, tool_schema
 from rapo_rllib.validation import refuse_unknown_keys
 
@@ -222,7 +222,7 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
             return _tools_of_server(key, named, limits)
         found = _shared.get(key)
         if found is None:
-            tool = make_tool(named, **options) if kind == "name" else make_function_tool(named)
+            tool = make_tool(named, **options)
             found = _shared[key] = BoundedTool(tool, replace(tool.limits, **limits))
         return [found]
 

@@ -1,7 +1,6 @@
 """Make tools of Python functions, methods, partials and callable objects.
 
 ``{function: my_tools:weather}`` -> ``function_tool`` -> ``JsonFunction``: arguments -> the function -> text
-where no schema can be made ---------------------------> ``TextFunction``: text -> the function -> text
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.schema import NAME, arguments_of, tool_schema
 
 _RUNS_WITH = "give every argument a type hint, and the docstring a description and an `Args:` section in Google's style"
@@ -68,52 +67,16 @@ class JsonFunction:
             return ToolResult(f"{type(error).__name__}: {error}", "exception")
 
 
-class TextFunction:
-    """A function from text to text (or to a ``ToolResult``) without a schema; its name is tool name and tag.
-
-    Args:
-        function: gets what stands between the tags.
-        name: of the tool.
-        argument: that gets the text.
-        problem: why no schema can be made of it, which a prompt in the model's own format needs.
-    """
-
-    limits = ToolLimits()
-
-    def __init__(self, function: Callable[..., str | ToolResult], name: str, argument: str, problem: str) -> None:
-        self.name = self.tag = name
-        self.argument = argument
-        self._function, self._problem = function, problem
-
-    @property
-    def description(self) -> str:
-        """Raises ``ValueError``: there is none of its argument."""
-        shown = "which protocol.format = 'native' shows to the policy"
-        raise ValueError(f"{self._problem}; as it is, tool {self.tag!r} has no description of its arguments, {shown}")
-
-    def run(self, input: str) -> ToolResult:
-        """Call the function."""
-        found = self._function(**{self.argument: input})
-        return found if isinstance(found, ToolResult) else ToolResult(str(found))
-
-
-def function_tool(function: Callable[..., Any]) -> Tool:
-    """A function as a tool: with a schema, or, where none can be made and one text is all that it needs, of text alone.
+def function_tool(function: Callable[..., Any]) -> JsonFunction:
+    """A function as a tool.
 
     Raises:
-        ValueError: a kind of function that no policy can call, or neither of the two.
+        ValueError: a kind of function that no policy can call, or no schema can be made of it.
     """
     name = _name_of(function)
     if problem := _problem_of(function, name):
         raise ValueError(f"env_config.tools: function {name!r} {problem}")
-    try:
-        return JsonFunction(function, name)
-    except ValueError as error:
-        parameters = _open_parameters(function)
-        needed = [parameter for parameter in parameters[1:] if parameter.default is inspect.Parameter.empty]
-        if not parameters or needed or parameters[0].annotation not in (str, "str", inspect.Parameter.empty):
-            raise
-        return TextFunction(function, name, parameters[0].name, str(error))
+    return JsonFunction(function, name)
 
 
 def _name_of(function: Any) -> str:

@@ -21,45 +21,34 @@ TOOLS = {
 }
 
 
-def make_tool(name_or_import_path: str, **options: Any) -> Tool:
-    """One tool from its short name (``python``) or an import path (``package.module:Class`` or ``package.module:function``).
+def make_tool(named: Any, **options: Any) -> Tool:
+    """Make one tool.
+
+    Args:
+        named: a short name (``python``), an import path (``package.module:Class`` or ``package.module:function``), or what is
+            found there: a class, a function with type hints and a docstring, a tool.
+        **options: arguments of the class, or those of the function that the policy does not give.
 
     Raises:
-        ValueError: unknown name, import path that leads nowhere, unknown option, or no tool at the end of the path.
+        ValueError: unknown name, import path that leads nowhere, unknown option, or what no policy can call.
     """
-    tool = target = _target(name_or_import_path)
+    tool = target = _target(named) if isinstance(named, str) else named
     if callable(target) and not isinstance(target, type | Tool):
         if options:
-            _check_options(target, name_or_import_path, options, first=1)
+            _check_options(target, named, options, first=1)
             return function_tool(partial(target, **options))
         return function_tool(target)
     if isinstance(target, type):
-        _check_options(target, name_or_import_path, options)
+        _check_options(target, named, options)
         try:
             inspect.signature(target).bind(**options)
         except TypeError as error:
-            raise ValueError(f"env_config.tools: tool {name_or_import_path!r}: {error}: give it in options") from error
+            raise ValueError(f"env_config.tools: tool {named!r}: {error}: give it in options") from error
         tool = target(**options)
     if not isinstance(tool, Tool):
         missing = [part for part in ("name", "tag", "limits", "run") if not hasattr(tool, part)]
-        raise ValueError(f"env_config.tools: {name_or_import_path!r} is no tool: it lacks {', '.join(missing)}")
+        raise ValueError(f"env_config.tools: {named!r} is no tool: it lacks {', '.join(missing)}")
     return tool
-
-
-def make_function_tool(function_or_import_path: Any) -> Tool:
-    """A function with type hints and a docstring as a tool whose arguments are JSON.
-
-    Raises:
-        ValueError: an import path that leads to no function, or a function of which no schema can be made.
-    """
-    target = function_or_import_path
-    if isinstance(target, str):
-        target = _target(target)
-    if not callable(target) or isinstance(target, type):
-        raise ValueError(
-            f"env_config.tools: function = {function_or_import_path!r} is no function: write package.module:function"
-        )
-    return function_tool(target)
 
 
 def _target(name: str) -> Any:
@@ -75,7 +64,7 @@ def _target(name: str) -> Any:
         raise ValueError(f"env_config.tools: cannot import {name!r}: {error}") from error
 
 
-def _check_options(target: Any, name: str, options: Mapping[str, Any], first: int = 0) -> None:
+def _check_options(target: Any, name: Any, options: Mapping[str, Any], first: int = 0) -> None:
     """Refuse options that ``target``, whose first arguments are not options, does not take."""
     parameters = dict(list(inspect.signature(target).parameters.items())[first:])
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

@@ -10,73 +10,65 @@ from __future__ import annotations
 import re
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from rapo_rllib.protocol.same_step import NOTHING_PRINTED
-from rapo_rllib.sandbox import ForkserverSandbox, SandboxLimits, SandboxResult, SandboxSettings, shared_sandbox
-from rapo_rllib.sandbox.settings import names, require
+from rapo_rllib.sandbox import ForkserverSandbox, SandboxLimits, SandboxResult, shared_sandbox
+from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
 from rapo_rllib.validation import MOST, MOST_SECONDS
 
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
+_TENTH = 0.1  # of what numbers may be: the limits of a call are some times as much
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
 
 
-class PythonTool:
+@dataclass(eq=False)
+class PythonTool(Knobs):
     """Runs Python code and shows what it prints; the value of a last expression is printed as in a notebook.
-
-    Args:
-        timeout_s: wall clock of the code, in seconds; CPU time is limited to a second more.
-        memory_mb: address space in MiB, beyond what preloaded packages take.
-        max_output_chars: what is kept of stdout and stderr together; a flood ends the call.
-        keep_state: variables live as long as the trajectory; otherwise every call starts afresh.
-        allow_weak_sandbox: run without those layers that this machine does not give, instead of refusing to.
-        namespaces: ``auto`` uses user namespaces where the machine allows them, ``required`` refuses to run without them,
-            ``off`` does without.
-        preload: packages that the code can import; they are loaded once, so that this costs a call nothing.
-        packages: names of installed distributions that the code can import as well, with what they require.
 
     Raises:
         ValueError: a wrong option; or this machine does not give a layer of the sandbox that is required.
     """
 
-    name = "python"
-    tag = "python"
-    description = "Runs Python code and shows what it prints."
-    argument = "code"
+    where: ClassVar[str] = "env_config.tools: python option "
+    name: ClassVar[str] = "python"
+    tag: ClassVar[str] = "python"
+    description: ClassVar[str] = "Runs Python code and shows what it prints."
+    argument: ClassVar[str] = "code"
 
-    def __init__(
-        self,
-        timeout_s: float = 5.0,
-        memory_mb: float = 512,
-        max_output_chars: int = 2000,
-        keep_state: bool = False,
-        allow_weak_sandbox: bool = False,
-        namespaces: str = "auto",
-        preload: Sequence[str] = ("numpy", "sympy"),
-        packages: Sequence[str] = (),
-    ) -> None:
-        for key, value in {"timeout_s": timeout_s, "memory_mb": memory_mb, "max_output_chars": max_output_chars}.items():
-            most = (MOST_SECONDS if key == "timeout_s" else MOST) / 10  # the limits of a call are some times as much
-            positive = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= most
-            require(positive, key, value, f"must be a positive number, at most {most:g}")
-        require(isinstance(keep_state, bool), "keep_state", keep_state, "must be true or false")
-        self.timeout_s, self.memory_mb, self.max_output_chars = timeout_s, memory_mb, max_output_chars
-        self.keep_state = keep_state
-        modules, distributions = names("preload", preload), names("packages", packages)
-        self.settings = SandboxSettings(allow_weak_sandbox, namespaces, modules, distributions)
-        self.limits = ToolLimits(timeout_s + _PATIENCE_S, 2 * max_output_chars)  # its own come first
-        self._sandbox_limits = SandboxLimits(timeout_s, memory_mb, max_output_chars * _BYTES_PER_CHAR)
-        self._sandbox: ForkserverSandbox | None = shared_sandbox(self.settings)
+    timeout_s: float = knob(5.0, "wall clock of the code of a call, in seconds", above=0, at_most=_TENTH * MOST_SECONDS)
+    memory_mb: float = knob(512, "address space in MiB, beyond what preloaded packages take", above=0, at_most=_TENTH * MOST)
+    max_output_chars: int = knob(
+        2000, "what is kept of stdout and stderr together; a flood ends the call", at_least=1, at_most=_TENTH * MOST
+    )
+    keep_state: bool = knob(False, "variables live as long as the trajectory; otherwise every call starts afresh")
+    allow_weak_sandbox: bool = knob(False, "run without layers that this machine does not give, instead of refusing to")
+    namespaces: Literal["auto", "required", "off"] = knob(
+        "auto", "user namespaces: where the machine allows them; `required` refuses to run without, `off` does without"
+    )
+    preload: tuple[str, ...] = knob(
+        ("numpy", "sympy"), "modules that the code can import; they are loaded once", rule="a list of names"
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.preload, list):
+            self.preload = tuple(self.preload)
+        super().__post_init__()
+        self.limits = ToolLimits(self.timeout_s + _PATIENCE_S, 2 * self.max_output_chars)  # its own come first
+        self._sandbox_limits = SandboxLimits(self.timeout_s, self.memory_mb, self.max_output_chars * _BYTES_PER_CHAR)
+        self._sandbox: ForkserverSandbox | None = None
+        _ = self.sandbox  # what it cannot do is said at once
 
     @property
     def sandbox(self) -> ForkserverSandbox:
-        """The sandbox of this process; equal settings share one."""
+        """The sandbox of this process; equal options share one."""
         if self._sandbox is None:
-            self._sandbox = shared_sandbox(self.settings)
+            self._sandbox = shared_sandbox(self.namespaces, self.allow_weak_sandbox, self.preload)
         return self._sandbox
 
     def run(self, input: str) -> ToolResult:
@@ -84,9 +76,9 @@ class PythonTool:
         sandbox = self.sandbox
         return self.observe(input, lambda code: sandbox.run(code, self._sandbox_limits))
 
-    def session(self) -> PythonToolSession | None:
+    def session(self) -> PythonSession | None:
         """With ``keep_state``, what one trajectory calls."""
-        return PythonToolSession(self, PythonSession(self.sandbox, self._sandbox_limits)) if self.keep_state else None
+        return PythonSession(lambda: self.sandbox.open(self._sandbox_limits), self.observe) if self.keep_state else None
 
     def close(self) -> None:
         """Let go of the sandbox, which ends with its last user."""
@@ -117,30 +109,6 @@ class PythonTool:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sandbox": None}  # a sandbox belongs to its process
-
-
-class PythonToolSession:
-    """The tool in one trajectory."""
-
-    def __init__(self, tool: PythonTool, session: PythonSession) -> None:
-        self._tool, self._session = tool, session
-
-    @property
-    def extra_s(self) -> float:
-        """Seconds for inputs that are run again."""
-        return self._session.extra_s
-
-    def run(self, input: str) -> ToolResult:
-        """Run the code after the earlier calls of this trajectory."""
-        return self._tool.observe(input, self._session.run)
-
-    def fork(self) -> PythonToolSession:
-        """A session in the same state, for a trajectory that branches."""
-        return PythonToolSession(self._tool, self._session.fork())
-
-    def close(self) -> None:
-        """The trajectory ended."""
-        self._session.close()
 
 
 def _clean(code: str) -> str:

@@ -1,61 +1,38 @@
-"""The python tool's state in one trajectory: a live process, and the inputs from which a branch makes its own."""
+"""The python tool's state in one trajectory: a live process."""
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox import ENDED, ForkedProcess, ForkserverSandbox, LostProcess, SandboxLimits, SandboxResult
+from rapo_rllib.sandbox import ENDED, ForkedProcess, LostProcess, SandboxResult
+from rapo_rllib.tools.base import ToolResult
 
 LOST = "(the variables of earlier calls are lost)\n"
-_AGAIN = 2.0  # an input that ended within a call's limit may take so many times as long when it runs again: others do, too
+Observe = Callable[[str, Callable[[str], SandboxResult]], ToolResult]
 
 
 class PythonSession:
-    """Runs the code of one trajectory in one process.
-
-    A branch starts without a process. At its first call it runs the earlier inputs again, with the same random numbers (of
-    ``random``, and of numpy where it is preloaded), which gives the same variables if the code depends on nothing else, such
-    as the clock. (A copy of the process would need a sandbox that lets code fork.) Each has a limit of its own; whoever waits
-    for the call is told by ``extra_s``.
+    """The tool in one trajectory: runs all its code in one process, and a new one where that has ended.
 
     Args:
-        sandbox: where processes come from.
-        limits: of each call.
-        inputs: that were run already, in order.
-        seed: of random numbers.
-        lost: the next result says that earlier variables are lost.
+        open: makes a process.
+        observe: of an input, and what runs code, what the model reads.
     """
 
-    def __init__(
-        self,
-        sandbox: ForkserverSandbox,
-        limits: SandboxLimits,
-        inputs: Sequence[str] = (),
-        seed: int | None = None,
-        lost: bool = False,
-    ) -> None:
-        self._sandbox, self._limits, self._inputs = sandbox, limits, list(inputs)
-        self._seed = secrets.randbits(32) if seed is None else seed
+    def __init__(self, open: Callable[[], ForkedProcess], observe: Observe) -> None:
+        self._open, self._observe = open, observe
         self._process: ForkedProcess | None = None
-        self._behind = bool(self._inputs)  # no process has run them
-        self._lost = lost
+        self._has_run = self._lost = False  # code in this process; earlier variables, which the next result says
         self._lock, self._closed = threading.Lock(), False
 
-    @property
-    def extra_s(self) -> float:
-        """Seconds that the next call may take beyond its own limit, for inputs that are run again."""
-        return _AGAIN * self._limits.timeout_s * len(self._inputs) if self._behind else 0.0
+    def run(self, input: str) -> ToolResult:
+        """Run the code after the earlier calls of this trajectory. ``ToolError`` if the sandbox is broken."""
+        return self._observe(input, self._run)
 
-    def run(self, code: str) -> SandboxResult:
-        """Run code after the earlier inputs; the first result after their variables were lost says so.
-
-        Raises:
-            ToolError: the sandbox is broken.
-        """
+    def _run(self, code: str) -> SandboxResult:
         started = time.monotonic()
         try:
             result = self._live().run(code)
@@ -70,28 +47,13 @@ class PythonSession:
         if result.outcome in ENDED:
             self._forget()
         else:
-            self._inputs.append(code)
+            self._has_run = True
         return SandboxResult(output, result.outcome, time.monotonic() - started)
 
     def _live(self) -> ForkedProcess:
-        """The process, in the state after all inputs."""
-        if self._behind and not self._caught_up(self._process or self._opened()):
-            self._forget()
-        return self._process or self._opened()
-
-    def _caught_up(self, process: ForkedProcess) -> bool:
-        limit = _AGAIN * self._limits.timeout_s
-        try:
-            if any(process.run(code, limit).outcome in ENDED for code in self._inputs):
-                return False
-        except BaseException:  # half of them have run
-            self._end()
-            raise
-        self._behind = False
-        return True
-
-    def _opened(self) -> ForkedProcess:
-        process = self._sandbox.open(self._limits, self._seed)
+        if self._process is not None:
+            return self._process
+        process = self._open()
         with self._lock:
             if not self._closed:
                 self._process = process
@@ -101,9 +63,7 @@ class PythonSession:
 
     def _forget(self) -> None:
         self._end()
-        self._lost = self._lost or bool(self._inputs)
-        self._inputs.clear()
-        self._behind = False
+        self._has_run, self._lost = False, self._lost or self._has_run
 
     def _end(self) -> None:
         with self._lock:
@@ -112,8 +72,10 @@ class PythonSession:
             process.close()
 
     def fork(self) -> PythonSession:
-        """A session that will have the same variables."""
-        return PythonSession(self._sandbox, self._limits, self._inputs, self._seed, self._lost)
+        """A fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
+        if self._has_run or self._lost:
+            raise ToolError("python tool: with keep_state a trajectory that has run code does not branch")
+        return PythonSession(self._open, self._observe)
 
     def close(self) -> None:
         """End the process, for good; a call that was given up, and still runs, ends with it."""

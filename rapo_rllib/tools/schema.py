@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rapo_rllib.protocol.calls import read_object
@@ -68,23 +68,12 @@ def _missing_reference(parameters: Mapping[str, Any]) -> str | None:
     from referencing.jsonschema import DRAFT202012
 
     resolver = Registry().with_resource("", DRAFT202012.create_resource(dict(parameters))).resolver()
-    for reference in _references(parameters):
+    for reference in re.findall(r'"\$ref": "([^"]*)"', json.dumps(dict(parameters), ensure_ascii=False)):
         try:
             resolver.lookup(reference)
         except Unresolvable:
-            return reference
+            return str(reference)
     return None
-
-
-def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        if isinstance(reference := schema.get("$ref"), str):
-            yield reference
-        parts: Iterable[Any] = schema.values()
-    else:
-        parts = schema if isinstance(schema, list | tuple) else ()
-    for part in parts:
-        yield from _references(part)
 
 
 def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,9 @@ from rapo_rllib.types import StepTrace
 MARK, VERSION = "step_trace_buffer", 1
 
 
-@dataclass(frozen=True)
-class Header:
-    """The first line."""
-
-    count: int
-
-    def row(self) -> dict[str, Any]:
-        """The line as a JSON object."""
-        return {MARK: VERSION, **asdict(self)}
-
-
-def read_header(path: Path) -> Header | None:
-    """The header of an exported file; None where there is none. Raises ``ValueError`` where it is wrong."""
-    where, row = next(json_rows(path), ("", {}))
-    if MARK not in row:
-        return None
-    if row[MARK] != VERSION:
-        raise ValueError(f"{where}: field {MARK!r} is {row[MARK]!r}; this version of the package reads {VERSION}")
-    return Header(whole_number_field(row, "count", where, 0))
+def header_row(count: int) -> dict[str, int]:
+    """The first line, of a file with so many step traces, as a JSON object."""
+    return {MARK: VERSION, "count": count}
 
 
 def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
@@ -51,10 +35,12 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
     Raises:
         ValueError: the file or a line is wrong, or traces are missing at its end; names file, line and field.
     """
-    header = read_header(path)
-    count = 0
+    count, promised = 0, 0
     for where, row in json_rows(path):
         if MARK in row:
+            if row[MARK] != VERSION:
+                raise ValueError(f"{where}: field {MARK!r} is {row[MARK]!r}; this version of the package reads {VERSION}")
+            promised += whole_number_field(row, "count", where, 0)
             continue
         trace = trace_of_row(row, where)
         if not trace.text:
@@ -62,8 +48,8 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
             continue
         count += 1
         yield storable(trace, where)
-    if header is not None and header.count > count + dropped["empty text"]:
-        raise ValueError(f"{path}: the file ends after {count:,} of {header.count:,} step traces; export it again")
+    if promised > count + dropped["empty text"]:
+        raise ValueError(f"{path}: the file ends after {count:,} of {promised:,} step traces; export it again")
 
 
 def row_of_trace(trace: StepTrace) -> dict[str, Any]:

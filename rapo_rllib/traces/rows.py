@@ -6,12 +6,14 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from rapo_rllib.types import ExpertTrajectory, StepTrace
+from rapo_rllib.validation import utf8_size
 
 MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
 MAX_INT64 = 2**63 - 1
@@ -27,6 +29,13 @@ class BuildProgress:
     seen: int
     embedded: int
     total: int
+
+
+def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the items in lists of ``size``, the last of them shorter."""
+    iterator = iter(items)
+    while window := list(islice(iterator, size)):
+        yield window
 
 
 def json_rows(path: Path, what: str = "trace file") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,21 +116,11 @@ def storable(item: Item, where: str) -> Item:
         names = [("id", item.question.id, MAX_NAME_BYTES)]
         texts = [("question", item.question.text), *(("steps", step) for step in item.steps)]
     for field, name, max_bytes in [*names, ("source", item.source, MAX_NAME_BYTES)]:
-        if (size := _num_bytes(name, field, where)) > max_bytes:
+        if (size := utf8_size(name, f"{where}: field {field!r}")) > max_bytes:
             raise ValueError(f"{where}: field {field!r} has {size:,} bytes and must have at most {max_bytes:,}; shorten it")
     for field, text in texts:
-        _num_bytes(text, field, where)
+        utf8_size(text, f"{where}: field {field!r}")
     return item
-
-
-def _num_bytes(text: str, field: str, where: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where}: field {field!r} holds half a character ({text[error.start]!a}), which is no Unicode and cannot be "
-            "stored; mend or drop the row"
-        ) from error
 
 
 def opened_text(path: Path) -> IO[str]:

@@ -51,7 +51,7 @@ def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path, caplog: p
     assert (count, "left out" in said) == (12, False)
     assert f"the import of {tmp_path / 'half.jsonl'} was not finished; run it again" in caplog.text
     known = config.question_source.questions("train")[:20]
-    with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer verify"):
+    with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer stats"):
         opened(config, known)
 
 

@@ -66,7 +66,7 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
     metrics = rollout_metrics(SampleResult([group]), settings)
     assert (metrics["members_without_signal"], metrics["groups_without_signal"]) == (without, not signal)
     trained, statistics = sample_groups([group], settings)
-    assert (len(trained), statistics.num_groups_without_signal) == (signal, not signal)
+    assert (len(trained), statistics["num_groups_without_signal"]) == (signal, not signal)
     assert sum(not own.any() for own in token_advantages(group, settings)) == without
     update = UpdateSettings(questions_per_step=1, dynamic_sampling=True)
     cursor, dropped = QuestionCursor(SeedQuestions(1), seed=0), MAX_SAMPLING_ROUNDS * (not signal)

@@ -11,7 +11,6 @@ from processes import CONTEXT
 
 from rapo_rllib.buffer.build import cut, ensure_built, step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import ExpertTrajectory, HistoryQuery, Question
 
@@ -181,27 +180,6 @@ def test_processes_of_a_ray_cluster_build_once_and_all_use_it(ray_session, make_
     assert build_and_report(buffer.uri, str(tmp_path / "builders")) == ray.get(there) == 80
     assert len(os.listdir(tmp_path / "builders")) == 1
     assert buffer.count() == 80
-
-
-def hold_open(uri: str, ready, done) -> None:
-    buffer = StepTraceBuffer(BufferSettings(uri=uri))
-    ensure_built(buffer, lambda: experts(3))
-    ready.set()
-    done.wait(300)
-    buffer.close()
-
-
-def test_without_ray_a_second_process_is_refused_and_told_who_has_the_path(make_buffer):
-    buffer, ready, done = make_buffer(), CONTEXT.Event(), CONTEXT.Event()
-    holder = CONTEXT.Process(target=hold_open, args=(buffer.uri, ready, done))
-    holder.start()
-    assert ready.wait(120)
-    told = rf"steps\.db is open in process {holder.pid} on .*one process at a time; all of one Ray cluster share it"
-    with pytest.raises(RetrievalError, match=told):
-        ensure_built(buffer, lambda: experts(3))
-    done.set()
-    holder.join(60)
-    assert ensure_built(buffer, lambda: pytest.fail("built again")) == 6
 
 
 def test_real_step_traces(make_buffer, shared_data):

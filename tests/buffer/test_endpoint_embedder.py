@@ -78,19 +78,6 @@ def test_the_key_comes_from_the_environment_and_is_kept_nowhere(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "passing",
-    [Reply(status=429, headers={"retry-after": "0"}), Reply(status=500), Reply(b"<html>"), Reply({}, delay_s=3.0)],
-    ids=["busy", "broken", "garbage", "slow"],
-)
-def test_what_passes_is_tried_again(passing, monkeypatch):
-    monkeypatch.setattr("rapo_rllib.embedding.endpoint.TIMEOUT_S", 2.0)
-    with served(in_turn(passing)) as server:
-        found = EndpointEncoder(name_of(server), key="e").encode(["a"])
-    np.testing.assert_allclose(found, [[0.6, 0.0, 0.8]], atol=1e-6)
-    assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize(
     ("reply", "message"),
     [
         (Reply({"error": "no"}, 401), r"status 401; does it want a key in EMBEDDER_API_KEY\?"),

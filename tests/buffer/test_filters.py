@@ -4,14 +4,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rapo_rllib.buffer.choices import conditions_of
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.expressions import expression, mask_of
+from rapo_rllib.milvus.expressions import expression
 from rapo_rllib.settings import BufferSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
 
@@ -43,24 +42,6 @@ CASES = [
     (TraceFilter(("policy",), 0.6, "other"), QUERY, ""),
     (TraceFilter(("policy",), 0.5, "other"), QUERY, "4"),
 ]
-
-
-class Rows:
-    """The columns of ``TRACES``, as a table in memory gives them."""
-
-    def numbers(self, name: str) -> np.ndarray:
-        return np.array([getattr(trace, name) for trace in TRACES])
-
-    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
-        code_of = {text: code for code, text in enumerate(dict.fromkeys(getattr(trace, name) for trace in TRACES))}
-        return np.array([code_of[getattr(trace, name)] for trace in TRACES]), code_of
-
-
-@pytest.mark.parametrize(("chosen", "query", "allowed"), CASES)
-def test_masks(chosen: TraceFilter, query: HistoryQuery, allowed: str) -> None:
-    mask = mask_of(conditions_of(chosen, query), Rows())
-    found = range(len(TRACES)) if mask is None else np.flatnonzero(mask)
-    assert "".join(map(str, found)) == allowed
 
 
 @pytest.fixture(scope="module", params=["lite", pytest.param("server", marks=pytest.mark.milvus)])

@@ -82,7 +82,7 @@ def test_a_build_leaves_them_out_and_a_buffer_that_has_them_is_refused(make_buff
 
     leaky = make_buffer()
     assert ensure_built(leaky, lambda: experts(6)) == 12
-    message = r"holds 4 step traces of 2 evaluation questions, such as 'Ann has .*`rllib buffer verify --evaluation FILE"
+    message = r"holds 4 step traces of 2 evaluation questions, such as 'Ann has .*`rllib buffer stats --evaluation FILE"
     with pytest.raises(ValueError, match=message):
         ensure_built(leaky, None, guard=guard)
     assert ensure_built(leaky, None, guard=LeakGuard([""])) == 12  # nothing is known, so nothing is said

@@ -12,9 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rapo_rllib.buffer import store
+from rapo_rllib.buffer.keys import id_of
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings, TraceFilter
+from rapo_rllib.traces.exported import row_of_trace
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 ODD = (
@@ -120,11 +122,11 @@ def test_filters_by_such_names_let_through_theirs_alone(buffer: StepTraceBuffer)
 
 def test_the_command_imports_them(tmp_path: Path) -> None:
     file, uri = tmp_path / "odd.jsonl", str(tmp_path / "steps.db")
-    rows = [{"id": trace.id, "question": trace.question, "history": trace.history, "text": trace.text} for trace in TRACES]
+    rows = [row_of_trace(trace) for trace in TRACES]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for _ in range(2):
         done = CliRunner().invoke(app, ["buffer", "import", str(file), "--uri", uri])
         assert done.exit_code == 0, done.output
     buffer = StepTraceBuffer(BufferSettings(uri=uri))
-    assert ids(buffer) == sorted(trace.id for trace in TRACES)
+    assert ids(buffer) == sorted(id_of(trace) for trace in TRACES)
     buffer.close()

@@ -41,7 +41,7 @@ def test_built_searched_and_described(folder: Path) -> None:
     assert "Nothing was found." in run("search", "zzyzx", "--mode", "bm25")
     lines = run("stats").splitlines()
     assert lines[0].endswith("corpus.db: 20 passages")
-    assert lines[1:] == ["embedder: all-minilm-l6-v2", "modes: dense, bm25, hybrid", f"files: {folder / 'p.jsonl'}"]
+    assert lines[1:] == ["embedder: all-minilm-l6-v2", f"files: {folder / 'p.jsonl'}"]
     (folder / "one.jsonl").write_text('{"txt": "alone"}\n')
     run("build", "one.jsonl", "--replace", status=1)
     assert run("stats").splitlines()[0].endswith("20 passages")  # a wrong file replaces nothing

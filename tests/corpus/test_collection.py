@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
-from rapo_rllib.corpus.passages import Passage, passage_id
+from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection, fused
+from rapo_rllib.corpus.passages import passage_id
 from rapo_rllib.embedding.local import resolve_embedder
 
 # Of the 34 gold paragraphs, among the first 3 and 10. Measured: 0.59 and 0.76, 0.56 and 0.71, 0.53 and 0.76. A question may
@@ -37,7 +37,7 @@ def test_recall_of_gold_paragraphs(corpus: PassageCollection, questions: list[di
 
 def test_a_hit_is_the_passage_as_it_was_read(corpus: PassageCollection, questions: list[dict]) -> None:
     paragraph = questions[0]["paragraphs"][0]
-    for mode in ("dense", "bm25", "auto"):
+    for mode in ("dense", "bm25", "hybrid"):
         ((hit,),) = corpus.search([f"{paragraph['title']} {paragraph['text']}"], 1, mode)
         assert (hit.passage.title, hit.passage.text) == (paragraph["title"], paragraph["text"])
         assert hit.score > 0
@@ -57,29 +57,12 @@ def test_a_copy_in_another_process_would_find_the_same(corpus: PassageCollection
     other.close()
 
 
-def test_a_milvus_without_words_is_searched_by_vectors(corpus: PassageCollection, monkeypatch) -> None:
-    place = CorpusPlace(corpus.place.uri, collection="vectors_only")
-    old = PassageCollection(place)
-    monkeypatch.setattr(old.milvus, "makes_terms", lambda: False)
-    assert old.create()["bm25"] is False
-    old.insert([Passage(passage_id("A", "apples"), "A", "apples"), Passage(passage_id("B", "bread"), "B", "bread")])
-    old.settle()
-    assert [hit.passage.title for hit in old.search(["loaf of bread"], 2)[0]] == ["B", "A"]
-    with pytest.raises(ValueError, match=r"mode = 'hybrid': collection 'vectors_only' at .* Use mode 'dense'"):
-        old.search(["bread"], 2, "hybrid")
-    old.drop()
-    old.close()
-
-
-@pytest.mark.parametrize(("version", "known"), [("v2.3.5", False), ("2.4.15", False), ("v2.5.0", True), ("3.0", True)])
-def test_the_servers_version_decides_about_words(monkeypatch, version: str, known: bool) -> None:
-    from types import SimpleNamespace
-
-    from rapo_rllib.milvus.handle import MilvusHandle
-
-    handle = MilvusHandle("http://localhost:19530", uri_key="uri")
-    monkeypatch.setattr(handle, "client", lambda: SimpleNamespace(get_server_version=lambda: version))
-    assert handle.makes_terms() is known
+def test_hand_worked_fusion() -> None:
+    found = fused([["a", "b", "c"], ["c", "a"]], 3)
+    assert [key for key, _ in found] == ["a", "c", "b"]
+    assert [score for _, score in found] == pytest.approx([1 / 61 + 1 / 62, 1 / 63 + 1 / 61, 1 / 62])
+    assert [key for key, _ in fused([["a"], []], 3)] == ["a"]
+    assert [key for key, _ in fused([["a", "b"], ["b", "a"]], 1)] == ["a"]  # of equal ones the first ranking's
 
 
 def test_what_is_no_corpus_is_refused(corpus: PassageCollection) -> None:
@@ -92,6 +75,8 @@ def test_what_is_no_corpus_is_refused(corpus: PassageCollection) -> None:
         ValueError, match=r"there is no collection 'gone' at .*\. Make it: rllib corpus build FILE --uri .*gone"
     ):
         PassageCollection(CorpusPlace(corpus.place.uri, "gone")).search(["a"], 1)
+    with pytest.raises(ValueError, match=r"mode = 'sparse': must be one of dense, bm25, hybrid"):
+        corpus.search(["a"], 1, "sparse")
     with pytest.raises(ValueError, match=r"--collection must be letters"):
         PassageCollection(CorpusPlace(collection="a b", prefix="--"))
     with pytest.raises(ValueError, match=r"--uri: 'corpus' is neither a Milvus Lite path"):
@@ -117,7 +102,7 @@ def test_the_same_weights_with_another_pooling_are_refused(corpus: PassageCollec
     pooling.write_text(json.dumps({"word_embedding_dimension": 384, "pooling_mode_cls_token": True}))
     other = PassageCollection(corpus.place, embedder=str(folder))
     with pytest.raises(
-        ValueError, match=r"and '.*cls' as it is here makes other vectors \(the cosine of a fixed text's vectors is 0\.[0-8]"
+        ValueError, match=r"and '.*cls' as it is here makes other vectors \(the vector of a fixed text: a cosine of 0\.[0-8]"
     ):
         other.search(["a"], 1)
     other.close()

@@ -49,7 +49,7 @@ def test_the_id_is_that_of_the_content() -> None:
         ({"text": "a", "id": 1.5}, None, r"line 2: field 'id' must be a text or a whole number, got 1\.5"),
         ({"text": "é" * 33_000}, None, r"line 2: field 'text' has 66001 bytes .* Milvus stores 65535\. Split or shorten it"),
         ({"text": "a", "id": "i" * 1025}, None, r"line 2: field 'id' has 1025 bytes"),
-        ({"text": "a \ud800"}, None, r"line 2: field 'text': no valid Unicode"),
+        ({"text": "a \ud800"}, None, r"line 2: field 'text' holds half a character"),
         ({"text": "a"}, "ctx", r"line 2: field 'ctx' must be a list of passages; fields of this row: text"),
         ({"ctx": ["a"]}, "ctx", r"line 2, ctx\[0\]: expected a JSON object, got str"),
     ],

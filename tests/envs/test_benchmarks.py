@@ -23,10 +23,6 @@ def read(name: str, path: str, **options) -> tuple[Question, ...]:
     return benchmark_questions(BENCHMARKS[name], path, **options)
 
 
-def test_all_are_there() -> None:
-    assert list(BENCHMARKS) == ASKED
-
-
 @pytest.mark.parametrize(
     ("name", "row", "answer", "aliases"),
     [
@@ -84,16 +80,6 @@ def test_a_solution_without_an_answer_is_left_out(tmp_path: Path, caplog: pytest
     rows = [{"problem": "Q", "solution": text} for text in ("It is 3.", "It is $\\boxed 4$.")]
     assert [question.answer for question in read("math", write(tmp_path / "math.jsonl", *rows))] == ["4"]
     assert "left out 1 questions" in caplog.text
-
-
-def test_a_parquet_and_a_csv_copy(tmp_path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    (tmp_path / "a.csv").write_text('problem,answer\n"What, then?",7\n')
-    parquet.write_table(pyarrow.table({"problem": ["What, then?"], "answer": ["7"]}), tmp_path / "a.parquet")
-    for name in ("a.csv", "a.parquet"):
-        assert [(q.text, q.answer) for q in read("aime25", str(tmp_path / name))] == [("What, then?", "7")]
 
 
 def hub_folder(folder: Path, configs: dict[str, dict[str, str]]) -> str:

@@ -8,8 +8,6 @@ import pytest
 
 from rapo_rllib.envs.dataset_rows import field_value, question_from_row
 from rapo_rllib.envs.questions import Questions
-from rapo_rllib.protocol.steps import render_observation
-from rapo_rllib.settings import ProtocolSettings
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "so 2 + 2 = 4\n#### 4"}]
 
@@ -256,22 +254,6 @@ def test_real_math_and_the_papers_training_set(shared_data: Path) -> None:
     for question, answer, reward in ((qa, qa.answer, 1.0), (found[0], "-6 + 3\\sqrt{3}", 1.0), (found[0], "3\\sqrt{3}", 0.0)):
         env.reset(options={"question": question})
         assert env.step(f"<answer>\\boxed{{{answer}}}</answer>")[1] == reward
-
-
-def test_real_human_traces(shared_data: Path) -> None:
-    config = {
-        "dataset": str(shared_data / "math" / "gsm8k_train.jsonl.gz"),
-        "traces": str(shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"),
-    }
-    experts = list(Questions.expert_trajectories(config))
-    assert len(experts) > 7000  # those whose every calculation is right
-    assert experts[0].steps[0] == "<think>Natalia sold 48/2 = </think><python>print(48/2)</python>" + render_observation(
-        "24", ProtocolSettings()
-    )
-    assert experts[0].steps[-1].endswith("<answer>\\boxed{72}</answer>")
-    questions = {q.text: q.answer for q in Questions.questions(config, "train")}
-    known = [expert for expert in experts if expert.question.text in questions]
-    assert len(known) > 7000
 
 
 def test_an_expert_needs_traces(tmp_path: Path) -> None:

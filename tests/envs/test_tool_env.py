@@ -198,12 +198,6 @@ def test_wrong_keys_are_named(keys: dict, message: str) -> None:
         ToolEnv(keys)
 
 
-def test_tool_options() -> None:
-    env = ToolEnv({"tools": [{"name": "python", "options": {"timeout_s": 1}}]})
-    env.reset(options={"question": QUESTION})
-    assert env.step("<python>3 + 5</python>")[0] == "8"
-
-
 def test_a_question_must_come_from_somewhere() -> None:
     with pytest.raises(ValueError, match="ToolEnv has no questions of its own"):
         ToolEnv({}).reset(seed=1)

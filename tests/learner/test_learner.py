@@ -213,7 +213,7 @@ def test_the_reference_model_is_loaded_once(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scoring, "load_causal_lm", lambda settings: loaded.append(settings) or load(settings))
     for _ in range(3):
         learner.update(training_data=batch(kl_coeff=0.1))
-    assert len(loaded) == 1 and learner.rows.reference_fingerprint() is not None and len(loaded) == 1
+    assert len(loaded) == 1
 
 
 def test_learning_rate_schedule(folder: Path) -> None:
@@ -243,21 +243,6 @@ def test_pi_old_of_every_minibatch_is_the_policy_before_the_update(folder: Path)
     assert ratios.max() > 1.01
     results = both.update(training_data=data)
     assert metric(results, "ratio_max") == pytest.approx(float(ratios.max()), rel=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_state_round_trip_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str) -> None:
-    learner = build(folder, dtype=dtype)
-    learner.update(training_data=batch())
-    learner.save_to_path(tmp_path / "checkpoint")
-    restored = build(folder, dtype=dtype)
-    for _ in range(3):  # newer than the checkpoint, and still it is restored
-        restored.update(training_data=batch(count=2))
-    restored.restore_from_path(tmp_path / "checkpoint")
-    assert restored._weights_seq_no == 1
-    learner.update(training_data=batch(count=3))
-    restored.update(training_data=batch(count=3))
-    assert all(torch.equal(a, b) for a, b in zip(weights(learner).values(), weights(restored).values(), strict=True))
 
 
 def test_engine_weights_are_rounded_and_hold_the_tied_head(folder: Path) -> None:

@@ -112,11 +112,11 @@ def test_the_reference_is_the_same_model_without_adapters(folder: Path, monkeypa
     monkeypatch.setattr("rapo_rllib.learner.scoring.load_causal_lm", lambda settings: pytest.fail("a second model was loaded"))
     learner.update(training_data=batch(kl_coeff=0.1))
     move(learner.policy.adapters)
-    row = learner.rows.scored(batch(kl_coeff=0.1).minibatches)[0].rows[0]
+    row = learner.rows.scored(batch(kl_coeff=0.1).minibatches)[0][0]
     use_attention(base, learner.policy.attention)
     with torch.no_grad():
-        expected, _ = score_row(base, row.row, learner.config.settings.model, 1.0, learner.policy.attention)
-        policy = learner.policy.forward_train({"row": row.row})["logprobs"]
+        expected, _ = score_row(base, row, learner.config.settings.model, 1.0, learner.policy.attention)
+        policy = learner.policy.forward_train({"row": row})["logprobs"]
     assert torch.equal(row.reference_logprobs, expected)
     assert (policy - expected).abs().mean() > 0.01  # and afterwards the adapters are on again
     assert float(learner.update(training_data=batch(kl_coeff=0.1))[DEFAULT_MODULE_ID]["kl"].peek()) > 0
@@ -129,8 +129,8 @@ def test_checkpoints_hold_adapters_alone_and_continue_bit_for_bit(folder: Path, 
         learner.update(training_data=batch())
     state = learner.get_state()["rl_module"][DEFAULT_MODULE_ID]
     assert set(state) == set(learner.policy.adapters.tensors()) and {tag for tag, _ in state.values()} == {"float32"}
-    learner.save_to_path(tmp_path / "checkpoint")
-    restored.restore_from_path(tmp_path / "checkpoint")
+    learner.save_training_state(str(tmp_path))
+    restored.load_training_state(str(tmp_path), 0)
     for one in (learner, restored):
         one.update(training_data=batch())
     assert same(unpack_weights(learner.policy.get_state()), unpack_weights(restored.policy.get_state()))

@@ -11,7 +11,7 @@ from tiny_models import save_tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.learner.learner import RAPOTorchLearner
-from rapo_rllib.learner.master_weights import MasterWeightAdamW, load_optimizer_state, optimizer_state
+from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.settings import ObjectiveSettings
 
 
@@ -43,28 +43,17 @@ def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     assert master.grad is None
 
 
-def test_state_round_trip_and_weights_that_others_wrote() -> None:
-    parameter, other = weight(), weight(5.0)
-    optimizer, restored = MasterWeightAdamW([parameter], lr=1e-3), MasterWeightAdamW([other], lr=1e-3)
-    load_optimizer_state(restored, optimizer_state(optimizer))  # also before the first step
-    for _ in range(3):
-        parameter.sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+def test_a_weight_that_others_wrote_is_the_truth() -> None:
+    """The old master does not come back."""
+    parameter = weight()
+    optimizer = MasterWeightAdamW([parameter], lr=1e-3)
+    parameter.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
     with torch.no_grad():
-        other.copy_(parameter)
-    load_optimizer_state(restored, optimizer_state(optimizer))
-    for _ in range(20):
-        for p, o in ((parameter, optimizer), (other, restored)):
-            p.sum().backward()
-            o.step()
-            o.zero_grad()
-    assert torch.equal(parameter, other)
-    assert torch.equal(optimizer.param_groups[0]["params"][0], restored.param_groups[0]["params"][0])
-    with torch.no_grad():
-        other.fill_(7.0)
-    restored.step()
-    assert other.tolist() == [7.0] * 3  # no gradient, no step; and the old master did not come back
+        parameter.fill_(7.0)
+    optimizer.step()
+    assert parameter.tolist() == [7.0] * 3  # no gradient, no step
 
 
 @pytest.mark.parametrize("master_weights", ["float32", None])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
@@ -17,7 +17,8 @@ ALONE = Ranks(torch.device("cpu"), False)
 
 
 def loss_of(**numbers: float) -> LossMetrics:
-    return replace(LossMetrics.zeros(), **{name: torch.tensor(value) for name, value in numbers.items()})
+    zeros = {field.name: torch.zeros(()) for field in fields(LossMetrics)}
+    return LossMetrics(**zeros | {name: torch.tensor(value) for name, value in numbers.items()})
 
 
 def test_rows_are_added_and_maxima_stay_maxima() -> None:

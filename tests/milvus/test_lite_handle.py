@@ -189,14 +189,6 @@ def test_what_waits_behind_another_call_for_too_long_is_not_done(path: str) -> N
             waiting = pool.submit(actor.call, time.time() + 0.2, "drop", "steps")
             time.sleep(0.5)
         assert "drop came too late" in str(waiting.result()[0])
-    assert actor.call(time.time() + 60, "exists", "steps") == (None, True)
-    actor._owner.close()
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_what_comes_too_late_is_not_done(path: str) -> None:
-    actor = OwnerActor(path, "uri")
-    assert actor.call(time.time() + 60, "create", "steps", FIELDS, 2, None) == (None, None)
     error, _ = actor.call(time.time() - 1, "drop", "steps")
     assert "drop came too late" in str(error)
     assert actor.call(time.time() + 60, "exists", "steps") == (None, True)

@@ -81,7 +81,7 @@ def test_numbers_of_rows_that_are_gone_are_given_up(monkeypatch: pytest.MonkeyPa
     assert table.compacted() is table
     table.delete([f"{n:05d}" for n in range(19, 21)])
     small = table.compacted()
-    assert small is not table and len(small) == 9 and len(small._ids) == 9
+    assert small is not table and len(small) == 9 and len(small.ids) == 9
     for one in (table, small):
         assert ids(one, one.nearest(vectors[25:26], 2, None, exact=False))[0][0] == "00025"
     assert small.rows(small.find(["00029"]), ["id", "source", "reward"]) == [rows_of(30)[29]]

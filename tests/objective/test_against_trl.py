@@ -18,9 +18,10 @@ from tiny_models import save_tiny_model, tiny_model
 
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.samples import SampleGroup, sample_groups
+from rapo_rllib.learner.metrics import UpdateMetrics
+from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import score_row
 from rapo_rllib.objective.loss import LossInputs, policy_loss
-from rapo_rllib.objective.loss_metrics import LossMetrics
 from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
@@ -139,7 +140,7 @@ def padded(groups: list[SampleGroup], cap: float | None) -> dict[str, torch.Tens
 
 def ours(model: torch.nn.Module, groups: list[SampleGroup], settings: ObjectiveSettings) -> dict[str, float]:
     """The loss over packed rows, its gradients left in the model."""
-    total, metrics = 0.0, LossMetrics.zeros()
+    total, metrics = 0.0, UpdateMetrics()
     for row in pack_rows(groups, 60):
         logprobs, _ = score_row(model, row, FLOAT64, 1.0)
         inputs = LossInputs(
@@ -156,8 +157,8 @@ def ours(model: torch.nn.Module, groups: list[SampleGroup], settings: ObjectiveS
         outputs = policy_loss(inputs, settings)
         outputs.loss.backward()
         total += float(outputs.loss.detach())
-        metrics = metrics + outputs.metrics
-    return {"loss": total, **metrics.averages()}
+        metrics.add_row(row.num_tokens, torch.zeros(1), outputs.metrics)
+    return {**metrics.reduced(Ranks(torch.device("cpu"), False), 1.0), "loss": total}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.importance import importance_ratio, shaped_ratio, truncated_importance_weight
+from rapo_rllib.objective.importance import importance_ratio, shaping_factor, truncated_importance_weight
 
 LOGPROBS = st.lists(st.floats(-8, 0, width=32), min_size=1, max_size=8)
 
@@ -25,18 +25,11 @@ def test_gradient_of_ratio_reaches_the_trained_policy_only() -> None:
     assert old.grad is None
 
 
-def test_shaped_ratio_by_hand() -> None:
-    # (1 + 0.05 * 0.4) * 1.5 = 1.53; (1 + 0.05 * 1) * 2 = 2.1; (1 + 0) * 0.5
-    result = shaped_ratio(torch.tensor([1.5, 2.0, 0.5]), torch.tensor([0.4, 1.0, 0.0]), weight=0.05)
-    torch.testing.assert_close(result, torch.tensor([1.53, 2.1, 0.5]))
-    torch.testing.assert_close(shaped_ratio(torch.tensor([1.5]), 0.4, weight=0.05), torch.tensor([1.53]))
-
-
-@given(st.lists(st.floats(0, 5, width=32), min_size=1, max_size=8), st.floats(0, 1))
-def test_without_retrieved_tokens_or_weight_the_ratio_is_unchanged(ratios: list[float], share: float) -> None:
-    ratio = torch.tensor(ratios)
-    assert torch.equal(shaped_ratio(ratio, torch.zeros_like(ratio), weight=0.05), ratio)
-    assert torch.equal(shaped_ratio(ratio, share, weight=0.0), ratio)
+def test_shaping_factor_by_hand() -> None:
+    # 1 + 0.05 * 0.4 = 1.02; 1 + 0.05 * 1 = 1.05; 1 without retrieved tokens, or without weight
+    shares = torch.tensor([0.4, 1.0, 0.0])
+    torch.testing.assert_close(shaping_factor(shares, weight=0.05), torch.tensor([1.02, 1.05, 1.0]))
+    assert torch.equal(shaping_factor(shares, weight=0.0), torch.ones(3))
 
 
 def test_truncated_weight_by_hand() -> None:

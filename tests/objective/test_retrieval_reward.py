@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rapo_rllib.objective.advantages import retrieval_advantages
 from rapo_rllib.objective.retrieval_reward import (
     entropy_change,
-    retrieval_entropies,
+    measured_retrievals,
     retrieval_quality,
     retrieval_reward,
     retrieval_timing,
@@ -34,6 +34,10 @@ def trajectory(*parts: list[float] | str) -> Trajectory:
         else:
             result.append_policy([5] * len(part), [-1.0] * len(part), list(part))
     return result
+
+
+def retrieval_entropies(walked: Trajectory, *settings: ObjectiveSettings) -> list[tuple[float, float]]:
+    return [entropies for _, entropies in measured_retrievals(walked, *settings)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
-from test_loop import QUESTIONS, OneTrace, make_loop, solve
+from test_loop import OneTrace, solve
 
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of
@@ -79,19 +79,6 @@ def test_what_one_raises_comes_out_and_the_others_end_where_they_wait() -> None:
     assert (len(coroutines), ended) == (1, ["broken"])
     coroutines.close()
     assert (len(coroutines), ended) == (0, ["broken", "patient"])
-
-
-def test_a_rollout_runs_where_an_event_loop_runs() -> None:
-    """As in a notebook, which is why the loop is not ``asyncio``'s."""
-
-    async def cell() -> list[float]:
-        loop = make_loop()
-        try:
-            return loop.run(QUESTIONS[:1])[0].rewards
-        finally:
-            loop.close()
-
-    assert asyncio.run(cell()) == [1.0] * 4
 
 
 def test_who_asks_while_a_search_is_under_way_is_answered_by_the_next() -> None:

@@ -100,10 +100,6 @@ def test_running_over_pays_no_better_than_a_bad_format(make_loop: MakeLoop) -> N
     assert rewards == [-1.0] * 4 and outcome_advantages(rewards, True, 1e-6).tolist() == [0.0] * 4
 
 
-def test_an_end_in_evaluation_is_judged_too(make_loop: MakeLoop) -> None:
-    assert only(make_loop("<long>500</long>"), greedy=True).reward == -1.0
-
-
 def test_a_result_without_room_counts_in_the_length_that_is_punished(make_loop: MakeLoop) -> None:
     """|y| is what the response would have been, so that a huge result at the start is no way out of the punishment."""
     trajectory = only(make_loop("<long>500</long>"))
@@ -111,7 +107,7 @@ def test_a_result_without_room_counts_in_the_length_that_is_punished(make_loop: 
     assert trajectory.unfitting_tokens == len("\n<result>\n" + "so " * 500 + "\n</result>\n")
     objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
     _, statistics = sample_groups([TrajectoryGroup(TWO, [trajectory])], objective)
-    assert (statistics.num_overlong_trajectories, statistics.overlong_punishment) == (1, -1.0)
+    assert (statistics["overlong_share"], statistics["overlong_punishment"]) == (1.0, -1.0)
 
 
 class Walk(gymnasium.Env):
@@ -232,13 +228,6 @@ def test_one_environment_after_another_trajectory_knows_how_its_own_turn_ended(m
     turns = iter([f"{RIGHT}<", RIGHT])
     loop = make_loop(lambda so_far: next(turns), env={"scorer": f"{__name__}:ends_turn"}, tool_workers=1)
     assert [only(loop).correct, only(loop).correct] == [False, True]
-
-
-def test_what_a_scorer_of_ones_own_may_read(make_loop: MakeLoop) -> None:
-    loop = make_loop(RIGHT, env={"scorer": f"{__name__}:ends_turn"})
-    assert only(loop).correct
-    loop.engine.rambles = True
-    assert not only(loop).correct
 
 
 def ends_turn(answer: str | None, question: Question, episode: Any) -> float:

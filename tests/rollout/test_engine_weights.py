@@ -233,7 +233,7 @@ def test_workers_that_were_given_different_weights_are_an_error() -> None:
     def engine(*received: dict[str, int]) -> EngineWeights:
         settled = [([], [], one, {}, 0.5 + index / 4) for index, one in enumerate(received)]
         workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
-        return EngineWeights(workers, False, False, lambda: 0)
+        return EngineWeights(workers, False, lambda: 0)
 
     assert engine({"a": 1}, {"a": 1})._checked(3).compared_share == 0.5
     for stale, now in (

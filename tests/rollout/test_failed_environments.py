@@ -16,8 +16,6 @@ from test_loop import QUESTIONS, OneTrace
 
 from rapo_rllib.env_runner.batch import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics
-from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import BranchingSettings
 from rapo_rllib.types import TokenKind, Trajectory
@@ -168,15 +166,6 @@ def test_what_it_did_is_counted() -> None:
     metrics = rollout_metrics(SampleResult(groups, [loop.stats]))
     assert metrics["tokens/generated"] == sum(generated) and metrics["tokens/discarded"] == 0
     assert (metrics["ends/answer"], metrics["ends/error"]) == (3, 1)
-
-
-def test_what_the_policy_did_wrong_is_no_failure_of_the_environment() -> None:
-    says = {"?": "<python>1 / 0</python>", "</result>": "<answer>\\boxed{1}</answer>"}
-    loop = make_loop(ScriptedEngine(lambda so_far: says["</result>" if "</result>" in so_far else "?"]))
-    loop.envs = EnvPool(lambda: ToolEnv({}), "answer")
-    (group,) = loop.run(QUESTIONS[:1])
-    assert [t.end for t in group.trajectories] == ["answer"] * 4
-    assert {t.steps[0].tool_error for t in group.trajectories} == {"exception"}
 
 
 def test_branches_of_one_that_fails_go_on() -> None:

@@ -58,7 +58,7 @@ def test_an_expert_has_the_tokens_of_a_rollout_that_did_the_same() -> None:
     assert expert.kinds == [as_expert[TokenKind(kind)] for kind in rollout.kinds]
     assert [(s.start, s.stop) for s in expert.steps] == [(s.start, s.stop) for s in rollout.steps]
     assert (len(group.trajectories), len(group.members)) == (3, 4)
-    assert group.rewards == [1.0] * 3 and group.member_rewards == [1.0] * 4
+    assert group.rewards == [1.0] * 3 and [t.reward for t in group.members] == [1.0] * 4
 
 
 def test_a_group_that_failed_learns_from_the_expert() -> None:
@@ -70,7 +70,7 @@ def test_a_group_that_failed_learns_from_the_expert() -> None:
     assert [float(s.advantages[0]) for s in samples.samples] == pytest.approx([-0.25] * 3 + [0.75])
     assert [s.off_policy for s in samples.samples] == [False] * 3 + [True]
     assert {s.weight for s in samples.samples} == {1 / (100 * 4 * 1)}
-    assert (statistics.num_trajectories, statistics.num_off_policy_trajectories) == (3, 1)
+    assert statistics["num_off_policy_trajectories"] == 1
     (row,) = pack_rows([samples], 1000)
     written = "".join(("<python>3 + 5</python>", "<answer>8</answer>")).encode()
     assert bytes(row.target_ids[row.off_policy].tolist()) == written

@@ -168,13 +168,6 @@ def test_a_hundred_tool_calls(make_loop: MakeLoop) -> None:
     assert loop.stats.tool_calls == {"python": 100}
 
 
-def test_one_call_too_many(make_loop: MakeLoop) -> None:
-    loop = make_loop(lambda so_far: "<python>1 + 1</python>")
-    (group,) = loop.run([TWO])
-    assert [(t.end, t.reward, len(t.steps)) for t in group.trajectories] == [("tool_limit", 0.0, 4)] * 4
-    assert loop.stats.tool_calls == {"python": 12}
-
-
 def test_an_engine_that_broke_leaves_nothing_for_the_next_run(make_loop: MakeLoop) -> None:
     loop = make_loop(says("<python>1 + 1</python>"))
     assert isinstance(loop.engine, ScriptedEngine)
@@ -300,13 +293,6 @@ def test_what_a_users_tool_and_environment_do_costs_their_trajectory(make_loop: 
     (group,) = make_loop(says("<wait>half</wait>"), env=tools).run([TWO])
     assert ends(group) == ["answer"] * 4
     assert group.trajectories[0].steps[0].observation == "a?b"
-
-
-def test_a_question_twice_in_a_batch(make_loop: MakeLoop) -> None:
-    loop = make_loop(says("<python>1 + 1</python>"))
-    groups = loop.run([TWO, OTHERS[0], TWO])
-    assert [group.question.id for group in groups] == ["two", "other-0", "two"]
-    assert [ends(group) for group in groups] == [["answer"] * 4] * 3
 
 
 EXITS = """

@@ -47,13 +47,6 @@ def test_a_whole_trajectory_is_retrieved_before_the_first_step() -> None:
         assert t.end == "answer" and len(t.steps) == 2
 
 
-def test_a_budget_of_steps_ends_what_would_go_on_for_ever() -> None:
-    loop = make_loop(lambda so_far: "<python>1</python>", max_steps=3, max_response_tokens=2000)
-    group = loop.run(QUESTIONS[:1])[0]
-    assert {(t.end, len(t.steps), t.reward) for t in group.trajectories} == {("length", 3, 0.0)}
-    assert loop.stats.ends == {"length": 4} and loop.stats.tool_calls == {"python": 12}
-
-
 def test_waiting_for_retrieval_is_counted_per_trajectory() -> None:
     class Slow(OneTrace):
         def retrieve(self, queries: Any, top_k: int) -> Any:

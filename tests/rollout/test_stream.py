@@ -194,5 +194,5 @@ def test_versions_of_tokens() -> None:
     assert trajectory.token_versions == [3, 4, 4, 4, 4, 6, 6] and trajectory.version_changes == [(1, 4), (5, 6)]
     branch.append_policy([7], [0.0], [0.0])
     assert branch.token_versions == [3, 4, 4, 4, 4] and branch.newest_version == 4
-    with pytest.raises(ValueError, match="got 1 for 2 tokens"):
+    with pytest.raises(ValueError, match="2 tokens, 2 logprobs, 2 entropies, 1 versions"):
         branch.append_policy([1, 2], [0.0] * 2, [0.0] * 2, [4])

@@ -75,7 +75,7 @@ def test_what_a_calculation_does_with_files_is_allowed_in_namespaces(sandbox: Fo
 
 
 def test_a_session_does_not_gather_more_than_its_limit(sandbox: ForkserverSandbox) -> None:
-    with closing(sandbox.open(LIMITS, 1)) as session:
+    with closing(sandbox.open(LIMITS)) as session:
         outcomes = [session.run(f"{WRITES}fill('{number}')").outcome for number in range(3)]
     assert outcomes[-1] == "exception"
 

@@ -117,10 +117,11 @@ def test_without_pidfd_open_nothing_can_be_run(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"keep_state": 1}, "keep_state = 1: must be true or false"),
         ({"allow_weak_sandbox": "yes"}, "allow_weak_sandbox = 'yes': must be true or false"),
-        ({"namespaces": True}, "namespaces = True: must be one of auto, required, off"),
+        ({"namespaces": True}, "namespaces = True: must be one of 'auto', 'required', 'off'"),
         ({"preload": "numpy"}, "preload = 'numpy': must be a list of names"),
-        ({"packages": [1]}, r"packages = \[1\]: must be a list of names"),
-        ({"packages": ["no-such-package"]}, "packages: 'no-such-package' is not installed"),
+        ({"preload": None}, "preload = None: must be a list of names"),
+        ({"preload": [1]}, r"preload = \[1\]: must be a list of names"),
+        ({"preload": ["no_such_package"]}, "preload: 'no_such_package' is not installed"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

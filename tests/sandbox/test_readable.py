@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from layouts import ATTACK, LAYOUTS, SECRET, Layout, drive
@@ -59,8 +58,8 @@ def test_the_attack_finds_it_all_without_a_sandbox(layout: Layout) -> None:
     assert done.stdout.count(SECRET) >= 10
 
 
-def readable_modules(**options: Any) -> set[str]:
-    return set(visible_files(**options).modules)
+def readable_modules(*preload: str) -> set[str]:
+    return set(visible_files(preload).modules)
 
 
 def install(folder: Path, name: str, files: dict[str, str], requires: str = "") -> None:
@@ -84,9 +83,8 @@ def test_a_distribution_brings_its_own_files_and_what_it_requires(tmp_path: Path
         monkeypatch.syspath_prepend(str(folder))
     standard = readable_modules()
     ours = {"some_module.py", "shared/mine", "needed", "needed.libs", "some_dist-1.0.dist-info", "needed_too-1.0.dist-info"}
-    assert readable_modules(packages=["Some.Dist"]) - standard == ours
-    assert readable_modules(preload=["some_module"]) - standard == ours  # a distribution with another name
-    files = visible_files(packages=["some-dist"])
+    assert readable_modules("some_module") - standard == ours  # a distribution with another name
+    files = visible_files(["some_module"])
     assert str(first / "shared" / "mine") in files.readable
     assert not {str(first), str(first / "shared"), str(second), str(tmp_path)} & set(files.readable)
 
@@ -99,30 +97,22 @@ def test_a_module_that_no_distribution_lists_is_looked_up(tmp_path: Path, monkey
     install(installed, "edited", {"__editable___edited_finder.py": "", "__editable__.edited.pth": ""})
     for folder in (sources, installed):
         monkeypatch.syspath_prepend(str(folder))
-    files = visible_files(preload=["mine"], packages=["edited"])
+    files = visible_files(["mine", "edited"])
     assert {files.modules["mine.py"], files.modules["edited"]} == {str(sources / "mine.py"), str(sources / "edited")}
-    assert readable_modules(preload=["no_such_package"]) == readable_modules()
 
 
-@pytest.mark.parametrize("options", [{"preload": ["rapo_rllib.envs"]}, {"packages": ["rapo_rllib"]}, {"packages": ["plugin"]}])
-def test_our_own_package_is_refused(options: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["rapo_rllib.envs", "rapo_rllib", "plugin"])
+def test_our_own_package_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "plugin", {"plugin.py": ""}, "Requires-Dist: rapo_rllib\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ValueError, match=r"python option packages or preload: 'rapo_rllib' .* would let code read rapo_rllib"):
-        PythonTool(**options)
-
-
-def test_a_distribution_that_is_not_installed() -> None:
-    with pytest.raises(ValueError, match=r"python option packages: 'no-such-dist' is not installed"):
-        PythonTool(packages=["no_such_dist"])
-    with pytest.raises(ValueError, match=r"python option packages = None: must be a list of names"):
-        PythonTool(packages=None)
+    with pytest.raises(ValueError, match=r"python option preload: 'rapo_rllib' .* would let code read rapo_rllib"):
+        PythonTool(preload=[name])
 
 
 @pytest.mark.parametrize("namespaces", ["auto", "off"])
-def test_a_named_package_is_imported_in_the_call(namespaces: str) -> None:
-    code = "import sys\nbefore = 'yaml' in sys.modules\nimport yaml\nbefore, yaml.safe_load('[1, 2]')"
-    assert PythonTool(packages=["PyYAML"], preload=[], namespaces=namespaces).run(code).text == "(False, [1, 2])"
+def test_a_named_package_can_be_imported(namespaces: str) -> None:
+    code = "import yaml\nyaml.safe_load('[1, 2]')"
+    assert PythonTool(preload=["yaml"], namespaces=namespaces).run(code).text == "[1, 2]"
     assert (
         PythonTool(preload=[], namespaces=namespaces).run("import yaml").text == "ModuleNotFoundError: No module named 'yaml'"
     )

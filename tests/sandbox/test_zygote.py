@@ -25,8 +25,8 @@ class Caller:
         self.output, output = os.pipe()
         self.status, status = os.pipe()
         self.lifeline, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {"limits": Limits(60, 2**30, 2**20, 10, True), "seed": 1}
-        socket.send_fds(control, [json.dumps(order).encode()], [end.fileno(), request, output, status])
+        limits = Limits(60, 2**30, 2**20, 10, True)
+        socket.send_fds(control, [json.dumps(limits).encode()], [end.fileno(), request, output, status])
         end.close()
         for fd in (request, output, status):
             os.close(fd)

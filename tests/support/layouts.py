@@ -162,11 +162,10 @@ sys.path[:0] = told["path"]
 os.environ["GOLD"] = told["secret"]
 import rapo_rllib
 assert rapo_rllib.__file__.startswith(told["path"][0]), rapo_rllib.__file__
-from rapo_rllib.sandbox import SandboxLimits, SandboxSettings, shared_sandbox
+from rapo_rllib.sandbox import SandboxLimits, shared_sandbox
 done = {}
 for name, settings in told["settings"].items():
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
-    sandbox = shared_sandbox(SandboxSettings(**options))
+    sandbox = shared_sandbox(settings["namespaces"], False, settings["preload"])
     results = [sandbox.run(code, SandboxLimits(timeout_s=120, max_output_bytes=100_000)) for code in told["codes"]]
     done[name] = [result.output.decode() for result in results]
 print(json.dumps(done))

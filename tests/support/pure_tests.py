@@ -21,7 +21,6 @@ PURE = (
     "batching/test_prefix_tree.py",
     "cli/test_yaml_text.py",
     "corpus/test_passages.py",
-    "corpus/test_ranking.py",
     "docs/test_links.py",
     "endpoint/test_conversation.py",
     "envs/test_benchmarks.py",

@@ -58,7 +58,7 @@ def stress(calls: int, threads: int, sessions: int, namespaces: str) -> Counter[
         count(*([outcome] if outcome in expected else ["wrong", f"{outcome} of {code!r}"]))
 
     def live() -> None:
-        process = sandbox.open(LIMITS, 1)
+        process = sandbox.open(LIMITS)
         try:
             for number in itertools.count():
                 text = process.run("x = x + 1 if 'x' in globals() else 0\nx").output

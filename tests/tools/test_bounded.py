@@ -216,12 +216,18 @@ def test_a_tool_of_which_every_call_hangs_is_broken() -> None:
 
 
 def shout(input: str, mark: str = "!") -> str:
-    """A user's function."""
+    """Says it louder.
+
+    Args:
+        input: What.
+        mark: The end.
+    """
     return input.upper() + mark
 
 
-def breaks(input: str) -> str:
-    raise KeyError(input)
+class Breaks(Counts):
+    def run(self, input: str) -> ToolResult:
+        raise KeyError(input)
 
 
 def test_a_function_is_a_tool() -> None:
@@ -235,7 +241,7 @@ def test_a_function_is_a_tool() -> None:
 
 def test_what_a_tool_raises_is_raised() -> None:
     with pytest.raises(KeyError, match="x"):
-        shared_tools(f"{__name__}:breaks")[0].run("x")
+        shared_tools(f"{__name__}:Breaks")[0].run("x")
 
 
 @pytest.mark.parametrize(

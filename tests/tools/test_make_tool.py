@@ -50,8 +50,8 @@ def test_by_import_path(path: str) -> None:
         (f"{__name__}:NoTool", {}, "is no tool: it lacks name, tag, limits, run"),
         ("python", {"timeout": 3}, r"tool 'python' has no option 'timeout': did you mean 'timeout_s'\?"),
         (f"{__name__}:Needs", {}, "tool 'test_make_tool:Needs': missing a required argument: 'unit': give it in options"),
-        ("python", {"timeout_s": 0}, "timeout_s = 0: must be a positive number"),
-        ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a positive number"),
+        ("python", {"timeout_s": 0}, "timeout_s = 0: must be a number above 0"),
+        ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a number above 0"),
     ],
 )
 def test_a_wrong_tool_is_named(name: str, options: dict, message: str) -> None:

@@ -1,19 +1,15 @@
-"""The python tool with ``keep_state``: variables live as long as a trajectory, branches go on from there."""
+"""The python tool with ``keep_state``: variables live as long as a trajectory."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox import SandboxResult
-from rapo_rllib.sandbox.forkserver import ForkedProcess
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tools
 from rapo_rllib.tools.python import PythonTool
 from rapo_rllib.types import Question
@@ -61,43 +57,14 @@ def test_a_session_that_was_killed_says_so_and_starts_afresh(session: BoundedSes
     assert session.run("2").text == f"{LOST}\n2"
 
 
-def test_a_branch_has_the_variables_and_goes_its_own_way(session: BoundedSession) -> None:
-    texts(session, "import random\nx = [1]", "y = random.random()", "1 / 0")
-    branch = copy.deepcopy(session)
-    y = session.run("y").text
-    assert texts(branch, "y", "x.append(2)", "x") == [y, "(no output)", "[1, 2]"]
-    assert texts(session, "x.append(3)", "x") == ["(no output)", "[1, 3]"]
-    assert texts(copy.deepcopy(branch), "x", "y") == ["[1, 2]", y]
-    branch.close()
-
-
-def test_a_branch_has_time_to_run_the_earlier_inputs_again() -> None:
-    """They take longer than one call may, together; each had been within its limit."""
-    tool = shared_tools({"name": "python", "options": {"keep_state": True, "timeout_s": 60}, "limits": {"timeout_s": 4}})[0]
-    session = tool.session()
-    codes = ["import time", *[f"time.sleep(1)\nx = {number}" for number in range(5)]]
-    assert texts(session, *codes) == ["(no output)"] * 6
-    branch = copy.deepcopy(session)
-    assert (session.extra_s, branch.extra_s) == (0.0, 2 * 60 * 6)
-    assert branch.run("x").text == "4"
-    assert branch.extra_s == 0.0
-    session.close(), branch.close()
-
-
-def test_a_branch_that_failed_half_way_runs_all_again(session: BoundedSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts(session, "x = [1]", "x.append(2)")
-    branch, run, calls = copy.deepcopy(session), ForkedProcess.run, itertools.count(1)
-
-    def refused_once(process: ForkedProcess, *arguments: Any) -> SandboxResult:
-        if next(calls) == 2:
-            raise ToolError("python tool: no more processes")
-        return run(process, *arguments)
-
-    monkeypatch.setattr(ForkedProcess, "run", refused_once)
-    with pytest.raises(ToolError, match="no more processes"):
-        branch.run("x")
-    assert branch.run("x").text == "[1, 2]"
-    branch.close()
+def test_who_has_run_code_does_not_branch(session: BoundedSession) -> None:
+    assert texts(copy.deepcopy(session), "3") == ["3"]
+    texts(session, "x = 4")
+    with pytest.raises(ToolError, match="with keep_state a trajectory that has run code does not branch"):
+        copy.deepcopy(session)
+    texts(session, "while True: pass")
+    with pytest.raises(ToolError, match="does not branch"):
+        copy.deepcopy(session)
 
 
 def test_a_call_that_was_given_up_is_not_met_by_the_next_and_ends_with_its_trajectory() -> None:
@@ -116,11 +83,6 @@ def test_a_call_that_was_given_up_is_not_met_by_the_next_and_ends_with_its_traje
     while tool._hung:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_a_branch_of_a_lost_session(session: BoundedSession) -> None:
-    texts(session, "x = 4", "while True: pass")
-    assert texts(copy.deepcopy(session), "3", "3") == [f"{LOST}\n3", "3"]
 
 
 def test_sessions_are_apart(session: BoundedSession) -> None:
@@ -146,8 +108,5 @@ def test_in_an_environment() -> None:
         env.reset(options={"question": Question("q", "?", "4")})
         assert "NameError" in env.step("<python>x</python>")[0]
         env.step("<python>x = 4</python>")
-        branch = copy.deepcopy(env)
-        assert env.step("<python>x</python>")[0] == branch.step("<python>x</python>")[0] == "4"
-        assert env.extra_s < 2 * 5 * 2 <= branch.extra_s  # whoever waits for the step is told
-        branch.close()
+        assert env.step("<python>x</python>")[0] == "4"
     env.close()

@@ -83,7 +83,7 @@ def test_rows_that_teach_nothing_right_are_left_out(tmp_path, left_out):
         ({"reward": "high"}, r"line 2: field 'reward' must be a finite number, got 'high'"),
         ({"reward": float("nan")}, r"line 2: field 'reward' must be a finite number, got 'nan'"),
         ({"reward": 10**400}, r"line 2: field 'reward' must be a finite number, got '10"),
-        ({"question": "a\ud800"}, r"line 2: field 'question' holds half a character \('\\ud800'\)"),
+        ({"question": "a\ud800"}, r"line 2: field 'question' holds half a character \('\\ud800', at 1\)"),
         ({"segments": [{"type": "answer", "text": "\udfff"}]}, r"line 2: field 'steps' holds half a character"),
         ({"source": "é" * 513}, r"line 2: field 'source' has 1,026 bytes and must have at most 1,024; shorten it"),
         ({"id": "x" * 1025}, r"line 2: field 'id' has 1,025 bytes and must have at most 1,024"),

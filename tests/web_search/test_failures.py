@@ -1,6 +1,5 @@
 """Whatever the service does, a search ends in time with an observation that says so."""
 
-import socket
 import time
 from collections.abc import Callable
 
@@ -8,7 +7,6 @@ import pytest
 from local_service import Reply, Request, local_service
 from provider_answers import ANSWERS, OBSERVATION, TAVILY
 
-from rapo_rllib.web_search.providers import PROVIDERS
 from rapo_rllib.web_search.tool import WebSearch
 
 Make = Callable[..., WebSearch]
@@ -22,30 +20,6 @@ def in_turn(*replies: Reply) -> Callable[[Request], Reply]:
     """One reply after the other; the last for ever."""
     left = list(replies)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize(
-    "passing",
-    [
-        Reply({"error": "slow down"}, 429, {"retry-after": "0"}),
-        Reply(b"Internal Server Error", 500),
-        Reply(b"<html>garbage"),
-        Reply(b""),
-    ],
-)
-def test_what_passes_is_tried_again(provider: str, passing: Reply, web_search: Make) -> None:
-    with local_service(in_turn(passing, Reply(ANSWERS[provider]))) as server:
-        result = web_search(server.url, provider, top_k=2).run("x")
-    assert (result.text, result.error) == (OBSERVATION, None)
-    assert len(server.requests) == 2
-
-
-def test_an_answer_that_is_late_once_is_asked_for_again(web_search: Make) -> None:
-    with local_service(in_turn(Reply({}, delay_s=3.0), Reply(TAVILY))) as server:
-        result = web_search(server.url, top_k=2, timeout_s=2.0).run("x")
-    assert (result.text, result.error) == (OBSERVATION, None)
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -74,27 +48,12 @@ def test_what_does_not_pass_is_an_observation(
     assert f"({expected[1]})" in caplog.text
 
 
-def test_nobody_there(web_search: Make) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    result = web_search(address, attempts=2).run("x")
-    assert (result.text, result.error) == SERVICE
-
-
 def test_the_wait_is_what_the_provider_asks_for(web_search: Make) -> None:
     headers = {"x-ratelimit-limit": "1, 2000", "x-ratelimit-remaining": "0, 1985", "x-ratelimit-reset": "1, 1419704"}
     with local_service(in_turn(Reply({}, 429, headers), Reply(ANSWERS["brave"]))) as server:
         started = time.monotonic()
         assert web_search(server.url, "brave", attempts=2).run("x").error is None
     assert time.monotonic() - started >= 1
-
-
-def test_a_longer_wait_than_patience_is_not_begun(web_search: Make) -> None:
-    with local_service(lambda _: Reply({}, 429, {"retry-after": "300"})) as server:
-        result = web_search(server.url, patience_s=5).run("x")
-    assert (result.text, result.error) == RATE_LIMIT
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("query", ["", " \n ", "\x00"])

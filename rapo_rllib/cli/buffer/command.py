@@ -1,4 +1,4 @@
-"""``rllib buffer``: look into a buffer, check it, take it along, delete it. The longer commands have files of their own."""
+"""``rllib buffer``: look into a buffer, take it along, delete it. The longer commands have files of their own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from rapo_rllib.cli.buffer.options import (
     buffer_app,
     opened,
     opened_as_stored,
-    opened_to_read,
 )
 
 if TYPE_CHECKING:
-    from rapo_rllib.buffer.verifying import Verdict
     from rapo_rllib.types import HistoryQuery, RetrievedTrace
 
 
@@ -55,44 +53,18 @@ def search(
             typer.echo("Nothing was found.", err=True)
 
 
-@buffer_app.command("verify")
-def verify(
-    uri: Uri = DEFAULT_URI,
-    collection: Collection = DEFAULT_COLLECTION,
-    evaluation: Annotated[list[Path] | None, typer.Option(help="Questions that must not be in it; .jsonl[.gz], ….")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    embedder: StoredEmbedder = None,
-    db_name: DbName = "",
-) -> None:
-    """Check every row of a buffer; exit status 1 if anything is wrong."""
-    with opened_as_stored(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
-        from rapo_rllib.buffer.verifying import verify as verified
-        from rapo_rllib.cli.buffer.question_files import evaluation_guard
-        from rapo_rllib.cli.build_display import counted
-
-        guard = evaluation_guard(evaluation)
-        with counted("step traces", quiet=as_json) as tell:
-            verdict = verified(buffer, guard, tell)
-        typer.echo(
-            json.dumps(asdict(verdict), ensure_ascii=False) if as_json else _told(verdict, f"{buffer.uri} ({collection})")
-        )
-    if verdict.findings:
-        raise typer.Exit(1)
-
-
 @buffer_app.command("export")
 def export(
     file: Annotated[Path, typer.Argument(help="Where to: .jsonl or .jsonl.gz.", show_default=False)],
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     overwrite: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
-    embedder: StoredEmbedder = None,
     db_name: DbName = "",
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     from rapo_rllib.cli.build_display import counted
 
-    with opened_to_read(embedder, uri=uri, collection=collection, db_name=db_name) as buffer:
+    with opened(uri=uri, collection=collection, db_name=db_name) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
         with counted("step traces") as tell:
@@ -136,12 +108,3 @@ def _shown(number: int, hit: RetrievedTrace) -> str:
     trace = hit.trace
     about = f"step {trace.step_index} by {trace.source or 'unknown'}, reward {trace.reward:g}"
     return f"[{number}] {hit.similarity:.4f}  {about}\n{trace.question}\n---\n{trace.text.strip()}\n"
-
-
-def _told(verdict: Verdict, where: str) -> str:
-    lines = [f"{where}: {verdict.rows:,} step traces"]
-    if verdict.worst_cosine is not None:
-        lines.append(f"{verdict.embedded_again} keys embedded again: cosine {verdict.worst_cosine:.4f} or more")
-    for finding in verdict.findings:
-        lines.append(f"WRONG: {finding.kind}: {finding.count:,}, such as {'; '.join(finding.examples)}")
-    return "\n".join([*lines, "" if verdict.findings else "Nothing is wrong."]).rstrip()

@@ -69,18 +69,6 @@ def opened_as_stored(
 
 
 @contextmanager
-def opened_to_read(embedder: str | None, **keys: Any) -> Iterator[StepTraceBuffer]:
-    """Do :func:`opened` for commands that embed nothing: the model of the keys may be gone, unless ``embedder`` is given."""
-    if embedder is None:
-        with opened(**keys) as buffer:
-            yield buffer
-        return
-    with opened_as_stored(embedder, **keys) as buffer:
-        buffer.check_embedder()
-        yield buffer
-
-
-@contextmanager
 def _open(settings: BufferSettings) -> Iterator[StepTraceBuffer]:
     from rapo_rllib.buffer.store import StepTraceBuffer
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rapo_rllib.envs.benchmarks.table import BENCHMARKS, Benchmark
-from rapo_rllib.envs.dataset_files import read_rows
+from rapo_rllib.envs.dataset_files import read_once, read_rows
 from rapo_rllib.envs.dataset_rows import accepted, field_value, question_from_row
 from rapo_rllib.protocol.steps import last_box
 from rapo_rllib.types import Question
@@ -30,6 +30,7 @@ def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
     return None if benchmark is None else (benchmark, path or None)
 
 
+@read_once
 def benchmark_questions(
     benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None
 ) -> tuple[Question, ...]:

@@ -59,10 +59,12 @@ class SkyRLGym(ExternalEnv):
             ValueError: a row cannot be read, or its environment cannot be made: names file, row and field.
         """
         options = read_options(SkyRLGymOptions, env_config)
-        asked = list(_rows_of(options, split).values())
-        if asked:
-            made(options, asked[0]).close()
-        return tuple(row.question for row in asked)
+        key, upstream, limit = options.of_split(split)
+        named = options.test_dataset if split == "test" else None
+        found = _load(str(named or options.dataset), key, upstream, options.dataset_config, limit)
+        if found:
+            made(options, found[0]).close()
+        return found
 
     @property
     def tool_tags(self) -> tuple[str, ...]:
@@ -72,12 +74,13 @@ class SkyRLGym(ExternalEnv):
     def begin(self, question: Question) -> str:
         """Make the environment of the question's row; it may change the prompt's last turn, and no other."""
         self.close()
-        asked = _asked(self.options, question)
-        self._env = made(self.options, asked)
-        prompt, _ = self._env.init([*asked.question.messages, {"role": "user", "content": asked.question.text}])
-        text, before = read_turns(prompt, asked.where, "the prompt that its environment makes")
+        self._env = made(self.options, question)
+        prompt, _ = self._env.init([*question.messages, {"role": "user", "content": question.text}])
+        text, before = read_turns(prompt, _where(question), "the prompt that its environment makes")
         if before != question.turns:
-            raise ValueError(f"{asked.where}: its environment changes the turns before the question, which is not supported")
+            raise ValueError(
+                f"{_where(question)}: its environment changes the turns before the question, which is not supported"
+            )
         return text
 
     def play(self, action: str) -> Played:
@@ -97,61 +100,44 @@ class SkyRLGym(ExternalEnv):
     end_sessions = close  # the episode is over, or given up
 
 
-@dataclass(frozen=True)
-class AskedRow:
-    """A row, and the question that it asks."""
-
-    question: Question
-    row: Row
-    where: str  # file and row, for messages
-
-
-def made(options: SkyRLGymOptions, asked: AskedRow) -> Any:
-    """The environment of a row.
+def made(options: SkyRLGymOptions, question: Question) -> Any:
+    """The environment of a question's row.
 
     Raises:
         ValueError: it cannot be made, and why.
     """
-    name = options.id or asked.row.get(_ENV_CLASS)
-    require(name is not None, "id", None, f"{asked.where} has no {_ENV_CLASS!r}: name an environment of skyrl-gym")
+    if not question.columns:
+        raise ValueError(f"question {question.id!r} is none of env_config.dataset, whose rows say how an answer is judged")
+    name, where = options.id or question.columns.get(_ENV_CLASS), _where(question)
+    require(name is not None, "id", None, f"{where} has no {_ENV_CLASS!r}: name an environment of skyrl-gym")
     if options.id is None:
-        _check_id(str(name), f"{asked.where}: {_ENV_CLASS} = {name!r}")
+        _check_id(str(name), f"{where}: {_ENV_CLASS} = {name!r}")
     from omegaconf import OmegaConf
 
-    extras = {**options.extras, **{key: value for key, value in asked.row.items() if key != _PROMPT and value is not None}}
+    said = {key: value for key, value in question.columns.items() if key != _PROMPT and value is not None}
+    settings = OmegaConf.create(dict(options.settings))
     try:
-        return _package().make(str(name), env_config=OmegaConf.create(dict(options.settings)), extras=extras)
+        return _package().make(str(name), env_config=settings, extras={**options.extras, **said})
     except Exception as error:  # a row lacks what it needs, which each environment finds in its own way
-        raise ValueError(f"{asked.where}: skyrl-gym cannot make {name!r} of it: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{where}: skyrl-gym cannot make {name!r} of it: {type(error).__name__}: {error}") from error
 
 
-def _asked(options: SkyRLGymOptions, question: Question) -> AskedRow:
-    one_file = options.test_dataset is None and is_file_name(options.dataset)
-    for split in ("train",) if one_file else ("train", "test"):
-        found = _rows_of(options, split).get(question.id)
-        if found is not None:
-            return found
-    raise ValueError(f"question {question.id!r} is none of env_config.dataset, whose rows say how an answer is judged")
-
-
-def _rows_of(options: SkyRLGymOptions, split: str) -> Mapping[str, AskedRow]:
-    """Those of ``split``, by id of the question."""
-    key, upstream, limit = options.of_split(split)
-    named = options.test_dataset if split == "test" else None
-    return _load(str(named or options.dataset), key, upstream, options.dataset_config, limit)
+def _where(question: Question) -> str:
+    """Data set and row of a question, for messages."""
+    name, _, number = question.id.rpartition("-")
+    return f"{name}, row {number}"
 
 
 @read_once
-def _load(name: str, key: str, split: str, config: str | None, limit: int | None) -> Mapping[str, AskedRow]:
-    """The rows of a data set, by id of the question."""
+def _load(name: str, key: str, split: str, config: str | None, limit: int | None) -> tuple[Question, ...]:
+    """The questions of a data set, with their rows."""
     stem = Path(name).name.split(".")[0]
     label = stem if is_file_name(name) else f"{stem}-{split}"
     rows = enumerate(read_rows(name, key, split, config, limit), start=1)
-    read = (_read(row, f"{name}, row {number}", f"{label}-{number}") for number, row in rows)
-    return {asked.question.id: asked for asked in read}
+    return tuple(_read(row, f"{name}, row {number}", f"{label}-{number}") for number, row in rows)
 
 
-def _read(row: Row, where: str, id: str) -> AskedRow:
+def _read(row: Row, where: str, id: str) -> Question:
     prompt = row.get(_PROMPT)
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
@@ -159,7 +145,7 @@ def _read(row: Row, where: str, id: str) -> AskedRow:
         raise ValueError(f"{where}: {_PROMPT}: must be a text or a list of turns, got {str(prompt)[:80]}")
     text, turns = read_turns(prompt, where, _PROMPT)
     answer = next((value for name in _ANSWERS if isinstance(value := field_value(row, name), str | int | float)), "")
-    return AskedRow(Question(id=id, text=text, answer=str(answer), source="skyrl_gym", turns=turns), row, where)
+    return Question(id=id, text=text, answer=str(answer), source="skyrl_gym", turns=turns, columns=row)
 
 
 def _check_id(name: str, given: str) -> None:

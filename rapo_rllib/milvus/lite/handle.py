@@ -114,10 +114,6 @@ class LiteHandle:
         """Let go of the path. The next call opens it again."""
         _leave(self.uri, id(self))
 
-    def makes_terms(self) -> bool:
-        """Whether it can search by words (BM25)."""
-        return True
-
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
         """See ``MilvusHandle.pages``."""
         after = None

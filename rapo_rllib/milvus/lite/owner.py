@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError, shortage
+from rapo_rllib.milvus.address import check_lite_path
 from rapo_rllib.milvus.expressions import Conditions
 from rapo_rllib.milvus.library import pymilvus_module
-from rapo_rllib.milvus.lite.paths import beside, check_lite_path
 from rapo_rllib.milvus.lite.table import Table
 from rapo_rllib.milvus.schema import Field, Shape, check_rows
 
@@ -57,6 +57,7 @@ class Owner:
     def __init__(self, path: str, uri_key: str, command: str = "") -> None:
         self.path, self._uri_key = path, uri_key
         self._command = command or " ".join(sys.argv)[:200]
+        self._note = Path(f"{path}.owner")  # says who has the folder open
         self.lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}
@@ -177,7 +178,7 @@ class Owner:
             else:
                 database.close()
                 if (holder := self._holder()) and holder[:2] == (os.getpid(), socket.gethostname()):
-                    beside(self.path, "owner").unlink(missing_ok=True)
+                    self._note.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Close for good. Every call then raises ``OwnerEndedError``."""
@@ -230,13 +231,13 @@ class Owner:
                 time.sleep(0.1)
             else:
                 with suppress(OSError):  # a full disk can be read; the note is for a message alone
-                    beside(self.path, "owner").write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
+                    self._note.write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
                 return database
 
     def _holder(self) -> tuple[int, str, str] | None:
         """Process, machine and command of who says that it has the folder open; None: nobody who lives."""
         try:
-            pid, machine, command = json.loads(beside(self.path, "owner").read_text(encoding="utf-8"))
+            pid, machine, command = json.loads(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError):
             return None
         is_alive = machine != socket.gethostname() or Path(f"/proc/{pid}").exists()

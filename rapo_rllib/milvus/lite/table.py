@@ -43,7 +43,7 @@ class Table:
     def __init__(self, fields: Sequence[Field], dim: int) -> None:
         self.fields, self.dim = list(fields), dim
         self._columns: dict[str, list] = {field.name: [] for field in fields}
-        self._ids = self._columns[self.fields[0].name]
+        self.ids = self._columns[self.fields[0].name]  # by row number, dead rows included
         self._number_of: dict[str, int] = {}
         self._keys = np.empty((0, dim), dtype=np.float32)  # with room for more
         self._alive = np.empty(0, dtype=bool)
@@ -136,7 +136,7 @@ class Table:
 
     def compacted(self) -> Table:
         """Return the table, or where most of its numbers are dead one without them."""
-        if len(self._ids) <= 2 * len(self) + DEAD:
+        if len(self.ids) <= 2 * len(self) + DEAD:
             return self
         table, numbers = Table(self.fields, self.dim), sorted(self._number_of.values())
         table.put(self.rows(numbers, list(self._columns)), self._keys[numbers])
@@ -157,7 +157,7 @@ class Table:
         return self._codes[name]
 
     def _append(self, row: dict[str, Any], vector: np.ndarray) -> None:
-        number = len(self._ids)
+        number = len(self.ids)
         if number == len(self._keys):
             room = max(2 * number, 64)
             self._keys = _wider(self._keys, room)
@@ -170,18 +170,18 @@ class Table:
 
     def _allowed(self, conditions: Conditions) -> np.ndarray | None:
         """A bool per row; None: all of them."""
-        mask, total = mask_of(conditions, self), len(self._ids)
+        mask, total = mask_of(conditions, self), len(self.ids)
         alive = None if len(self) == total else self._alive[:total]
         return alive if mask is None else mask if alive is None else mask & alive
 
     def _nearest(
         self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None, exact: bool
     ) -> list[list[tuple[int, float]]]:
-        count = len(self._ids) if allowed is None else int(allowed.sum())
+        count = len(self.ids) if allowed is None else int(allowed.sum())
         if count == 0:
             return [[] for _ in queries]
         wanted = min(wanted, count)
-        if exact or count <= EXACT_LIMIT or count < MIN_ALLOWED * len(self._ids):
+        if exact or count <= EXACT_LIMIT or count < MIN_ALLOWED * len(self.ids):
             return self._by_all(queries, wanted, allowed)
         found = self._by_lists(queries, wanted + TIES, allowed)
         for place, hits in enumerate(found):
@@ -196,11 +196,11 @@ class Table:
         for number, similarity in sorted(hits, key=lambda hit: -hit[1]):
             if first - similarity > CLOSE:
                 first = similarity
-            found.append((-first, self._ids[number], number))
+            found.append((-first, self.ids[number], number))
         return [(number, round(-negative, DIGITS)) for negative, _, number in sorted(found)]
 
     def _by_all(self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None) -> list[list[tuple[int, float]]]:
-        total = len(self._ids)
+        total = len(self.ids)
         numbers = None if allowed is None else np.flatnonzero(allowed)
         few = numbers is not None and len(numbers) < MIN_ALLOWED * total
         rows = numbers if few else slice(total)
@@ -227,14 +227,14 @@ class Table:
         """The lists of all rows, learned anew once there are twice as many."""
         import faiss
 
-        total = len(self._ids)
+        total = len(self.ids)
         faiss.omp_set_num_threads(1)  # of this thread: a query is too short to share, and others search beside
         if self._lists is None or len(self) > 2 * self._learned:
             count = int(LISTS * len(self) ** 0.5)
             self._lists = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, count, faiss.METRIC_INNER_PRODUCT)
             self._lists.cp.niter, self._lists.cp.max_points_per_centroid = ROUNDS, TRAINED_ON
             self._lists.cp.min_points_per_centroid = 1  # it warns of fewer than 39, which are enough here
-            rows = sorted(self._number_of.values(), key=self._ids.__getitem__)  # so that another order learns the same lists
+            rows = sorted(self._number_of.values(), key=self.ids.__getitem__)  # so that another order learns the same lists
             self._lists.train(self._keys[rows] * self._scale[rows, None])
             self._learned = len(rows)
         if self._lists.ntotal < total:

@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def _set_environment(settings: EngineSettings) -> None:
-    """vLLM reads these when it is imported; what the user has set stays."""
+    """vLLM reads these when it is imported; what the user has set stays, but for the process of its core."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of what is meant here
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its core in this process, whose loop steps it
 
 
 FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0
@@ -77,9 +77,8 @@ class VLLMEngine:
         self._start_recording()
         if trained is not None and trained.lora is not None:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
-        steps_itself = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
-        in_process = not steps_itself and settings.tensor_parallel_size == 1
-        self.weights = EngineWeights(self._engine, in_process, steps_itself, None if keeps_running else self._abort_all)
+        in_process = settings.tensor_parallel_size == 1
+        self.weights = EngineWeights(self._engine, in_process, None if keeps_running else self._abort_all)
         self._tokenizer = self._engine.get_tokenizer()
         self._keeps_running = keeps_running
         self._finished_beside: list[RequestOutput] = []  # while sequences were scored

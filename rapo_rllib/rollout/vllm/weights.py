@@ -11,7 +11,6 @@ history as that version sees it.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,13 +42,11 @@ class EngineWeights:
     Args:
         engine: vLLM's.
         in_process: the model is in this process.
-        steps_itself: the engine's core runs in a process of its own.
         end_requests: ends all that run; returns how many there were. None: they go on with the new weights.
     """
 
-    def __init__(self, engine: LLMEngine, in_process: bool, steps_itself: bool, end_requests: Callable[[], int] | None) -> None:
-        self._engine, self._in_process, self._steps_itself = engine, in_process, steps_itself
-        self._end_requests = end_requests
+    def __init__(self, engine: LLMEngine, in_process: bool, end_requests: Callable[[], int] | None) -> None:
+        self._engine, self._in_process, self._end_requests = engine, in_process, end_requests
         self.version = 0  # of the policy's weights
         self.loaded = LoadReport({}, {}, 0.0)
         self._undefined = ""  # why the weights are no policy's
@@ -86,15 +83,13 @@ class EngineWeights:
     def _begin(self, undefined: str) -> None:
         self._undefined = undefined
         if self._end_requests is None:
-            self._core("pause_scheduler", "keep", False)
+            self._core.pause_scheduler("keep", False)
 
-    def _core(self, method: str, *arguments: Any) -> None:
-        """Call vLLM's core, which ``LLMEngine`` has no method for."""
+    @property
+    def _core(self) -> Any:
+        """vLLM's core, of whose scheduler ``LLMEngine`` has no methods."""
         client: Any = self._engine.engine_core
-        if hasattr(client, "call_utility"):  # it is another process
-            client.call_utility(method, *arguments)
-        else:
-            getattr(client.engine_core, method)(*arguments)
+        return client.engine_core
 
     @property
     def whole(self) -> bool:
@@ -158,7 +153,7 @@ class EngineWeights:
         self._forget_prefixes(version)
         self._engine.collective_rpc("record_version", args=(version,))
         if self._end_requests is None:
-            self._core("resume_scheduler")
+            self._core.resume_scheduler()
         self.version, self._undefined = version, ""
 
     def _forget_prefixes(self, version: int) -> None:
@@ -172,10 +167,7 @@ class EngineWeights:
         for _ in range(_RESETS):
             if self._engine.reset_prefix_cache():
                 return
-            if self._steps_itself:
-                time.sleep(0.1)
-            else:
-                self._engine.step()  # lets go of what ended requests held
+            self._engine.step()  # lets go of what ended requests held
         raise WeightSyncError(
             f"weight version {version}: the engine's prefix cache is still in use after {_RESETS} tries, and could not be "
             "cleared of what the version before had computed"

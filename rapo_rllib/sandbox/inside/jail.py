@@ -28,11 +28,11 @@ _MAX_OPEN_FILES = 64
 class Limits(NamedTuple):
     """Limits of the code of one process."""
 
-    cpu_s: float  # of the first call
+    cpu_s: float  # of a process for one call; the others are stopped between calls, each of which has a deadline
     memory_bytes: int  # address space beyond what the interpreter and its packages hold already
     scratch_bytes: int  # of all files together, where there are any: in namespaces
     scratch_files: int
-    one_call: bool  # CPU time has a hard limit; the process ends after its first call
+    one_call: bool  # the process ends after its first call
 
 
 class Jail:
@@ -89,29 +89,27 @@ class Jail:
 
 
 def set_limits(limits: Limits, base_bytes: int) -> None:
-    """Set the resource limits, hard ones where the process could raise them again.
+    """Set the resource limits, hard ones, so that the process cannot raise them again.
 
     Raises:
         OSError, ValueError: the kernel refuses a limit.
     """
-    cpu_s = math.ceil(limits.cpu_s) + 1
-    memory = base_bytes + limits.memory_bytes
-    file_bytes = min(MAX_FILE_BYTES, limits.scratch_bytes)
-    pairs = {
-        resource.RLIMIT_CPU: (cpu_s, cpu_s + 1 if limits.one_call else resource.RLIM_INFINITY),
-        resource.RLIMIT_AS: (memory, memory),
-        resource.RLIMIT_FSIZE: (file_bytes, file_bytes),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_NOFILE: (_MAX_OPEN_FILES, _MAX_OPEN_FILES),
-        resource.RLIMIT_NPROC: (0, 0),
-        resource.RLIMIT_MEMLOCK: (0, 0),
-        resource.RLIMIT_MSGQUEUE: (0, 0),
+    wanted = {
+        resource.RLIMIT_AS: base_bytes + limits.memory_bytes,
+        resource.RLIMIT_FSIZE: min(MAX_FILE_BYTES, limits.scratch_bytes),
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
     }
-    for kind, pair in pairs.items():
+    if limits.one_call:
+        wanted[resource.RLIMIT_CPU] = math.ceil(limits.cpu_s) + 1
+    for kind, limit in wanted.items():
         hard = resource.getrlimit(kind)[1]
         if hard != resource.RLIM_INFINITY:  # a stricter limit of the machine stays
-            pair = (min(pair[0], hard), hard if pair[1] == resource.RLIM_INFINITY else min(pair[1], hard))
-        resource.setrlimit(kind, pair)
+            limit = min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def drop_capabilities() -> None:

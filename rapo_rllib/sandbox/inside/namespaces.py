@@ -10,9 +10,9 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 
-from . import modules
 from .syscalls import syscall
 
+MODULES = "/modules"  # the folder that code finds modules in
 SCRATCH = "/scratch"
 WORK = f"{SCRATCH}/work"  # where a child mounts its own; Landlock's rules on the folder above hold for it
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
@@ -61,12 +61,21 @@ def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, st
             _show("/".join(parts))
     for parts, path, _ in places:  # once all is there: a link must not make a folder that is to be shown
         _link(path, "/".join(parts))
-    modules.link(modules.FOLDER, links)
+    link_modules(MODULES, links)
     os.makedirs(WORK)
     syscall("umount2", _OLD.encode(), _DETACH)
     os.rmdir(_OLD)
     read_only = struct.pack("=QQQQ", 1 | 2, 0, 0, 0)  # and no set-user-id programs
     syscall("mount_setattr", -1, b"/", 0x8000, read_only, len(read_only))  # all mounts beneath
+
+
+def link_modules(folder: str, links: Mapping[str, str]) -> None:
+    """Make a folder of links, by their names in it, so that code need not list those where modules lie."""
+    os.mkdir(folder, 0o755)
+    for name, path in links.items():
+        place = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(path, place)
 
 
 def _show(real: str) -> None:

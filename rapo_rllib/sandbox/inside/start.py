@@ -17,9 +17,10 @@ import os
 import resource
 import shutil
 import socket
+import sys
 from typing import Any
 
-from . import modules, namespaces, runner, zygote
+from . import namespaces, runner, zygote
 from .jail import NAMESPACES, Jail, die_with_parent
 from .settings import take
 from .syscalls import libc, prctl
@@ -75,12 +76,13 @@ def _zygote(settings: dict[str, Any]) -> None:
     statm, maps = (os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("statm", "maps"))  # there is no /proc later
     if NAMESPACES in settings["layers"]:
         namespaces.new_root(files["shown"], files["hidden"], files["modules"])
-        found_in, working = modules.FOLDER, namespaces.SCRATCH
+        found_in, working = namespaces.MODULES, namespaces.SCRATCH
     else:
         found_in, working = (os.path.join(settings["folder"], name) for name in ("modules", "working"))
-        modules.link(found_in, files["modules"])
+        namespaces.link_modules(found_in, files["modules"])
         os.mkdir(working)
-    modules.find_in(found_in, files["path"])
+    sys.path[:] = [found_in, *files["path"]]  # nothing is imported from elsewhere
+    sys.path_importer_cache.clear()
     jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     _preload(settings["preload"])
     jail.prepare()

@@ -91,8 +91,7 @@ class Zygote:
         if len(fds) == 4:
             lifeline = socket.socket(fileno=fds.pop(0))
             try:
-                order = json.loads(message)
-                self._fork(Limits(*order["limits"]), order["seed"], lifeline, fds)
+                self._fork(Limits(*json.loads(message)), lifeline, fds)
             except Exception as error:  # no more processes, descriptors, memory: this call's trouble, and no other's
                 say(lifeline, {"failed": str(error)})
                 lifeline.close()
@@ -100,13 +99,13 @@ class Zygote:
             os.close(fd)
         return bool(message)
 
-    def _fork(self, limits: Limits, seed: int, lifeline: socket.socket, fds: list[int]) -> None:
+    def _fork(self, limits: Limits, lifeline: socket.socket, fds: list[int]) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 die_with_parent(parent)
-                become_child(self._jail, limits, seed, fds, self._base_bytes)
+                become_child(self._jail, limits, fds, self._base_bytes)
                 runner.serve(limits.one_call)
             finally:
                 os._exit(0)
@@ -126,14 +125,14 @@ class Zygote:
         say(lifeline, {"forked": pid}, [pidfd])
 
 
-def become_child(jail: Jail, limits: Limits, seed: int, fds: Sequence[int], base_bytes: int) -> None:
+def become_child(jail: Jail, limits: Limits, fds: Sequence[int], base_bytes: int) -> None:
     """Arrange the pipes (request, output, status), lock this process in, and say so on the status pipe.
 
     A process that cannot be locked says why, and ends.
     """
     arrange(*fds)
     try:
-        _seed(seed)
+        _seed()
         jail.lock(limits, base_bytes)
     except BaseException as error:
         os.write(STATUS_FD, f"{type(error).__name__}: {error}".encode())
@@ -150,12 +149,12 @@ def arrange(request: int, output: int, status: int) -> None:
         os.dup2(fd, target)
 
 
-def _seed(seed: int) -> None:
-    """Random numbers of its own for each child; the same for one that replays another's inputs."""
-    random.seed(seed)
+def _seed() -> None:
+    """Random numbers of its own for each child."""
+    random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed(seed)
+        numpy_random.seed()
 
 
 def say(lifeline: socket.socket, message: dict[str, object], fds: Sequence[int] = ()) -> None:

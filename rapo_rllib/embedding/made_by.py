@@ -1,0 +1,64 @@
+"""What made the vectors of a collection, as it is noted beside them, and whether an encoder that is here makes comparable ones.
+
+Noted are its facts (weights, width, pooling, length, what of a text is embedded) and the vector of a fixed text: by that an
+endpoint is known, whose weights nobody sees, and what a model's folder says beside its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.services.json_files import parsed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIN_COSINE = 0.99  # of the fixed text's vectors; of both precisions of the same weights it is above
+SHAPE = {"fingerprint": str, "probe": [float]}  # of a note
+
+
+def made_by(fingerprint: str, probe: np.ndarray) -> dict[str, Any]:
+    """What is noted of an encoder: its facts as JSON, and its vector of the fixed text, ``[D]``."""
+    return {"fingerprint": fingerprint, "probe": [round(float(x), 5) for x in probe]}
+
+
+def lasting_name(name: str) -> str:
+    """Return a name that means the same wherever a command runs: of a folder its absolute path; other names as they are."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if name not in PACKAGED_EMBEDDERS and folder.is_dir() else name
+
+
+def facts_of(note: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts in a note. Raises ``RetrievalError`` where they are none."""
+    try:
+        return dict(parsed(note["fingerprint"], dict, "the fingerprint of the embedder"))
+    except ValueError as error:
+        raise RetrievalError(f"{error}. Restore a copy, or drop the collection and fill it anew.") from error
+
+
+def difference(note: Mapping[str, Any], fingerprint: str, probe: np.ndarray) -> str:
+    """Tell why the vectors of a collection and those of an encoder are not comparable; empty: they are.
+
+    Args:
+        note: what :func:`made_by` said of the encoder that made the collection.
+        fingerprint: facts of the one that is here.
+        probe: its vector of the fixed text, ``[D]``.
+
+    Example: ``"pooling: 'mean' there, 'last_token' here"``
+    """
+    import numpy as np
+
+    there, here = ({"pooling": "mean", **facts} for facts in (facts_of(note), json.loads(fingerprint)))
+    names = (name for name in sorted({*there, *here}) if there.get(name) != here.get(name))
+    if different := [f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names]:
+        return "; ".join(different)
+    stored = np.asarray(note["probe"])
+    cosine = float(stored @ probe / (np.linalg.norm(stored) * np.linalg.norm(probe)))
+    if cosine >= MIN_COSINE:
+        return ""
+    return f"the vector of a fixed text: a cosine of {cosine:.3f} between the one stored there and the one made here"

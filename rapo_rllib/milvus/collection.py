@@ -1,0 +1,74 @@
+"""Rows that are found by the vectors of their keys, and notes about them: what the buffer and the corpus both are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rapo_rllib.errors import RetrievalError
+from rapo_rllib.milvus.handle import Milvus
+from rapo_rllib.milvus.schema import Field
+from rapo_rllib.services.json_files import parsed
+
+FIELDS = (Field("id", max_bytes=256), Field("value"))  # of notes
+
+
+class Collection:
+    """A collection of a Milvus, and beside it, in ``<collection>_notes``, JSON objects by name.
+
+    Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer.
+    """
+
+    def __init__(self, milvus: Milvus, collection: str) -> None:
+        self.milvus, self.collection = milvus, collection
+        self._notes = f"{collection}_notes"
+
+    @property
+    def uri(self) -> str:
+        """The URI in use; a Lite path is absolute."""
+        return self.milvus.uri
+
+    @property
+    def where(self) -> str:
+        """The collection and its place, for messages."""
+        return f"{self.collection!r} at {self.uri}"
+
+    def exists(self) -> bool:
+        """Whether the collection exists."""
+        return self.milvus.exists(self.collection)
+
+    def count(self) -> int:
+        """Number of rows; 0 if the collection does not exist."""
+        return self.milvus.count(self.collection) if self.exists() else 0
+
+    def note(self, name: str, shape: Any = dict) -> dict | None:
+        """Return what :meth:`set_note` stored under ``name``.
+
+        Raises:
+            RetrievalError: that is of another shape (see ``json_files.py``).
+        """
+        if not self.milvus.exists(self._notes):
+            return None
+        rows = self.milvus.get(self._notes, [name], ["value"])
+        try:
+            return parsed(rows[0]["value"], shape, f"the note {name!r} of {self._notes!r}") if rows else None
+        except ValueError as error:
+            raise RetrievalError(
+                f"Milvus at {self.uri}: {error}. Restore a copy, or drop the collection and fill it anew."
+            ) from error
+
+    def set_note(self, name: str, value: dict) -> None:
+        """Store a small JSON object beside the rows."""
+        import numpy as np
+
+        self.milvus.create(self._notes, FIELDS, 2)  # a collection needs vectors
+        row = {"id": name, "value": json.dumps(value)}
+        self.milvus.upsert(self._notes, [row], np.ones((1, 2), dtype=np.float32))
+
+    def drop_notes(self) -> None:
+        """Delete the notes. By them a collection is known, so they go last; a drop that was killed halfway can go on."""
+        self.milvus.drop(self._notes)
+
+    def close(self) -> None:
+        """Disconnect. The next call connects again."""
+        self.milvus.close()
