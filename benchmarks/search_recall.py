@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.cli.build_display import BuildDisplay
+from rapo_rllib.cli.terminal import BuildDisplay
 from rapo_rllib.corpus.build import build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.passages import Passage, passage_id

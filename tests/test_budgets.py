@@ -19,7 +19,7 @@ BUDGETS = {
     "batching": 1200,
     "buffer": 1892,
     "checkpoints": 420,
-    "cli": 3686,
+    "cli": 3423,
     "config": 1030,
     "corpus": 543,
     "embedding": 492,

@@ -16,7 +16,7 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import _named_env, check_experiment
 from rapo_rllib.cli.train.experiments import read_experiments
 from rapo_rllib.cli.train.schedulers import make_scheduler
-from rapo_rllib.cli.train.search_space import is_search
+from rapo_rllib.cli.values import is_search
 from rapo_rllib.protocol.make import make_protocol
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "tuned_examples").glob("*.yaml"))

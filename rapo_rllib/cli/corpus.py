@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rapo_rllib.cli.buffer.options import Collection, DbName, Uri
-from rapo_rllib.cli.endings import one_line_errors
+from rapo_rllib.cli.options import Collection, DbName, NewEmbedder, Uri
+from rapo_rllib.cli.terminal import one_line_errors, resumable
 
 if TYPE_CHECKING:
-    from rapo_rllib.corpus.collection import Hit, PassageCollection
+    from rapo_rllib.corpus.collection import PassageCollection
 
 corpus_app = typer.Typer(no_args_is_help=True, help="Passages for the search tool, in Milvus.")
 
@@ -24,10 +24,7 @@ def build(
     file: Annotated[Path, typer.Argument(help="Passages, {title, text, id}: .jsonl or .jsonl.gz.", show_default=False)],
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
-    embedder: Annotated[
-        str | None,
-        typer.Option(help="sentence-transformers folder, id, or all-minilm-l6-v2 (which a new collection gets by default)."),
-    ] = None,
+    embedder: NewEmbedder = None,
     device: Annotated[str, typer.Option(help="What the embedder runs on, for example cuda.")] = "cpu",
     passages_field: Annotated[
         str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
@@ -37,7 +34,6 @@ def build(
 ) -> None:
     """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
     with _opened(uri, collection, db_name, embedder, device) as passages:
-        from rapo_rllib.cli.build_display import resumable
         from rapo_rllib.corpus.build import build_corpus
 
         with resumable("passages") as display:
@@ -59,7 +55,10 @@ def search(
     with _opened(uri, collection, db_name) as passages:
         (hits,) = passages.search([query], top_k, mode)
         for number, hit in enumerate(hits, start=1):
-            typer.echo(json.dumps(_record(hit), ensure_ascii=False) if as_json else _shown(number, hit))
+            passage, score = hit.passage, hit.score
+            record = {"score": score, "id": passage.source_id or passage.id, "title": passage.title, "text": passage.text}
+            shown = f"[{number}] {passage.title}  ({score:.4f})\n{passage.text}\n"
+            typer.echo(json.dumps(record, ensure_ascii=False) if as_json else shown)
         if not hits:
             typer.echo("Nothing was found.", err=True)
 
@@ -91,12 +90,3 @@ def _opened(
         passages = PassageCollection(CorpusPlace(uri, collection, db_name, prefix="--"), embedder, device)
         with closing(passages):
             yield passages
-
-
-def _record(hit: Hit) -> dict[str, Any]:
-    passage = hit.passage
-    return {"score": hit.score, "id": passage.source_id or passage.id, "title": passage.title, "text": passage.text}
-
-
-def _shown(number: int, hit: Hit) -> str:
-    return f"[{number}] {hit.passage.title}  ({hit.score:.4f})\n{hit.passage.text}\n"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rapo_rllib.cli.endings import fail, one_line_errors
+from rapo_rllib.cli.terminal import fail, one_line_errors
 
 FOLDER = "tuned_examples"
 
@@ -61,8 +61,15 @@ def get_example(
 
 
 def _example(name: str) -> Path:
+    """The file of an example, with or without its suffix; the command ends if there is none of that name."""
     with one_line_errors():
-        return example(name)
+        known = examples()
+        stem = name.removesuffix(".yaml").removesuffix(".py")
+        if stem not in known:
+            near = difflib.get_close_matches(stem, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "see `rllib example list`"
+            raise ValueError(f"{name}: no such example: {hint}")
+        return known[stem]
 
 
 def examples_folder() -> Path:
@@ -89,17 +96,6 @@ def examples() -> dict[str, Path]:
     """Every job by its name: YAML files, and Python files that have a ``config``; modules that jobs import are none."""
     found = sorted(examples_folder().iterdir())
     return {path.stem: path for path in found if path.suffix == ".yaml" or (path.suffix == ".py" and _is_job(path))}
-
-
-def example(name: str) -> Path:
-    """The file of an example, with or without its suffix. Raises ``ValueError`` if there is none of that name."""
-    known = examples()
-    stem = name.removesuffix(".yaml").removesuffix(".py")
-    if stem not in known:
-        near = difflib.get_close_matches(stem, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "see `rllib example list`"
-        raise ValueError(f"{name}: no such example: {hint}")
-    return known[stem]
 
 
 def described(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""``rllib``: train any RLlib algorithm of the new API stack from a YAML or Python file; see ``corpus.py`` for passages."""
+"""``rllib``: train any RLlib algorithm of the new API stack from a YAML or Python file; evaluate, fill buffers, report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 
 from rapo_rllib import __version__
-from rapo_rllib.cli.buffer import command as _buffer_commands  # noqa: F401  (adds them)
-from rapo_rllib.cli.buffer.options import buffer_app
-from rapo_rllib.cli.config.command import config_app
+from rapo_rllib.cli.buffer import build as _build  # noqa: F401  (adds its command)
+from rapo_rllib.cli.buffer.commands import buffer_app
+from rapo_rllib.cli.config import config_app
 from rapo_rllib.cli.corpus import corpus_app
-from rapo_rllib.cli.endings import fail
 from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
-from rapo_rllib.cli.options import RunOptions, json_object, key_value
+from rapo_rllib.cli.jobs import prepare
+from rapo_rllib.cli.options import Overrides, RunOptions, json_object, key_value
+from rapo_rllib.cli.terminal import fail
 from rapo_rllib.cli.tools import tools_app
 
 app = typer.Typer(
@@ -51,9 +52,7 @@ def rllib(
 def train_file(
     path: Annotated[Path, typer.Argument(help="A .yaml, .yml or .py file.", show_default=False)],
     stop: Annotated[str | None, typer.Option("--stop", "-s", help="Stop criteria as JSON, in place of the file's.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="lr=1e-5, scheduler.type=asha: a key in place of the file's.")
-    ] = None,
+    set_: Overrides = None,
     storage_path: Annotated[str | None, typer.Option(help="Where results go (default: ~/ray_results).")] = None,
     num_samples: Annotated[int | None, typer.Option(help="Trials per grid point.")] = None,
     restore: Annotated[str | None, typer.Option(help="Continue from this checkpoint folder.")] = None,
@@ -76,54 +75,38 @@ def train_file(
     as_json: Annotated[bool, typer.Option("--json", help="With --estimate: as one JSON object.")] = False,
 ) -> None:
     """Train what FILE describes: a YAML of experiments, or a Python file with an AlgorithmConfig named ``config``."""
-    options = RunOptions(
-        stop=json_object(stop, "--stop"),
-        overrides=[key_value(item) for item in set_ or []],
-        storage_path=storage_path,
-        num_samples=num_samples,
-        restore=restore,
-        resume=resume,
-        ray_address=ray_address,
-        ray_num_cpus=ray_num_cpus,
-        verbose=verbose,
-    )
+    replaced = {
+        "stop": json_object(stop, "--stop"),
+        "storage_path": storage_path,
+        "num_samples": num_samples,
+        "restore": restore,
+    }
+    overrides = [("log_level", "INFO" if verbose == 1 else "DEBUG")] if verbose else []
+    overrides += [key_value(item) for item in set_ or []]
+    options = RunOptions(overrides, replaced, resume, ray_address, ray_num_cpus, verbose)
     for name, given in (("--json", as_json), ("--gpu-gib", gpu_gib is not None)):
         if given and not estimate:
             raise typer.BadParameter(f"{name} is for --estimate")
     if gpu_gib is not None and gpu_gib < 1:
         raise typer.BadParameter(f"--gpu-gib: {gpu_gib:g} is not at least 1")
+    prepare(path, verbose)
+    from rapo_rllib.cli.train.checks import check_experiment
+    from rapo_rllib.cli.train.estimating import show_estimate
+    from rapo_rllib.cli.train.experiments import read_experiments
+    from rapo_rllib.cli.train.run import run_experiments
+
     try:
-        status = _estimate_file(path, options, gpu_gib, as_json) if estimate else _train_file(path, options)
+        specs = read_experiments(path, options)
+        if estimate:
+            status = show_estimate(specs, options, gpu_gib, as_json)
+        else:
+            needed = [resources for spec in specs for resources in check_experiment(spec)]
+            status = run_experiments(path, specs, needed, options)
     except ValueError as error:
         if verbose > 1:
             raise
         fail(f"{path}: {error}")
     raise typer.Exit(status)
-
-
-def _train_file(path: Path, options: RunOptions) -> int:
-    """Check and train; returns the exit status."""
-    from rapo_rllib.cli.train.run import prepare
-
-    prepare(path, options.verbose)
-    from rapo_rllib.cli.train.checks import check_experiment
-    from rapo_rllib.cli.train.experiments import read_experiments
-    from rapo_rllib.cli.train.run import run_experiments
-
-    specs = read_experiments(path, options)
-    needed = [resources for spec in specs for resources in check_experiment(spec)]
-    return run_experiments(path, specs, needed, options)
-
-
-def _estimate_file(path: Path, options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
-    """Check, and say what the job needs; returns the exit status."""
-    from rapo_rllib.cli.train.run import prepare
-
-    prepare(path, options.verbose)
-    from rapo_rllib.cli.train.estimating import show_estimate
-    from rapo_rllib.cli.train.experiments import read_experiments
-
-    return show_estimate(read_experiments(path, options), options, gpu_gib, as_json)
 
 
 @app.command("report")

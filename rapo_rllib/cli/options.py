@@ -1,32 +1,54 @@
-"""Options of the command line beside the file; None: as the file says."""
+"""Options that several commands share, and how what stands in one is read."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from rapo_rllib.cli.values import yaml_value
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="lr=1e-5, scheduler.type=asha: a key in place of the job's.", show_default=False),
+]
+
+# of a Milvus collection
+Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
+Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
+DbName = Annotated[str, typer.Option(help="Database of a server.")]
+NewEmbedder = Annotated[
+    str | None,
+    typer.Option(
+        "--embedder", help="sentence-transformers folder, id, or all-minilm-l6-v2 (which a new collection gets by default)."
+    ),
+]
+
+# of models that answer questions
+Seed = Annotated[int | None, typer.Option(help="Of the sampling (default: the job's, or 0; none is sent to an endpoint).")]
+KeyVariables = Annotated[
+    list[str] | None,
+    typer.Option(help="Variable that holds the endpoint's key, or HOST=VARIABLE (default: AGENT_API_KEY; unset: no key)."),
+]
+Concurrency = Annotated[int, typer.Option(min=1, help="Requests at a time, of an endpoint.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Of one request to an endpoint.")]
+Extra = Annotated[
+    str | None, typer.Option(help="Further fields of its requests, as JSON; null leaves one of ours out.", show_default=False)
+]
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Options of ``rllib train file``."""
 
-    stop: dict[str, Any] | None = None
-    overrides: list[tuple[str, Any]] = field(default_factory=list)  # (dotted key, value)
-    storage_path: str | None = None
-    num_samples: int | None = None
-    restore: str | None = None
+    overrides: list[tuple[str, Any]] = field(default_factory=list)  # (dotted key, value), put over the file's
+    replaced: dict[str, Any] = field(default_factory=dict)  # whole entries beside `config`; None: as the file says
     resume: bool = False
     ray_address: str | None = None
     ray_num_cpus: int | None = None
     verbose: int = 0
-
-    @property
-    def log_level(self) -> str | None:
-        """RLlib's ``log_level``, as ``-v`` and ``-vv`` ask."""
-        return {0: None, 1: "INFO"}.get(self.verbose, "DEBUG")
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
@@ -44,8 +66,6 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 def key_value(item: str) -> tuple[str, Any]:
     """Key and value of ``--set key=value``. Raises ``typer.BadParameter`` if it is no such thing."""
-    from rapo_rllib.cli.yaml_text import yaml_value
-
     key, separator, text = item.partition("=")
     if not separator or not key:
         raise typer.BadParameter(f"--set {item!r}: must be key=value")

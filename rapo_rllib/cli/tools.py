@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rapo_rllib.cli.endings import one_line_errors
+from rapo_rllib.cli.jobs import job_config
+from rapo_rllib.cli.options import Overrides
+from rapo_rllib.cli.terminal import one_line_errors
 from rapo_rllib.tools.schema import call_form
 
 tools_app = typer.Typer(no_args_is_help=True, help="The tools of a job.")
@@ -17,19 +19,13 @@ tools_app = typer.Typer(no_args_is_help=True, help="The tools of a job.")
 
 @tools_app.command("list")
 def list_tools(
-    job: Annotated[
-        Path, typer.Argument(help="YAML or Python file of one training, as for `rllib train file`.", dir_okay=False)
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key, for example env_config.tools=[...].")
-    ] = None,
+    job: Annotated[Path, typer.Argument(help="A file of one training, as for `rllib train file`.", dir_okay=False)],
+    set_: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON schemas, as a chat template gets them.")] = False,
 ) -> None:
     """Show name, description and arguments of every tool that the policy of a job may call."""
     with one_line_errors():
-        from rapo_rllib.cli.buffer.build import job_config
-
-        config = job_config(job, overrides or [])
+        config = job_config(job, set_)
         env = config.question_source.env_maker()()
         try:
             tags = tuple(getattr(env.unwrapped, "tool_tags", ()))

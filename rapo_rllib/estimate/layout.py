@@ -1,14 +1,17 @@
-"""Sizes a job's processes: what each holds on the host and on a GPU, of settings and formulas."""
+"""Sizes a job's processes, of settings and formulas, and judges whether they fit a machine and its GPUs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from rapo_rllib.estimate.memory import (
     ITEMSIZE,
     Part,
     Parts,
+    Shape,
     engine_bytes,
     packed_bytes,
     pass_parts,
@@ -16,16 +19,21 @@ from rapo_rllib.estimate.memory import (
     state_parts,
     whole_bytes,
 )
-from rapo_rllib.estimate.shape import Shape
 from rapo_rllib.milvus.address import is_lite_path
 from rapo_rllib.settings import Settings
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 # Measured with a model of 3 M parameters: what imports, threads and Ray's client take in a process, before any tensor.
 PYTHON, VLLM, COMMAND, RAY, EMBEDDER = 520 * MIB, 330 * MIB, 450 * MIB, 480 * MIB, 420 * MIB
 CUDA_HOST, CUDA_DEVICE = 1536 * MIB, 512 * MIB  # not measured
 OWNER = 230 * MIB  # of a Lite path: measured with Ray imported, but outside of an actor
 ROW_BYTES = 13 * 1024  # of a step trace in the owner at its peak: 170,000 with keys of MiniLM and texts of 1,100 characters
+ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
+ADVICE = (  # the least loss first
+    "; what makes it less: engine.sleep, model.gradient_checkpointing: true, a smaller max_tokens_per_micro_batch, "
+    "learner_parallelism: fsdp over more learners, model.lora; for an engine a larger tensor_parallel_size"
+)
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # cgroup 2 and 1
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts
     code, parts = (Part("vLLM", VLLM), *_embedder(settings)), [Part("engine: weights", weights)]
     cache = "engine: keys and values"
     if not settings.rllib.num_gpus_per_env_runner:
-        parts.append(Part(f"{cache} (engine.kv_cache_gib)", int(settings.engine.kv_cache_gib * 2**30)))
+        parts.append(Part(f"{cache} (engine.kv_cache_gib)", int(settings.engine.kv_cache_gib * GIB)))
         return (*code, *parts, Part("engine: one step", step, "rollout")), ()
     longest, room = token * row_of(settings).longest, int(share * (device or 0)) - weights - step
     name = f"{cache}, room for {max(1, room // longest):,} of the longest trajectories"
@@ -144,3 +152,61 @@ def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts
 def _embedder(settings: Settings) -> Parts:
     local = settings.uses_retrieval and "://" not in settings.buffer.embedder
     return (Part("embedder", EMBEDDER),) if local else ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Memory and GPUs that are there; None: not known from here."""
+
+    host_bytes: int | None
+    gpu_bytes: int | None  # of the smallest GPU
+    gpus: int | None
+
+
+def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -> dict[str, Any]:
+    """Judge a need of the job against what is there, in bytes or GPUs; ``fits`` is None where nobody knows.
+
+    Returns:
+        The arguments, ``fits``, and ``text`` for people.
+    """
+    scale = GIB if unit == "GiB" else 1
+    fits, said = None if there is None else needed <= there, f"{where}: needs {needed / scale:.3g} {unit}"
+    if there is None:
+        text = f"{said}; what there is, is not known from here"
+    else:
+        close = unit == "GiB" and needed <= there < needed * (1 + ERROR)
+        told = "fits, but closer than this estimate's error" if close else "fits" if fits else "does not fit"
+        text = f"{told}: {said}, {there / scale:.3g} {unit} there" + (ADVICE if not fits and "GPU of" in where else "")
+    return {"where": where, "needed": needed, "there": there, "unit": unit, "fits": fits, "text": text}
+
+
+def this_machine() -> Machine:
+    """Ask the operating system, the container and CUDA."""
+    import psutil
+    import torch
+
+    limits = [text for file in _LIMITS if file.is_file() and (text := file.read_text(encoding="utf-8").strip()).isdigit()]
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    sizes = [torch.cuda.get_device_properties(index).total_memory for index in gpus]
+    return Machine(min([psutil.virtual_memory().total, *map(int, limits)]), min(sizes, default=None), len(sizes))
+
+
+def fits(found: list[Process], machine: Machine) -> list[dict[str, Any]]:
+    """Judge the processes of a trial on a machine, by each kind of memory.
+
+    All peaks on the host are added up, though they seldom come together. Processes with a fraction of a GPU share one, as many
+    as there is room for.
+    """
+    verdicts = [verdict("memory of all processes", sum(one.count * peak(one.host) for one in found), machine.host_bytes)]
+    if wanted := sum(one.count * one.gpus for one in found):
+        verdicts.append(verdict("GPUs", wanted, machine.gpus, "GPUs"))
+    verdicts += [verdict(f"memory of a GPU of: {one.name}", peak(one.gpu), machine.gpu_bytes) for one in found if one.gpus >= 1]
+    if sharing := [one for one in found if 0 < one.gpus < 1]:
+        together: Parts = ()
+        room = 1.0
+        for one in sharing:
+            beside = min(one.count, int(room / one.gpus + 1e-9))
+            together, room = together + beside * one.gpu, room - beside * one.gpus
+        names = " and ".join(one.name for one in sharing)
+        verdicts.append(verdict(f"memory of a GPU of: {names}", peak(together), machine.gpu_bytes))
+    return verdicts

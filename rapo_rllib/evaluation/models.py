@@ -3,7 +3,7 @@
     benchmarks -> questions -> agent (checkpoint, model, endpoint; retrieval only if asked) -> journal -> metrics
 
 The agents are those that also write Step-Trace Buffers (``agents/``), with the same prompt, tags, tools and budgets. One config
-is the source of settings for all models of a comparison (``cli/evaluate/settings.py``), so that nothing else differs.
+is the source of settings for all models of a comparison (``cli/evaluate/choices.py``), so that nothing else differs.
 """
 
 from __future__ import annotations

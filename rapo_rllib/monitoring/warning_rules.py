@@ -78,6 +78,14 @@ def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float
     return share if share >= at_least else None
 
 
+def _part(rows: Sequence[Row], count: str, share: str, least: int) -> tuple[float, float] | None:
+    """Sum up shares of counts over the last iterations, and the counts; None where fewer than ``least`` were counted."""
+    counts, shares = _last(rows, count), _last(rows, share)
+    if counts is None or shares is None or sum(counts) < least:
+        return None
+    return sum(each * of_it for each, of_it in zip(counts, shares, strict=True)), sum(counts)
+
+
 def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
     counts, chances = _last(rows, _RETRIEVAL + "count"), _last(rows, _SAMPLED + "retrieval_prob")
     if not counts or not chances or any(counts) or not all(chances) or not rows[-1]["num_hybrid"]:
@@ -128,19 +136,12 @@ def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
 
 def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
     """Count the trajectories of a kind that were right in the last iterations, and all of that kind; None below 30."""
-    counts = _last(rows, f"{_RETRIEVAL}{name}_count")
-    shares = _last(rows, f"{_RETRIEVAL}accuracy_{name}")
-    if counts is None or shares is None or sum(counts) < 30:
-        return None
-    return sum(count * share for count, share in zip(counts, shares, strict=True)), sum(counts)
+    return _part(rows, f"{_RETRIEVAL}{name}_count", f"{_RETRIEVAL}accuracy_{name}", 30)
 
 
 def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
-    counts, shares = _last(rows, _RETRIEVAL + "count"), _last(rows, _RETRIEVAL + "shows_answer")
-    if counts is None or shares is None or sum(counts) < 30:
-        return None
-    share = sum(count * shown for count, shown in zip(counts, shares, strict=True)) / sum(counts)
-    if share <= 0.5:
+    found = _part(rows, _RETRIEVAL + "count", _RETRIEVAL + "shows_answer", 30)
+    if found is None or (share := found[0] / found[1]) <= 0.5:
         return None
     advice = "see that those that retrieve nothing become better, too (accuracy_others); filter.hide_answers shows no such step"
     return f"{share:.0%} of the steps that are shown hold the answer of the question", advice
@@ -180,15 +181,11 @@ def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _answers_copied(rows: Sequence[Row], past: Past) -> Finding:
-    counts = _last(rows, _RETRIEVAL + "wrong_answers_count")
-    shares = _last(rows, _RETRIEVAL + "wrong_answers_copied")
-    if counts is None or shares is None or sum(counts) < 10:
-        return None
-    copied = sum(count * share for count, share in zip(counts, shares, strict=True)) / sum(counts)
-    if copied < 0.3:
+    found = _part(rows, _RETRIEVAL + "wrong_answers_count", _RETRIEVAL + "wrong_answers_copied", 10)
+    if found is None or (share := found[0] / found[1]) < 0.3:
         return None
     advice = "have step traces of all training questions, or filter.question: same; a policy that copies learns to copy"
-    return f"{copied:.0%} of the wrong answers that step traces show are copied", advice
+    return f"{share:.0%} of the wrong answers that step traces show are copied", advice
 
 
 def _little_covered(rows: Sequence[Row], past: Past) -> Finding:

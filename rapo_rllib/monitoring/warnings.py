@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
@@ -31,10 +31,6 @@ class TrainingWarning:
 
     def __str__(self) -> str:
         return f"{self.text} -> {self.advice}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class WarningWatch:

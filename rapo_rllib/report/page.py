@@ -20,7 +20,7 @@ from rapo_rllib.monitoring.warnings import warnings_of
 from rapo_rllib.report.comparison import Comparison, compared
 from rapo_rllib.report.curves import MAX_POINTS, panels, trial_curves
 from rapo_rllib.report.runs import Trial, find_trials
-from rapo_rllib.report.selection import Selection, script_json, selected
+from rapo_rllib.report.trajectories import Selection, script_json, selected
 
 _SCRIPTS = ("elements.js", "charts.js", "reader.js", "search.js")
 

@@ -1,22 +1,66 @@
 """Transcripts to what the trajectory reader shows: groups, whose members have parts by writer, rewards and advantages.
 
-iteration_*.jsonl --grouped--> rows of one question --shown_group--> {"question", "members": [{"parts", ...}]}
+iteration_*.jsonl --selected--> the newest that fit --shown_group--> {"question", "members": [{"parts", ...}]}
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import Any
 
 from rapo_rllib.objective.advantages import combined_advantages, kind_advantages, outcome_advantages, retrieval_advantages
 from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.report.curves import number
-from rapo_rllib.report.runs import objective_keys
+from rapo_rllib.report.runs import JsonLines, Trial, objective_keys
 from rapo_rllib.settings import ObjectiveSettings
 
 POLICY, TOOL, RETRIEVED, GIVEN = "policy", "tool", "retrieved", "given"
 _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
+
+
+@dataclass
+class Selection:
+    """The groups of one trial that the page holds, by iteration, as JSON texts."""
+
+    groups: list[str] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)  # whole, or cut
+    cut: int | None = None  # iteration of which only the first groups fit
+    available: int = 0  # iterations that have transcripts
+    unreadable_lines: int = 0
+
+
+def selected(trial: Trial, max_bytes: int) -> Selection:
+    """Select transcripts that fit into ``max_bytes``: always a part of the newest iteration, where one group fits."""
+    found = Selection(available=len(trial.iterations))
+    held: dict[int, list[str]] = {}
+    left = max_bytes
+    for iteration in sorted(trial.iterations, reverse=True):
+        lines, objective = JsonLines(trial.iterations[iteration]), objective_of(trial.objective_keys(iteration))
+        groups = [script_json(shown_group(rows, iteration, objective)) for rows in grouped(lines)]
+        found.unreadable_lines += lines.unreadable
+        sizes = [len(group.encode("utf-8", "backslashreplace")) for group in groups]
+        fitting = sum(total <= left for total in accumulate(sizes))
+        if fitting < len(groups):
+            if not held and fitting:
+                held[iteration], found.cut = groups[:fitting], iteration
+            break
+        left -= sum(sizes)
+        held[iteration] = groups
+    found.iterations = sorted(iteration for iteration, groups in held.items() if groups)
+    found.groups = [group for iteration in found.iterations for group in held[iteration]]
+    return found
+
+
+def script_json(value: Any) -> str:
+    r"""JSON that may stand in a ``<script>`` element: no ``<``, so that neither ``</script>`` nor ``<!--`` ends or hides it.
+
+    Raises:
+        ValueError: a number is not finite; JSON has none such.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:

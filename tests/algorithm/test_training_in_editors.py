@@ -10,12 +10,12 @@ import pytest
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm import training_keys
 from rapo_rllib.algorithm.training_keys import TrainingKeys
-from rapo_rllib.cli.config.training_keys import _written, source
+from rapo_rllib.cli.reference import _written, typed
 
 
 def test_the_types_are_those_of_the_declarations() -> None:
     made = inspect.getsource(training_keys)
-    assert made == source(), "run: rllib config typing > rapo_rllib/algorithm/training_keys.py"
+    assert made == typed(), "run: rllib config typing > rapo_rllib/algorithm/training_keys.py"
 
 
 def test_the_signature_has_the_same_keys() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from cli_runs import ray_was_started, rllib
+from cli_runs import ray_was_started
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
@@ -58,15 +58,6 @@ def test_a_bad_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     for part in ("job.yaml", "'job'", *parts):
         assert part in done.stderr, done.stderr
     assert "Starting" not in done.stdout
-    assert not (tmp_path / "results").exists()
-
-
-def test_the_command_itself_says_it_in_one_line(tmp_path: Path) -> None:
-    write_rows(tmp_path)
-    done = rllib(tmp_path, "train", "file", str(write_job(tmp_path, **QUESTIONS)))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "rows.jsonl, row 2" in done.stderr
-    assert "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists()
 
 

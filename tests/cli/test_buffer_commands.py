@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rapo_rllib.cli.build_display import BuildDisplay
 from rapo_rllib.cli.main import app
+from rapo_rllib.cli.terminal import BuildDisplay
 from rapo_rllib.embedding.local import resolve_embedder
 from rapo_rllib.milvus.lite.owner import Owner
 
@@ -50,7 +50,6 @@ def run(*arguments: str, status: int = 0, input: str | None = None) -> str:
         (["import", "a.jsonl", "--uri", "steps"], "'steps' is neither a Milvus Lite path"),
         (["import", "a.jsonl", "--embedder", "./gone"], "there is no sentence-transformers model in './gone'"),
         (["search", "x"], "there is no collection 'step_traces'"),
-        (["search", "x", "--question", "q", "--history", "h"], "TEXT is one of both"),
         (["stats"], "there is no collection 'step_traces'"),
         (["export", "a.csv"], "a.csv: the file's name must end in .jsonl"),
         (["drop"], "there is no collection 'step_traces'"),

@@ -9,8 +9,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from typer.testing import CliRunner
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.config.reference import ConfigKey, config_sections, markdown
 from rapo_rllib.cli.main import app
+from rapo_rllib.cli.reference import ConfigKey, config_sections, markdown
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 

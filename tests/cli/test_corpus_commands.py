@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rapo_rllib.cli.build_display import BuildDisplay, progress_line
 from rapo_rllib.cli.main import app
+from rapo_rllib.cli.terminal import BuildDisplay
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress
 
@@ -81,11 +81,3 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
 )
 def test_a_mistake_is_one_line(folder: Path, arguments: list[str], message: str) -> None:
     assert message in " ".join(run(*arguments, status=1).split("\n"))
-
-
-def test_the_progress_line() -> None:
-    assert progress_line(BuildProgress(600, 400, 1200), 4.0) == (
-        "600 of 1,200 passages · 200 were stored before · 100/s · 6 s left"
-    )
-    assert progress_line(BuildProgress(256, 256, 45_489), 5.0).endswith(" · 51/s · 15 min left")
-    assert progress_line(BuildProgress(20, 0, 20), 1.0) == "20 of 20 passages · 20 were stored before"

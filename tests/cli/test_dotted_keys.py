@@ -6,7 +6,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.dotted_keys import with_overrides
+from rapo_rllib.cli.values import with_overrides
 
 
 def test_every_dot_is_a_level() -> None:

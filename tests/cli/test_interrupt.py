@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends trials after their iteration, the second aborts."""
+"""When trials end: at a criterion, after the time budget, on Ctrl-C, whose second press aborts."""
 
 import pickle
 import signal
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper, TrialWatch
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_waiting_trials_end_once_none_is_running(
 ) -> None:
     stopper = TrialStopper({}, time_budget_s, interruption)
     trials = [SimpleNamespace(status=status, trial_id=status) for status in statuses]
-    TrialWatch(stopper, interruption).on_step_begin(0, trials)
+    stopper.on_step_begin(0, trials)
     if time_budget_s is None:
         assert not stopper.stop_all()
         signal.raise_signal(signal.SIGINT)
@@ -76,9 +76,24 @@ def test_what_ends_before_a_criterion_is_reached_was_interrupted(interruption, t
 
 
 def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interruption) -> None:
-    watch, result = TrialWatch(TrialStopper({}, None, interruption), interruption), {}
-    watch.on_trial_result(0, [], None, result)
+    stopper, result = TrialStopper({}, None, interruption), {}
+    stopper.on_trial_result(0, [], None, result)
     assert result == {}
     signal.raise_signal(signal.SIGINT)
-    watch.on_trial_result(0, [], None, result)
+    stopper.on_trial_result(0, [], None, result)
     assert result == {"should_checkpoint": True}
+
+
+def test_any_criterion_stops(capsys) -> None:
+    stopper = TrialStopper({"a": 10, "b/c": 5, "episode_retrun": 1}, None, Interruption())
+    assert not stopper("t", {"a": 9, "b": {"c": 4}, "episode_return": 7})
+    assert "stop criterion episode_retrun is not among the results yet; did you mean episode_return?" in capsys.readouterr().err
+    assert stopper("t", {"a": 10, "b": {"c": 4}})
+    assert stopper("t", {"a": 9, "b": {"c": 5}})
+    assert not stopper("t", {"a": float("nan"), "b": {"c": 4}})
+    assert capsys.readouterr().err == ""  # warned once
+
+
+def test_no_time_left_stops() -> None:
+    assert TrialStopper({}, 0.0, Interruption())("t", {})
+    assert not TrialStopper({}, 100.0, Interruption())("t", {})

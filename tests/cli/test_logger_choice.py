@@ -34,7 +34,6 @@ def test_names_paths_and_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
         ([{"project": "x"}], r"loggers\[0\].type = None: must be one of"),
         (["wandb", "mlfow"], r"loggers\[1\].type = 'mlfow': must be one of wandb, mlflow, package.module.Class"),
         ([{"type": "mlflow", "experiment": "x"}], r"loggers\[0\] \(mlflow\): .*unexpected keyword argument 'experiment'"),
-        ([{"type": "wandb", "transcripts": True}], r"loggers\[0\]\.transcripts is gone: .*; leave it out"),
         (["no_such_package.Logger"], r"type = 'no_such_package.Logger': No module named 'no_such_package'"),
         (["ray.tune.logger.Nothing"], r"'ray.tune.logger.Nothing': module .* has no attribute 'Nothing'"),
         (["collections.OrderedDict"], r"'collections.OrderedDict': is no ray.tune.Callback"),

@@ -1,14 +1,19 @@
-"""What the terminal says of trials that start, and go on."""
+"""The lines on the terminal: of trials that start and go on, of iterations, of agents and builds."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rapo_rllib.cli.train.progress import TrainingReporter
+from rapo_rllib.agents.asking import Progress
+from rapo_rllib.cli.terminal import attempts_line, progress_line
+from rapo_rllib.cli.train.progress import TrainingReporter, result_line
 from rapo_rllib.cli.train.run import _folder
+from rapo_rllib.monitoring.warnings import WarningWatch
+from rapo_rllib.traces.rows import BuildProgress
 
 
 class Trial(SimpleNamespace):
@@ -20,7 +25,7 @@ class Trial(SimpleNamespace):
 
 def test_after_an_exploit_the_clone_names_its_new_settings_and_the_donor_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     trials: list[Any] = [Trial(trial_id=name, config={"lr": 0.1, "gamma": 0.9}, path=f"results/{name}") for name in ("1", "2")]
-    reporter = TrainingReporter({})
+    reporter = TrainingReporter({}, defaultdict(WarningWatch))
     for trial in trials:
         reporter.on_trial_start(0, trials, trial)
     trials[0].config = {"lr": 5e-6, "gamma": 0.9, "env": object()}
@@ -38,3 +43,44 @@ def test_a_trials_folder_is_named_by_exact_numbers() -> None:
     given = {"lr": 1e-6, "a/lr2": 2.5e-7, "model/lora/rank": 8, "b/uri": "./b.db", "steps": [1, 2]}
     assert _folder(Trial(trial_id="1", evaluated_params=given)) == "PPO_1_lr=1e-06,lr2=2.5e-07,rank=8,uri=._b.db,steps=_1,_2"
     assert _folder(Trial(trial_id="1", evaluated_params={})) == "PPO_1"
+
+
+def test_a_line_of_a_language_model() -> None:
+    result = {
+        "training_iteration": 3,
+        "time_total_s": 61.04,
+        "env_runners": {"episode_return_mean": 0.5, "tokens_per_s": 99.6, "retrieval": {"count": 7}},
+        "timers": {"rollout": 10.0, "update": 2.54, "training_step": 20.0},
+        "evaluation": {"env_runners": {"accuracy": 0.3125, "episode_return_mean": 0.4}},
+    }
+    assert result_line(result) == (
+        "iteration 3 · 61.0 s · reward 0.500 · 100 tokens/s · 7 retrievals · rollout 10.0 s · update 2.5 s · "
+        "held-out accuracy 0.312"
+    )
+
+
+def test_a_line_before_the_first_episode_ends() -> None:
+    assert result_line({"training_iteration": 1, "time_total_s": 0.5}) == "iteration 1 · 0.5 s"
+
+
+@pytest.mark.parametrize(("iterations", "left"), [(None, ""), (2, ""), (1, ""), (6, " · about 20 min left")])
+def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str) -> None:
+    assert result_line({"training_iteration": 2, "time_total_s": 600.0}, iterations) == f"iteration 2 · 600.0 s{left}"
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (Progress(4000), "0 of 4,000 attempts"),
+        (
+            Progress(400, found=40, ended=80, failed=3, tokens=6000),
+            "120 of 400 attempts · 40 were there before · 3 failed · 100 tokens/s · 4 min left",
+        ),
+        (Progress(120, ended=120, tokens=9000), "120 of 120 attempts · 150 tokens/s"),
+        (BuildProgress(6000, 4000, 12000), "6,000 of 12,000 passages · 2,000 were stored before · 67/s · 2 min left"),
+        (BuildProgress(256, 256, 45_489), "256 of 45,489 passages · 4/s · 2.9 h left"),
+        (BuildProgress(20, 0, 20), "20 of 20 passages · 20 were stored before"),
+    ],
+)
+def test_where_a_minute_of_an_agent_or_a_build_has_come(progress: Progress | BuildProgress, line: str) -> None:
+    assert (attempts_line if isinstance(progress, Progress) else progress_line)(progress, 60.0) == line  # type: ignore[operator]

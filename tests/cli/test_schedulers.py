@@ -16,7 +16,7 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import read_experiments
 from rapo_rllib.cli.train.schedulers import make_scheduler
-from rapo_rllib.cli.train.search_space import with_searches
+from rapo_rllib.cli.values import with_searches
 
 REWARD = "env_runners/episode_return_mean"
 PBT = {"type": "pbt", "metric": REWARD, "hyperparam_mutations": {"lr": {"uniform": [0.0, 1.0]}}}

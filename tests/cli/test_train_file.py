@@ -11,10 +11,10 @@ from cli_runs import checkpoints, rllib
 from train_here import train_here, train_toys
 from typer.testing import CliRunner
 
+from rapo_rllib.cli.jobs import prepare
 from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
-from rapo_rllib.cli.train.run import prepare
 
 CARTPOLE = """
 cartpole-ppo:

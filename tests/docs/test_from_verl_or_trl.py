@@ -17,7 +17,7 @@ from tiny_models import tiny_model
 from tiny_tokenizers import byte_tokenizer
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.config.reference import config_sections
+from rapo_rllib.cli.reference import config_sections
 from rapo_rllib.config.checks import known_keys
 from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.envs.dataset_rows import question_from_row

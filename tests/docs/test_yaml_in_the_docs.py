@@ -9,7 +9,7 @@ import yaml
 from pages import every
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.config.reference import config_sections
+from rapo_rllib.cli.reference import config_sections
 from rapo_rllib.config.checks import known_keys
 
 NESTED = {key.name for section in config_sections() for key in section.keys}

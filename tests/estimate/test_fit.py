@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.estimate.fit import ADVICE, GIB, Machine, fits, this_machine, verdict
-from rapo_rllib.estimate.layout import peak, processes
-from rapo_rllib.estimate.memory import engine_bytes
-from rapo_rllib.estimate.shape import Shape
+from rapo_rllib.estimate.layout import ADVICE, GIB, Machine, fits, peak, processes, this_machine, verdict
+from rapo_rllib.estimate.memory import Shape, engine_bytes
 from rapo_rllib.settings import Settings
 
 SHAPE = Shape(1536, 8960, 28, 12, 2, 128, 151936, True)  # Qwen2.5-1.5B

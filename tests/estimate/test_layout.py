@@ -8,8 +8,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.estimate.layout import Process, at_peak, peak, processes
-from rapo_rllib.estimate.memory import Part, Parts
-from rapo_rllib.estimate.shape import Shape
+from rapo_rllib.estimate.memory import Part, Parts, Shape
 
 SHAPE = Shape(hidden=8, intermediate=12, layers=3, heads=4, kv_heads=2, head_dim=2, vocabulary=10, tied=True)
 COUNT, PACKED = 1576, 1656  # parameters; with the tied head once more
@@ -110,12 +109,6 @@ def test_an_engine_on_a_gpu_fills_its_share() -> None:
         "engine: one step",
         "engine: keys and values, room for 1 of the longest trajectories",
     ]
-
-
-def test_an_engine_that_sleeps_leaves_the_update_its_memory() -> None:
-    gpus = {"num_gpus_per_learner": 0.5, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_env_runners": 1}
-    engine = found(10**9, engine={"dtype": "bfloat16", "sleep": True}, **gpus)["engine"]
-    assert {part.phase for part in engine.gpu} == {"rollout", "sync"}
 
 
 def test_main_which_fills_the_buffer_embeds_as_well_as_engines_do() -> None:

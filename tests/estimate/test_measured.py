@@ -11,7 +11,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.estimate.layout import peak, processes
-from rapo_rllib.estimate.shape import Shape
+from rapo_rllib.estimate.memory import Shape
 
 SMOLLM2 = Shape(576, 1536, 30, 9, 3, 64, 49152, True)
 JOB: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rapo_rllib.estimate.shape import Shape, read_shape
+from rapo_rllib.estimate.memory import Shape, read_shape
 from rapo_rllib.settings import LoraSettings, ModelSettings
 
 TINY = {

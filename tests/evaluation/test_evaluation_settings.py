@@ -14,8 +14,7 @@ from rapo_rllib import RAPO, RAPOConfig
 from rapo_rllib.agents.endpoint import EndpointOptions
 from rapo_rllib.agents.setup import AgentChoice
 from rapo_rllib.checkpoints.folder import atomic_directory
-from rapo_rllib.cli.evaluate.choices import chosen_models
-from rapo_rllib.cli.evaluate.settings import configs_of, env_overrides
+from rapo_rllib.cli.evaluate.choices import chosen_models, configs_of, env_overrides
 from rapo_rllib.envs.benchmarks import BENCHMARKS
 from rapo_rllib.evaluation.models import AskedBenchmark, for_benchmarks, model_settings
 

@@ -9,8 +9,8 @@ import pytest
 from ray.tune.experiment import Trial
 
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.cli.train.ending import close_run, summary_of
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.summary import close_run, summary_of
 from rapo_rllib.monitoring.warning_rules import errors_apart
 from rapo_rllib.monitoring.warnings import WarningWatch, warnings_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rapo_rllib.cli.train.run import prepare
+from rapo_rllib.cli.jobs import prepare
 from rapo_rllib.monitoring.quiet import quiet
 
 

@@ -8,8 +8,15 @@ from run_folders import TRACE, add_step, add_trace, outcome, sampled, write_tria
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.monitoring.transcripts import transcript
 from rapo_rllib.report.runs import read_trial
-from rapo_rllib.report.selection import script_json, selected
-from rapo_rllib.report.trajectories import group_advantages, grouped, objective_of, shown_group, text_parts
+from rapo_rllib.report.trajectories import (
+    group_advantages,
+    grouped,
+    objective_of,
+    script_json,
+    selected,
+    shown_group,
+    text_parts,
+)
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory
 

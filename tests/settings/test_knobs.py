@@ -27,7 +27,7 @@ PROBE = """
 import inspect
 from typer.testing import CliRunner
 from rapo_rllib import RAPOConfig
-from rapo_rllib.cli.config.reference import markdown
+from rapo_rllib.cli.reference import markdown
 from rapo_rllib.cli.main import app
 
 def refused(**keys):

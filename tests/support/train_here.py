@@ -19,10 +19,11 @@ import pytest
 import ray
 import typer
 
+from rapo_rllib.cli.jobs import RAY_SETTINGS
 from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
-from rapo_rllib.cli.train.run import _RAY_SETTINGS, run_experiments
+from rapo_rllib.cli.train.run import run_experiments
 
 
 def train_here(folder: Path, *arguments: str) -> CompletedProcess[str]:
@@ -41,7 +42,7 @@ def train_toys(folder: Path, file: str, **options: Any) -> CompletedProcess[str]
     from toy_trials import Toy
 
     def command() -> int:
-        chosen = RunOptions(storage_path="results", **options)
+        chosen = RunOptions(replaced={"storage_path": "results"}, **options)
         specs = read_experiments(Path(file), chosen)
         for spec in specs:
             spec.algorithm = Toy
@@ -69,6 +70,6 @@ def _session(folder: Path) -> Iterator[None]:
         patch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": "/a/session"}))
         patch.setattr(ray, "shutdown", lambda: None)
         patch.setattr(sys, "path", [*sys.path])
-        for name, value in {**_RAY_SETTINGS, "PYTHONPATH": "", "TUNE_DISABLE_SIGINT_HANDLER": "1"}.items():
+        for name, value in {**RAY_SETTINGS, "PYTHONPATH": "", "TUNE_DISABLE_SIGINT_HANDLER": "1"}.items():
             patch.setenv(name, os.environ.get(name, value))
         yield

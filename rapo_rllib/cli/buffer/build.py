@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rapo_rllib.cli.buffer.options import buffer_app
-from rapo_rllib.cli.endings import INTERRUPTED, fail
-from rapo_rllib.cli.evaluate.choices import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout
-from rapo_rllib.cli.options import RunOptions, json_object, key_value
+from rapo_rllib.cli.buffer.commands import buffer_app
+from rapo_rllib.cli.jobs import job_config
+from rapo_rllib.cli.options import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout, json_object
+from rapo_rllib.cli.terminal import INTERRUPTED, AttemptsDisplay, counted, fail
 from rapo_rllib.errors import RolloutError
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def build(
     from rapo_rllib.agents.build import Keeping
     from rapo_rllib.cli.evaluate.choices import chosen_models
 
-    requests: dict[str, Any] = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s}
-    requests["extra"] = json_object(agent_extra, "--agent-extra") or {}
+    extra = json_object(agent_extra, "--agent-extra") or {}
+    requests = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s, "extra": extra}
     sampling = {"samples": samples, "temperature": temperature, "seed": seed}
     try:
         models = chosen_models([agent], agent_key_env, requests, **sampling, option="--agent")
         ((name, choice),) = models.items()
         keeping = Keeping(source or name, keep, min_reward)
-        config = job_config(job, set_ or [])
+        config = job_config(job, set_)
         buffer = config.settings.buffer
         place = replace(buffer, uri=uri or buffer.uri, collection=collection or buffer.collection)
         _build(config, choice, keeping, place, output or _folder(place, keeping.source), max_questions)
@@ -90,7 +90,6 @@ def _build(
     from rapo_rllib.agents.setup import answer_settings, make_agent_factory
     from rapo_rllib.buffer.build import build_lock
     from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.cli.build_display import AttemptsDisplay
 
     settings, source, name = config.settings, config.question_source, keeping.source
     if not (folder / SETTINGS).exists():  # later the agent may be gone, and what it has answered is stored
@@ -122,7 +121,6 @@ def _build(
 def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
     """Store the steps of what is finished; returns how many step traces the buffer holds."""
     from rapo_rllib.buffer.store import StepTraceBuffer
-    from rapo_rllib.cli.build_display import counted
 
     with closing(StepTraceBuffer(place)) as buffer, counted("questions") as tell:
         keeping.store(journal, asked, buffer, tell)
@@ -149,37 +147,19 @@ def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: boo
 
 def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, settings: dict[str, Any]) -> None:
     """Show the numbers of all attempts, and what came of them."""
-    from rapo_rllib.cli.evaluate.report import counted, show
+    from rapo_rllib.cli.evaluate.report import by_name, show
     from rapo_rllib.evaluation.metrics import summary
 
     attempts = [journal.outcomes((keeping.source, "", question.id)) for question in asked]
     numbers = summary(attempts)
     show({"": {"caution": "", "models": {keeping.source: numbers}}}, {keeping.source: settings})
-    typer.echo(f"ends: {counted(numbers['ends'])}")
+    typer.echo(f"ends: {by_name(numbers['ends'])}")
     typer.echo(f"{keeping.trajectories:,} trajectories kept, {keeping.steps:,} steps; {keeping.added:,} stored now")
     if keeping.unfinished:
         typer.echo(
             f"not finished: {keeping.unfinished:,} questions at which most attempts failed; the same command asks them again, "
             "and completes the buffer"
         )
-
-
-def job_config(job: Path, overrides: list[str]) -> RAPOConfig:
-    """The config of the one variant of the one experiment in ``job``."""
-    from rapo_rllib.cli.train.run import prepare
-
-    prepare(job)
-    from rapo_rllib.algorithm.config import RAPOConfig
-    from rapo_rllib.cli.train.checks import only_config
-    from rapo_rllib.cli.train.experiments import read_experiments
-
-    try:
-        config = only_config(read_experiments(job, RunOptions(overrides=[key_value(item) for item in overrides])))
-    except ValueError as error:
-        raise ValueError(f"{job}: {error}") from error
-    if not isinstance(config, RAPOConfig):
-        raise ValueError(f"{job}: {type(config).__name__} has no text environment and no Step-Trace Buffer: give a job of RAPO")
-    return config
 
 
 def _folder(place: BufferSettings, source: str) -> Path:

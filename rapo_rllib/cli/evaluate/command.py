@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rapo_rllib.cli.endings import one_line_errors
-from rapo_rllib.cli.evaluate.choices import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout
-from rapo_rllib.cli.options import json_object, key_value
+from rapo_rllib.cli.options import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout, json_object, key_value
+from rapo_rllib.cli.terminal import AttemptsDisplay, one_line_errors
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.journal import Journal
@@ -85,8 +84,8 @@ def evaluate(
             asked_for = (episodes or 10, "episodes") if steps is None else (steps, "timesteps")
             _write(file, evaluate_episodes(Path(models[0]).expanduser(), algo, *asked_for, overrides))
             return
-        requests: dict[str, Any] = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s}
-        requests["extra"] = json_object(agent_extra, "--agent-extra") or {}
+        extra = json_object(agent_extra, "--agent-extra") or {}
+        requests = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s, "extra": extra}
         temperature = 0.0 if temperature is None and samples == 1 else temperature
         sampling = {"samples": samples, "temperature": temperature, "seed": seed, "retrieval_prob": retrieval_prob}
         choices = chosen_models(models, agent_key_env, requests, **sampling)
@@ -115,14 +114,10 @@ def _is_of_another_algorithm(context: typer.Context, models: Sequence[str]) -> b
     for parameter in context.command.params:
         name, source = str(parameter.name), context.get_parameter_source(str(parameter.name))
         given = source is not None and source.name == "COMMANDLINE" and name not in _OF_ALL
-        if given and others and name not in _OF_EPISODES:
-            raise ValueError(
-                f"{parameter.opts[0]}: the checkpoint is of another algorithm than RAPO, which answers no questions"
-            )
-        if given and not others and name in _OF_EPISODES:
-            raise ValueError(
-                f"{parameter.opts[0]} is for checkpoints of RLlib's other algorithms; {models[0]!r} is a language model"
-            )
+        if given and (name in _OF_EPISODES) != bool(others):
+            of_others = ": the checkpoint is of another algorithm than RAPO, which answers no questions"
+            of_models = f" is for checkpoints of RLlib's other algorithms; {models[0]!r} is a language model"
+            raise ValueError(f"{parameter.opts[0]}{of_others if others else of_models}")
     return bool(others)
 
 
@@ -135,9 +130,8 @@ def _evaluate(
     overrides: list[tuple[str, Any]],
 ) -> None:
     from rapo_rllib.agents.journal import Journal
-    from rapo_rllib.cli.build_display import AttemptsDisplay
+    from rapo_rllib.cli.evaluate.choices import configs_of, env_overrides
     from rapo_rllib.cli.evaluate.report import show
-    from rapo_rllib.cli.evaluate.settings import configs_of, env_overrides
     from rapo_rllib.evaluation.models import evaluate_model, model_settings
 
     asked = _asked(benchmarks, max_questions, env_overrides(overrides).get("scorer", "auto"))

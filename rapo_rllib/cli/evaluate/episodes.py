@@ -32,8 +32,8 @@ def evaluate_episodes(
     import ray
 
     from rapo_rllib.checkpoints.trained_config import trained_algorithm
-    from rapo_rllib.cli.dotted_keys import with_overrides
-    from rapo_rllib.cli.train.run import prepare
+    from rapo_rllib.cli.jobs import prepare
+    from rapo_rllib.cli.values import with_overrides
 
     prepare(Path("here"))  # the modules of a job in this folder can be imported
     cls, config = trained_algorithm(checkpoint)

@@ -54,7 +54,7 @@ def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
     none_right = f"0 of {attempts} right" if row["accuracy"] == 0 else ""
     if unanswered := sum(row["unanswered"].values()):
         fix = "; --answers any reads it as the model gives it" if "eos" in row["unanswered"] and where else ""
-        told = f"{unanswered} of {attempts} attempts have no answer{where} (ended by {counted(row['unanswered'])}){fix}"
+        told = f"{unanswered} of {attempts} attempts have no answer{where} (ended by {by_name(row['unanswered'])}){fix}"
         yield f"{none_right}: {told}" if none_right else told
     elif none_right and not row["failed"]:
         yield f"{none_right}, and all have an answer: compare `predicted` with `gold` in transcripts.jsonl"
@@ -66,7 +66,7 @@ def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{row['failed_retrievals']} retrievals failed; those attempts went on without"
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def by_name(counts: Mapping[str, int]) -> str:
     """Names and counts in a line, by name."""
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 

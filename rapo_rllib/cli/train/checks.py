@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.train.experiments import ExperimentSpec
-from rapo_rllib.cli.train.scheduler_checks import check_scheduler
-from rapo_rllib.cli.train.schedulers import make_scheduler
+from rapo_rllib.cli.train.loggers import imported, made_loggers
+from rapo_rllib.cli.train.schedulers import check_scheduler, make_scheduler
 from rapo_rllib.config.checks import known_keys
 from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.settings.knobs import build
@@ -34,8 +34,6 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
     from ray.tune import CheckpointConfig
     from ray.tune.search.variant_generator import generate_variants
 
-    from rapo_rllib.cli.train.loggers import made_loggers
-
     try:
         for key in ("checkpoint_frequency", "num_to_keep"):
             if not isinstance(value := spec.checkpoint_config.get(key), int | None):
@@ -43,8 +41,6 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
         build(CheckpointConfig, spec.checkpoint_config, "checkpoint_config.")
         if spec.restore is not None and not (Path(spec.restore).expanduser() / "rllib_checkpoint.json").is_file():
             raise ValueError(f"restore = {str(spec.restore)!r}: no checkpoint folder of RLlib on this machine")
-        for name, low in (("num_samples", 1), ("time_budget_s", 1), ("max_failures", -1)):
-            _check_number(name, getattr(spec, name), low)
         spec.loggers = made_loggers(spec.loggers)
         _find_classes(spec)
         scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
@@ -86,11 +82,6 @@ def only_config(specs: list[ExperimentSpec]) -> Any:
         return config
     except ValueError as error:
         raise ValueError(f"experiment {spec.name!r}: {error}") from error
-
-
-def _check_number(name: str, value: Any, low: float) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < low):
-        raise ValueError(f"{name} = {value!r}: must be a number, at least {low}")
 
 
 def _find_classes(spec: ExperimentSpec) -> None:
@@ -138,8 +129,6 @@ def _named_env(env: Any) -> Any:
         return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
     if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):
         return env
-    from rapo_rllib.cli.train.loggers import imported
-
     return imported(env, "env")
 
 

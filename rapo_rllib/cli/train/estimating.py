@@ -12,10 +12,8 @@ from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import only_config
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.run import joins_cluster
-from rapo_rllib.estimate.fit import GIB, Machine, fits, this_machine
-from rapo_rllib.estimate.layout import at_peak, peak, processes
-from rapo_rllib.estimate.memory import Parts
-from rapo_rllib.estimate.shape import read_shape
+from rapo_rllib.estimate.layout import GIB, Machine, at_peak, fits, peak, processes, this_machine
+from rapo_rllib.estimate.memory import Parts, read_shape
 
 DOES_NOT_FIT = 3  # exit status
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.cli.dotted_keys import merge, set_dotted
 from rapo_rllib.cli.options import RunOptions
-from rapo_rllib.cli.train.search_space import with_searches
-from rapo_rllib.cli.yaml_text import yaml_file
+from rapo_rllib.cli.values import merge, set_dotted, with_searches, yaml_file
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.validation import refuse_unknown_keys
 
@@ -61,53 +59,48 @@ def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
         content = yaml_file(path)
         if not isinstance(content, dict) or not content:
             raise ValueError("must hold at least one experiment: a name, and below it run, env, stop, config")
-        return [_named(str(name), body, options) for name, body in content.items()]
+        return [_spec(str(name), body, options) for name, body in content.items()]
     if path.suffix != ".py":
         raise ValueError(f"cannot train from a {path.suffix or 'file without a suffix'}: give a .yaml, .yml or .py file")
     body, config = _from_python(path)
     return [_spec(path.stem, body, options, config)]
 
 
-def _named(name: str, body: Any, options: RunOptions) -> ExperimentSpec:
+def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | None = None) -> ExperimentSpec:
     try:
-        return _spec(name, body, options)
+        if not isinstance(body, dict):
+            raise ValueError("must be a mapping with run, env, stop, config")
+        refuse_unknown_keys([str(key) for key in body], ("run", "env", "config", *_BESIDE_CONFIG))
+        if base is None and not isinstance(body.get("run"), str):
+            raise ValueError("run is missing: name the algorithm, for example run: RAPO")
+        body = _overridden(body, options)
+        restore, storage = body.get("restore"), body.get("storage_path")
+        if options.resume and restore:
+            raise ValueError(f"--resume continues a whole run, restore = {restore!r} one checkpoint: leave one out")
+        if options.resume and "://" in (storage or ""):
+            raise ValueError(f"--resume: storage_path = {storage!r} is not on this machine; use --restore CHECKPOINT")
+        return ExperimentSpec(
+            name=name,
+            algorithm=body["run"],
+            config=with_searches(body["config"], "config"),
+            base_config=base,
+            stop=_criteria(_mapping(body, "stop")),
+            num_samples=_number(body, "num_samples", 1, low=1),
+            scheduler=_mapping(body, "scheduler"),
+            checkpoint_config=_checkpoint_config(body),
+            storage_path=storage,
+            restore=restore,
+            max_failures=_number(body, "max_failures", 0, low=-1),
+            time_budget_s=_number(body, "time_budget_s", None, low=1, kind=int | float),
+            loggers=body.get("loggers") or [],
+        )
     except ValueError as error:
         raise ValueError(f"experiment {name!r}: {error}") from error
 
 
-def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | None = None) -> ExperimentSpec:
-    if not isinstance(body, dict):
-        raise ValueError("must be a mapping with run, env, stop, config")
-    refuse_unknown_keys([str(key) for key in body], ("run", "env", "config", *_BESIDE_CONFIG))
-    if base is None and not isinstance(body.get("run"), str):
-        raise ValueError("run is missing: name the algorithm, for example run: RAPO")
-    body = _overridden(body, options)
-    restore = options.restore or body.get("restore")
-    storage = options.storage_path or body.get("storage_path")
-    if options.resume and restore:
-        raise ValueError(f"--resume continues a whole run, restore = {restore!r} one checkpoint: leave one out")
-    if options.resume and "://" in (storage or ""):
-        raise ValueError(f"--resume: storage_path = {storage!r} is not on this machine; use --restore CHECKPOINT")
-    return ExperimentSpec(
-        name=name,
-        algorithm=body["run"],
-        config=with_searches(body["config"], "config"),
-        base_config=base,
-        stop=_criteria(_mapping(body, "stop") if options.stop is None else options.stop),
-        num_samples=_whole_number(body, "num_samples", 1) if options.num_samples is None else options.num_samples,
-        scheduler=_mapping(body, "scheduler"),
-        checkpoint_config=_checkpoint_config(body),
-        storage_path=storage,
-        restore=restore,
-        max_failures=_whole_number(body, "max_failures", 0),
-        time_budget_s=body.get("time_budget_s"),
-        loggers=body.get("loggers") or [],
-    )
-
-
 def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
-    """Put ``--set`` over a job: into its ``config``, or beside it."""
-    given: dict[str, Any] = {} if options.log_level is None else {"log_level": options.log_level}
+    """Put options over a job: whole entries in place of its own, ``--set`` into its ``config`` or beside it."""
+    given: dict[str, Any] = {}
     for key, value in options.overrides:
         set_dotted(given, key, value)
     beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given}
@@ -115,7 +108,8 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
     if "env" in body:
         config["env"] = body["env"]
     merge(config, _stored(given))
-    changed = {**body, "config": config}
+    replaced = {key: value for key, value in options.replaced.items() if value is not None}
+    changed = {**body, **replaced, "config": config}
     merge(changed, beside)
     return changed
 
@@ -153,10 +147,12 @@ def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _whole_number(body: dict[str, Any], key: str, default: int) -> int:
+def _number(body: dict[str, Any], key: str, default: int | None, low: int, kind: Any = int) -> Any:
     value = body.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{key} = {value!r}: must be a whole number")
+    if value is None and default is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, kind) or value < low:
+        raise ValueError(f"{key} = {value!r}: must be a {'whole ' if kind is int else ''}number, at least {low}")
     return value
 
 

@@ -52,8 +52,11 @@ class Interruption:
         os.write(2, f"\n{_STOPPING}\n".encode())  # print() may be running at this moment, and cannot be entered twice
 
 
-class TrialStopper(Stopper):
+class TrialStopper(Stopper, Callback):
     """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
+
+    Tune has it as a callback, too, which is told about all trials; on Ctrl-C it has every result saved, whatever
+    ``checkpoint_config`` says.
 
     ``interrupted`` has the ids of the trials that had reached no criterion when the budget or Ctrl-C ended them. Tune writes
     the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among
@@ -76,9 +79,14 @@ class TrialStopper(Stopper):
         """Trials do not belong into Tune's notes."""
         return {**self.__dict__, "_trials": ()}
 
-    def watch(self, trials: Iterable[Any]) -> None:
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Learn which trials there are."""
         self._trials = trials
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        """An iteration ended; Tune reads ``should_checkpoint`` from the result after this."""
+        if self._interruption.requested:
+            result["should_checkpoint"] = True
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Look at a result, before the scheduler does. Raises ``ValueError`` without its metric: Tune makes it a traceback."""
@@ -112,23 +120,6 @@ class TrialStopper(Stopper):
 def _meant(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(sorted(names)[:20])}, ..."
-
-
-class TrialWatch(Callback):
-    """Tells the stopper about trials; on Ctrl-C every result is saved, whatever ``checkpoint_config`` says."""
-
-    def __init__(self, stopper: TrialStopper, interruption: Interruption) -> None:
-        self._stopper = stopper
-        self._interruption = interruption
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Tune looks for events."""
-        self._stopper.watch(trials)
-
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """An iteration ended; Tune reads ``should_checkpoint`` from the result after this."""
-        if self._interruption.requested:
-            result["should_checkpoint"] = True
 
 
 def reaches(result: Mapping[str, Any], criteria: Mapping[str, float]) -> bool:

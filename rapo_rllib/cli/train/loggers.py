@@ -47,8 +47,6 @@ def _made(item: Any, where: str) -> Callback:
     check_no_secret(arguments, name, "set WANDB_API_KEY, or name a file by api_key_file")
     check_address(arguments.get("tracking_uri"), "tracking_uri", "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
     if name == "wandb":
-        if "transcripts" in arguments:  # W&B's own settings would take any name
-            raise ValueError(f"{where}.transcripts is gone: transcripts are files of the trial's folder; leave it out")
         arguments["dir"] = str(Path(arguments.get("dir", ".")).absolute())  # in Tune's own, the end of a run would be missing
         if "mode" in arguments:
             os.environ.setdefault("WANDB_MODE", str(arguments["mode"]))  # by which Tune's logger knows that it needs no key

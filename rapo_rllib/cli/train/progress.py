@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from ray.tune import Callback
 
-from rapo_rllib.cli.build_display import duration
-from rapo_rllib.cli.train.comparison import written
+from rapo_rllib.cli.terminal import duration
+from rapo_rllib.cli.train.ending import written
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.monitoring.warnings import WarningWatch
 
@@ -20,16 +20,12 @@ class TrainingReporter(Callback):
 
     Args:
         stop: criteria; the number of iterations tells the time that is left.
+        watches: take the results of each trial, by its id.
     """
 
-    def __init__(self, stop: Mapping[str, float]) -> None:
-        self._stop = stop
-        self._watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
+    def __init__(self, stop: Mapping[str, float], watches: defaultdict[str, WarningWatch]) -> None:
+        self._stop, self._watches = stop, watches
         self._configs: dict[str, dict[str, Any]] = {}  # of the trials, which an exploit of population based training changes
-
-    def watch(self, trial: Any) -> WarningWatch:
-        """Find what follows the warnings of a trial."""
-        return self._watches[trial.trial_id]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial started, or goes on: from where it was, or in another's place."""

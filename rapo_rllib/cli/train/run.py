@@ -6,47 +6,27 @@ import logging
 import os
 import re
 import socket
-import sys
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import ray
 import typer
+from ray import tune
+from ray.tune.experiment import Experiment
 
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.checks import check_resources
-from rapo_rllib.cli.train.comparison import written
+from rapo_rllib.cli.train.ending import close_run, written
 from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.interrupt import Interruption, TrialStopper
+from rapo_rllib.cli.train.progress import TrainingReporter
+from rapo_rllib.cli.train.resume import resume_config
 from rapo_rllib.cli.train.schedulers import make_scheduler
-from rapo_rllib.monitoring.quiet import quiet_libraries
+from rapo_rllib.monitoring.warnings import WarningWatch
 
-if TYPE_CHECKING:
-    from rapo_rllib.cli.train.interrupt import Interruption
-    from rapo_rllib.cli.train.progress import TrainingReporter
-    from rapo_rllib.monitoring.warnings import WarningWatch
-
-# Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
-_RAY_SETTINGS = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the stopper does it
-    "TUNE_GLOBAL_CHECKPOINT_S": "2",  # a kill loses results that Tune has not copied yet: by default those of 10 s, or more
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
 _MOST_CHARS = 130  # of a folder's name, as Tune has it
-
-
-def prepare(path: Path, verbose: int = 0) -> None:
-    """Set what Ray reads when it is imported; let trials import modules that lie beside ``path``, as a script's would."""
-    if not verbose:
-        quiet_libraries()
-    for name, value in _RAY_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    folder = str(path.absolute().parent)
-    sys.path.insert(1, folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
 def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
@@ -61,25 +41,18 @@ def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[s
     Raises:
         ValueError: Ray cannot be started as asked, or lacks the resources that a trial needs.
     """
-    import ray
-
-    from rapo_rllib.cli.train.interrupt import Interruption
-    from rapo_rllib.cli.train.summary import close_run
-
     interruption = Interruption()
+    trained: list[tuple[ExperimentSpec, list[Any]]] = []
+    watches: defaultdict[str, WarningWatch] = defaultdict(WarningWatch)
     try:
         with ExitStack() as ended, interruption.listening():
             logs = _start_ray(options)
             ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
             if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
-            trained: list[tuple[ExperimentSpec, list[Any]]] = []
-            watches: dict[str, WarningWatch] = {}
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
-                    trials, reporter = _train(spec, interruption, options)
-                    trained.append((spec, trials))
-                    watches |= {trial.trial_id: reporter.watch(trial) for trial in trials}
+                    trained.append((spec, _train(spec, interruption, watches, options)))
             close_run(file, trained, watches, interrupted=interruption.requested)
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
@@ -94,8 +67,6 @@ def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[s
 
 def _start_ray(options: RunOptions) -> Path:
     """Join the cluster that is named, or start a Ray of our own; returns the folder of its log files."""
-    import ray
-
     given: dict[str, Any] = {}
     if joins_cluster(options):
         if options.ray_num_cpus is not None:
@@ -129,15 +100,10 @@ def joins_cluster(options: RunOptions) -> bool:
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
-def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions) -> tuple[list[Any], TrainingReporter]:
-    """The trials of one experiment, when all have ended, and who reported on them."""
-    from ray import tune
-    from ray.tune.experiment import Experiment
-
-    from rapo_rllib.cli.train.interrupt import TrialStopper, TrialWatch
-    from rapo_rllib.cli.train.progress import TrainingReporter
-    from rapo_rllib.cli.train.resume import resume_config
-
+def _train(
+    spec: ExperimentSpec, interruption: Interruption, watches: defaultdict[str, WarningWatch], options: RunOptions
+) -> list[Any]:
+    """Run the trials of one experiment; returns them when all have ended."""
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     metric = None if scheduler is None else scheduler.metric
     stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, metric)
@@ -155,14 +121,13 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
     )
     resumed = resume_config(Path(str(experiment.path)), spec.stop) if options.resume else None
     typer.echo(f"Starting {spec.name}: {spec.algorithm_name}")
-    reporter = TrainingReporter(spec.stop)
     try:
         trials: list[Any] = tune.run_experiments(
             experiment,
             scheduler=scheduler,
             verbose=2 if options.verbose else 0,
             raise_on_failed_trial=False,
-            callbacks=[TrialWatch(stopper, interruption), reporter, *spec.loggers],
+            callbacks=[stopper, TrainingReporter(spec.stop, watches), *spec.loggers],
             resume_config=resumed,
         )
     except tune.TuneError as error:
@@ -171,7 +136,7 @@ def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions
         raise
     if stopper.interrupted and not interruption.requested:
         typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
-    return trials, reporter
+    return trials
 
 
 def _folder(trial: Any) -> str:

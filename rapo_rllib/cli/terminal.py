@@ -1,4 +1,4 @@
-"""Show how far a build or an import is: a bar on a terminal, a line now and then elsewhere."""
+"""What commands say while they work, and when they end: a bar or lines, one red line for a mistake, an exit status."""
 
 from __future__ import annotations
 
@@ -7,44 +7,69 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import typer
 
-from rapo_rllib.cli.endings import INTERRUPTED, fail
+from rapo_rllib.errors import RolloutError
 from rapo_rllib.traces.rows import BuildProgress
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.asking import Progress
 
+INTERRUPTED = 130  # as a shell calls a command that Ctrl-C ended
 LINE_EVERY_S = 10.0
 
 
+def fail(message: str, status: int = 1) -> NoReturn:
+    """End the command.
+
+    Raises:
+        typer.Exit: always.
+    """
+    typer.secho(message, err=True, fg="red")
+    raise typer.Exit(status)
+
+
+@contextmanager
+def one_line_errors(stopped: str = "") -> Iterator[None]:
+    """A mistake, or a service, agent or engine that fails, is one line and exit status 1.
+
+    Args:
+        stopped: said after Ctrl-C; empty: that is the caller's.
+    """
+    try:
+        yield
+    except (ValueError, RolloutError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        if not stopped:
+            raise
+        fail(stopped, INTERRUPTED)
+
+
 class Display:
-    """Shows progress while it is entered."""
+    """Shows progress while it is entered: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._said = time.monotonic()
-        self._bar = Progress(BarColumn(), TextColumn("{task.description}")) if sys.stdout.isatty() else None
-        self._task = self._bar.add_task("starting", total=None) if self._bar else None
+        self._started = self._said = time.monotonic()
+        self._bar = Progress(BarColumn(), TextColumn("{task.description}"), disable=not sys.stdout.isatty())
+        self._task = self._bar.add_task("starting", total=None)
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._bar.stop()
 
     def show(self, text: str, done: int, total: int, ended: bool) -> None:
         """Show it, if it is time."""
         now = time.monotonic()
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, description=text)
-        elif now - self._said >= LINE_EVERY_S or ended:
+        self._bar.update(self._task, completed=done, total=total, description=text)
+        if self._bar.disable and (now - self._said >= LINE_EVERY_S or ended):
             self._said = now
             typer.echo(text)
 
@@ -58,12 +83,12 @@ class BuildDisplay(Display):
 
     def __init__(self, things: str = "passages") -> None:
         super().__init__()
-        self.latest: BuildProgress | None = None
-        self._things, self._started = things, time.monotonic()
+        self.seen = 0
+        self._things = things
 
     def __call__(self, progress: BuildProgress) -> None:
         """Show it, if it is time."""
-        self.latest = progress
+        self.seen = progress.seen
         text = progress_line(progress, time.monotonic() - self._started, self._things)
         self.show(text, progress.seen, progress.total, ended=progress.seen == progress.total)
 
@@ -90,21 +115,6 @@ class AttemptsDisplay(Display):
             typer.echo(self._line)
 
 
-def attempts_line(progress: Progress, seconds: float) -> str:
-    """Tell where an agent is, how fast it writes, and when it will be done."""
-    done = progress.found + progress.ended
-    parts = [f"{done:,} of {progress.total:,} attempts"]
-    if progress.found:
-        parts.append(f"{progress.found:,} were there before")
-    if progress.failed:
-        parts.append(f"{progress.failed:,} failed")
-    if progress.ended and seconds > 0:
-        parts.append(f"{progress.tokens / seconds:.0f} tokens/s")
-        if left := progress.total - done:
-            parts.append(f"{duration(left * seconds / progress.ended)} left")
-    return " · ".join(parts)
-
-
 @contextmanager
 def resumable(things: str) -> Iterator[BuildDisplay]:
     """A display of what the same command goes on with after Ctrl-C, which is said then."""
@@ -113,8 +123,7 @@ def resumable(things: str) -> Iterator[BuildDisplay]:
         with display:
             yield display
     except KeyboardInterrupt:
-        seen = display.latest.seen if display.latest else 0
-        fail(f"Stopped after {seen:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
+        fail(f"Stopped after {display.seen:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
 
 
 @contextmanager
@@ -128,21 +137,31 @@ def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
 
 
 def progress_line(progress: BuildProgress, seconds: float, things: str = "passages") -> str:
-    """Tell where it is, how fast it embeds, and when it will be done.
+    """Tell where a build is, how fast it embeds, and when it will be done.
 
     >>> from rapo_rllib.traces.rows import BuildProgress
     >>> progress_line(BuildProgress(seen=600, embedded=400, total=1200), 4.0)
     '600 of 1,200 passages · 200 were stored before · 100/s · 6 s left'
     """
-    parts = [f"{progress.seen:,} of {progress.total:,} {things}"]
-    if known := progress.seen - progress.embedded:
-        parts.append(f"{known:,} were stored before")
-    if progress.embedded and seconds > 0:
-        rate = progress.embedded / seconds
-        parts.append(f"{rate:.0f}/s")
-        if left := progress.total - progress.seen:
-            parts.append(f"{duration(left / rate)} left")
-    return " · ".join(parts)
+    known = progress.seen - progress.embedded
+    rate = f"{progress.embedded / seconds:.0f}/s" if progress.embedded and seconds > 0 else ""
+    parts = [f"{known:,} were stored before" if known else "", rate]
+    return _line(things, progress.seen, progress.total, parts, progress.embedded, seconds)
+
+
+def attempts_line(progress: Progress, seconds: float) -> str:
+    """Tell where an agent is, how fast it writes, and when it will be done."""
+    found, failed, ended = progress.found, progress.failed, progress.ended
+    rate = f"{progress.tokens / seconds:.0f} tokens/s" if ended and seconds > 0 else ""
+    parts = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else "", rate]
+    return _line("attempts", found + ended, progress.total, parts, ended, seconds)
+
+
+def _line(things: str, done: int, total: int, parts: list[str], fresh: int, seconds: float) -> str:
+    """Join what is known; ``fresh`` of the ``done`` things took the ``seconds``."""
+    left = total - done if fresh and seconds > 0 else 0
+    ahead = f"{duration(left * seconds / fresh)} left" if left else ""
+    return " · ".join(filter(None, [f"{done:,} of {total:,} {things}", *parts, ahead]))
 
 
 def duration(seconds: float) -> str:

@@ -1,11 +1,59 @@
-"""The trials of a sweep beside each other: by which metric, in which order, and which is the best."""
+"""What ends a run: the numbers of summary.json, and the trials of a sweep beside each other."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
-from rapo_rllib.cli.train.comparison import METRICS, comparison, written
+import numpy
+import pytest
+
+from rapo_rllib.cli.train.ending import METRICS, _goal, comparison, summary_of, written
+from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
+
+
+def test_a_summary_holds_plain_numbers_and_null_for_what_is_missing() -> None:
+    found = {
+        "accuracy_before": numpy.float32(0.25),
+        "accuracy_after": 1.0,
+        "evaluated_questions": numpy.int64(128),
+        "seconds": float("nan"),
+        "other": 3,
+    }
+    assert json.dumps(summary_of({"rapo": found}, "/c", WarningWatch())) == (
+        '{"accuracy_before": 0.25, "accuracy_after": 1.0, "accuracy_best": null, "evaluated_questions": 128, "seconds": null, '
+        '"tokens_per_s": null, "retrievals": null, "checkpoint": "/c", "warnings": []}'
+    )
+
+
+def test_a_summary_holds_the_warnings() -> None:
+    watch, warning = WarningWatch(), TrainingWarning(3, "nothing_retrieved", "nothing", "do")
+    watch.begun, watch.holding = [warning, TrainingWarning(4, "clipped", "many", "less")], [warning]
+    summary = summary_of({"rapo": {"retrievals": 0}}, None, watch)
+    assert summary["warnings"] == [
+        {"iteration": 3, "name": "nothing_retrieved", "text": "nothing", "advice": "do", "holds": True},
+        {"iteration": 4, "name": "clipped", "text": "many", "advice": "less", "holds": False},
+    ]
+
+
+def test_an_algorithm_without_accuracy_has_no_summary() -> None:
+    assert summary_of({"training_iteration": 3}, "/c", WarningWatch()) is None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "checkpoints", "goal"),
+    [
+        ({}, {}, (None, "max")),
+        ({"metric": "a"}, {"checkpoint_score_attribute": "loss"}, ("a", "max")),
+        ({"metric": "loss", "mode": "min"}, {}, ("loss", "min")),
+        ({}, {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}, ("loss", "min")),
+    ],
+)
+def test_scheduler_then_checkpoints_name_the_goal(scheduler: dict, checkpoints: dict, goal: tuple) -> None:
+    assert _goal(ExperimentSpec("a", "RAPO", {}, scheduler=scheduler, checkpoint_config=checkpoints)) == goal
+
 
 ACCURACY, REWARD = METRICS[0], METRICS[2]
 

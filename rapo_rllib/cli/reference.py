@@ -1,6 +1,7 @@
 """Every key of a job's ``config`` with what it must be, its default and its meaning, from the keys' own declarations.
 
-`docs/config.md` is :func:`markdown`, and a test compares.
+`docs/config.md` is :func:`markdown`; `algorithm/training_keys.py`, for editors and type checkers, which do not run the code, is
+:func:`typed`. A test compares.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from rapo_rllib.algorithm.config import RAPOConfig
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from rapo_rllib.algorithm.config import RAPOConfig, training_keys
 from rapo_rllib.endpoint.env import AgentOptions
 from rapo_rllib.envs.external.base import ExternalOptions
 from rapo_rllib.envs.external.gem_env import GemOptions
@@ -60,6 +64,20 @@ _SECTIONS: tuple[tuple[str, str, type], ...] = (
     ("RLlib's", "", RLlibSettings),
 )
 _LONGEST_DEFAULT = 60
+_TYPES_HEAD = '''\
+"""The keys of ``RAPOConfig.training`` with their types. `rllib config typing` makes this file of `rapo_rllib/settings/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class TrainingKeys(TypedDict, total=False):
+    """RAPO's own keys, then those that RLlib's ``training`` has."""
+
+'''
+_WRITTEN = {NoneType: "None", Any: "Any", tuple: "Sequence[Any]"}
 
 
 class ConfigKey(NamedTuple):
@@ -129,3 +147,28 @@ def _section_markdown(section: ConfigSection) -> str:
         must_be, default, meaning = (text.replace("|", "\\|").replace("\n", " ") for text in key[1:])
         lines.append(f"| `{key.name}` | {must_be} | `{default}` | {meaning} |")
     return "\n".join([*lines, ""])
+
+
+def typed() -> str:
+    """The text of ``rapo_rllib/algorithm/training_keys.py``."""
+    own = {name: _written(kind) for name, kind, _ in training_keys()}
+    rllibs = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs", *own}
+    return _TYPES_HEAD + "".join(
+        f"    {name}: {kind}\n" for name, kind in {**own, **dict.fromkeys(sorted(rllibs), "Any")}.items()
+    )
+
+
+def _written(kind: Any) -> str:
+    """A type as source; what has keys of its own is a mapping."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return " | ".join(map(_written, get_args(kind)))
+    if origin is Literal:
+        return f"Literal[{', '.join(_quoted(choice) for choice in get_args(kind))}]"
+    if (origin or kind) in _WRITTEN:
+        return _WRITTEN[origin or kind]
+    return kind.__name__ if kind in (bool, float, int, str) else "Mapping[str, Any]"
+
+
+def _quoted(choice: Any) -> str:
+    return f'"{choice}"' if isinstance(choice, str) else repr(choice)

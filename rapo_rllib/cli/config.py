@@ -14,7 +14,7 @@ def keys(
     words: Annotated[list[str] | None, typer.Argument(help="Show only keys with all of these in name or meaning.")] = None,
 ) -> None:
     """Show keys with what they must be, defaults and meanings."""
-    from rapo_rllib.cli.config.reference import config_sections
+    from rapo_rllib.cli.reference import config_sections
 
     wanted = [word.lower() for word in words or []]
     found = 0
@@ -32,7 +32,7 @@ def keys(
 @config_app.command("markdown")
 def as_markdown() -> None:
     """Print all keys as a page of Markdown."""
-    from rapo_rllib.cli.config.reference import markdown
+    from rapo_rllib.cli.reference import markdown
 
     typer.echo(markdown(), nl=False)
 
@@ -40,6 +40,6 @@ def as_markdown() -> None:
 @config_app.command("typing")
 def as_types() -> None:
     """Print the types of RAPOConfig.training as a Python module."""
-    from rapo_rllib.cli.config.training_keys import source
+    from rapo_rllib.cli.reference import typed
 
-    typer.echo(source(), nl=False)
+    typer.echo(typed(), nl=False)

@@ -1,1 +1,0 @@
-"""``rllib config``: every key of a job's ``config``."""

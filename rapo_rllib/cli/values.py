@@ -1,0 +1,183 @@
+"""Values as people write them in jobs and options: YAML, search expressions, and keys with dots.
+
+YAML: ``5e-6`` is a number, a key given twice is a mistake, and errors say where they are. ``yes``, ``no``, ``on`` and ``off``
+are true and false; what else only YAML 1.1 takes for more than a text is one: ``12:30`` (750 there), ``010``, ``2024-05-01``.
+
+Searches: ``{loguniform: [1e-6, 1e-4]}`` is ``tune.loguniform(1e-6, 1e-4)``, ``{choice: [4, 8]}`` one of these; ``grid_search``
+is Tune's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rapo_rllib.validation import refuse_unknown_keys
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+SEARCHES = (
+    *("uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn"),
+    *("randint", "qrandint", "lograndint", "qlograndint", "choice"),
+)
+_GRID = "grid_search"
+_TAG = "tag:yaml.org,2002:"
+# tag, what is read so, and the characters that it may begin with
+_PLAIN = (
+    (f"{_TAG}null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (f"{_TAG}bool", r"(?i:true|false|yes|no|on|off)", list("tTfFyYnNoO")),
+    (f"{_TAG}int", r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+)", list("-+0123456789")),
+    (f"{_TAG}float", r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?", list("-+.0123456789")),
+    (f"{_TAG}float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+    (f"{_TAG}merge", r"<<", ["<"]),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader without YAML 1.1's surprises."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Read a mapping; a repeated key is an error, not an overwrite."""
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = "a key must be a single name (a template {{ … }} must be filled in)"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}  # not PyYAML's own
+for _tag, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def yaml_value(text: str) -> Any:
+    """The value of ``text``.
+
+    Raises:
+        ValueError: not YAML; names line and column.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # the last two: !!int x, !!timestamp x
+        raise ValueError(f"not YAML: {error}") from error
+
+
+def yaml_file(path: Path) -> Any:
+    """The content of the file ``path``.
+
+    Raises:
+        ValueError: unreadable, or not YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be read: {error}") from error
+    return yaml_value(text)
+
+
+def is_search(value: Any) -> bool:
+    """Whether ``value`` stands for one of many: ``{name of a search: [arguments]}``."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return False
+    ((name, arguments),) = value.items()
+    return name == _GRID or (name in SEARCHES and isinstance(arguments, list))
+
+
+def with_searches(value: Any, where: str) -> Any:
+    """``value`` with every search expression in it, however deep, as the object that Tune samples from.
+
+    Args:
+        value: as a file has it; it stays as it is.
+        where: its key, for messages.
+
+    Raises:
+        ValueError: naming the key whose expression means nothing.
+    """
+    if isinstance(value, list):
+        return [with_searches(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if not isinstance(value, dict) or _GRID in value:
+        return value
+    if is_search(value):
+        ((name, arguments),) = value.items()
+        return _domain(name, arguments, where)
+    return {key: with_searches(item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _domain(name: str, arguments: list[Any], where: str) -> Any:
+    from ray import tune
+
+    shown = f"{where} = {{{name}: {arguments}}}"
+    if name != "choice" and not all(isinstance(number, int | float) for number in arguments):
+        raise ValueError(f"{shown}: its arguments are numbers, as those of ray.tune.{name}")
+    try:
+        domain = tune.choice(arguments) if name == "choice" else getattr(tune, name)(*arguments)
+        domain.sample()
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"{shown}: {error}") from error
+    if name not in ("choice", "randn", "qrandn") and arguments[0] >= arguments[1]:
+        raise ValueError(f"{shown}: the first number is the lower end, the second the upper")
+    return domain
+
+
+def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
+    """``config[a][b] = value`` for the key ``a.b``. Raises ``ValueError`` where ``a`` was just set to a plain value."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        config = config.setdefault(parent, {})
+        if not isinstance(config, dict):
+            raise ValueError(f"--set {key}: {parent} was just set to {config!r}, which has no keys")
+    config[last] = value
+
+
+def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> None:
+    """Put ``changes`` into ``config``, level by level. Raises ``ValueError`` where a value that has no keys is to get some."""
+    for key, value in changes.items():
+        old = config.get(key)
+        if isinstance(value, dict) and not is_search(value) and old is not None:
+            if not isinstance(old, dict):
+                raise ValueError(f"--set {where}{key}: its value is {old!r}, which has no keys")
+            config[key] = dict(old)
+            merge(config[key], value, f"{where}{key}.")
+        else:
+            config[key] = value
+
+
+def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]) -> AlgorithmConfig:
+    """A config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+
+    Raises:
+        ValueError: there is no such key, or its value has no keys.
+    """
+    from rapo_rllib.config.checks import known_keys
+    from rapo_rllib.config.other_names import refuse_other_names
+
+    given: dict[str, Any] = {}
+    for key, value in overrides:
+        set_dotted(given, key, value)
+    if hasattr(config, "preflight"):
+        refuse_other_names(given, known_keys(config))
+    refuse_unknown_keys(given, known_keys(config), "--set ")
+    changed = {key: _own(config, key) for key in given}
+    merge(changed, given)
+    config.update_from_dict(changed)
+    return config
+
+
+def _own(config: AlgorithmConfig, key: str) -> Any:
+    return config.language_model if key == "model" and hasattr(config, "language_model") else getattr(config, key, None)
