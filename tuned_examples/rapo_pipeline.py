@@ -30,7 +30,11 @@ TRAIN, TEST = 2000, 100
 
 
 def convert(input: str) -> str:
-    """The tool: ``3.5 m in cm`` becomes ``350``. Its name is its tag; what it raises, the policy reads."""
+    """Convert a length. The function's name is the tool's tag; what it raises, the policy reads.
+
+    Args:
+        input: number, unit, `in` and the wanted unit, as in `3.5 m in cm`, which becomes `350`.
+    """
     amount, unit, _, wanted = input.split()
     return f"{float(amount) * MILLIMETRES[unit] / MILLIMETRES[wanted]:g}"
 

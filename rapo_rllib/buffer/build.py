@@ -5,11 +5,12 @@ envs (expert) or traces/recorded.py --ExpertTrajectory--> step_traces --StepTrac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
@@ -17,6 +18,8 @@ from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.address import check_lite_path
 from rapo_rllib.types import ExpertTrajectory, StepTrace
+
+logger = logging.getLogger(__name__)
 
 NOTE = "built"
 SHAPE = {"traces": str | None, "max_traces": int | None}  # of that note
@@ -181,4 +184,9 @@ def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:
     if not buffer.milvus.is_lite:
         return nullcontext()
     check_lite_path(buffer.uri, URI_KEY)
-    return FileLock(f"{buffer.uri}.build")
+    lock = FileLock(f"{buffer.uri}.build")
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        logger.warning("waiting for another process to unlock %s", lock.lock_file)
+        return lock.acquire()

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 IDENTITY = "model.json"  # in the folder of the training state
 
@@ -33,13 +36,13 @@ _IRRELEVANT = (
 )
 
 
-def write_identity(folder: str, settings: ModelSettings, config: Any) -> None:
+def write_identity(folder: str, settings: ModelSettings, config: PretrainedConfig) -> None:
     """Write ``model.json`` into ``folder``; ``config`` is Hugging Face's, of the language model."""
     identity = {"name_or_path": settings.name_or_path, "config": _relevant(config)}
     (Path(folder) / IDENTITY).write_text(json.dumps(identity, indent=1), encoding="utf-8")
 
 
-def check_identity(folder: str, settings: ModelSettings, config: Any, *, needs_base: bool) -> None:
+def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfig, *, needs_base: bool) -> None:
     """Compare with the model that the state in ``folder`` belongs to.
 
     Args:
@@ -70,7 +73,7 @@ def check_identity(folder: str, settings: ModelSettings, config: Any, *, needs_b
         )
 
 
-def _relevant(config: Any) -> dict[str, Any]:
+def _relevant(config: PretrainedConfig) -> dict[str, Any]:
     def kept(value: Any) -> Any:
         """A config, or a part of one such as ``text_config``, without what may differ."""
         if not isinstance(value, dict):

@@ -45,7 +45,8 @@ from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
-from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.objective.inputs import LossInputs
+from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import HasSettings
 from rapo_rllib.weights.dtensor import full_tensor
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import torch
 
 from rapo_rllib.objective.importance import trajectory_mean
+from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.settings import ObjectiveSettings
-
-if TYPE_CHECKING:
-    from rapo_rllib.objective.loss import LossInputs
 
 
 @dataclass(frozen=True)

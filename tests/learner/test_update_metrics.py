@@ -9,7 +9,8 @@ import torch
 
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
-from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.objective.inputs import LossInputs
+from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.objective.loss_metrics import LossMetrics
 from rapo_rllib.settings import ObjectiveSettings
 

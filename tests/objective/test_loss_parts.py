@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rapo_rllib.objective.loss import LossInputs, policy_loss
+from rapo_rllib.objective.inputs import LossInputs
+from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import ObjectiveSettings
 
 PLAIN = ObjectiveSettings(importance_shaping_weight=0.0, importance_cap=None)
