@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rapo_rllib.config.gpus import check_gpus
@@ -10,6 +10,7 @@ from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
+from rapo_rllib.validation import refuse_unknown_keys
 
 
 def known_keys(config: object) -> set[str]:
@@ -17,6 +18,15 @@ def known_keys(config: object) -> set[str]:
     properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
     public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
     return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack"}
+
+
+def refuse_unknown(config: object, given: Collection[str], where: str = "") -> None:
+    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and where others' names are translated."""
+    try:
+        refuse_unknown_keys(given, known_keys(config), where)
+    except ValueError as error:
+        others = "; docs/from_verl_or_trl.md translates keys of verl and TRL" if hasattr(config, "preflight") else ""
+        raise ValueError(f"{error}{others}") from None
 
 
 def check_applied_preset(keys: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The keys of ``RAPOConfig.training`` as a module of types, for editors and type checkers, which do not run the code.
+"""The keys of ``RAPOConfig.training`` as a stub, for editors and type checkers, which do not run the code.
 
-declarations in settings/ -> source() -> algorithm/training_keys.py, and a test compares
+declarations in settings/ -> source() -> algorithm/training_keys.pyi, and a test compares
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from rapo_rllib.algorithm.config import training_keys
 _HEAD = '''\
 """The keys of ``RAPOConfig.training`` with their types. `rllib config typing` makes this file of `rapo_rllib/settings/`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
-
 
 class TrainingKeys(TypedDict, total=False):
     """RAPO's own keys, then those that RLlib's ``training`` has."""
@@ -30,7 +27,7 @@ _WRITTEN = {NoneType: "None", Any: "Any", tuple: "Sequence[Any]"}
 
 
 def source() -> str:
-    """The text of ``rapo_rllib/algorithm/training_keys.py``."""
+    """The text of ``rapo_rllib/algorithm/training_keys.pyi``."""
     own = {name: _written(kind) for name, kind, _ in training_keys()}
     rllibs = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs", *own}
     return _HEAD + "".join(f"    {name}: {kind}\n" for name, kind in {**own, **dict.fromkeys(sorted(rllibs), "Any")}.items())
