@@ -21,7 +21,7 @@ def known_keys(config: object) -> set[str]:
 
 
 def refuse_unknown(config: object, given: Collection[str], where: str = "") -> None:
-    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and where others' names are translated."""
+    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and the page of others' names."""
     try:
         refuse_unknown_keys(given, known_keys(config), where)
     except ValueError as error:

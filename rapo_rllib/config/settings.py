@@ -113,8 +113,8 @@ def _rollout(keys: Mapping[str, Any]) -> RolloutSettings:
 
 def _update(keys: Mapping[str, Any]) -> UpdateSettings:
     update = _flat(UpdateSettings, keys)
-    if update.weight_transfer == "auto" and _has_whole_gpus(keys):
-        return replace(update, weight_transfer="nccl")
+    if update.weight_transfer == "auto":
+        return replace(update, weight_transfer="nccl" if _has_whole_gpus(keys) else "object_store")
     return update
 
 

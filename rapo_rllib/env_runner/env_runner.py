@@ -42,7 +42,7 @@ from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.packing import unpack_weights
-from rapo_rllib.weights.publisher import Publication, this_node
+from rapo_rllib.weights.publisher import Publication
 from rapo_rllib.weights.sync import Confirmation, EngineName, LoadFailure
 
 logger = logging.getLogger(__name__)
@@ -99,15 +99,12 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         except Exception as error:
             logger.exception("weight version %d could not be loaded", publication.version)
             return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
-        loaded = self.engine.weights.loaded
-        return Confirmation(
-            self.policy_version, scores, seconds, self.engine_name(), loaded.received, loaded.base, loaded.compared_share
-        )
+        return Confirmation(self.policy_version, scores, seconds, self.engine_name())
 
     def engine_name(self) -> EngineName:
         """The name of this engine; after a restart another."""
         shown = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
-        return EngineName(shown, self._unique, this_node())
+        return EngineName(shown, self._unique)
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
         """One step of vLLM's own weight transfer; the learner drives it."""

@@ -60,9 +60,9 @@ class UpdateSettings(Knobs):
     )
     weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = knob(
         "auto",
-        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else shared "
-        "memory on the learner's machine and Ray's object store to others), `object_store`; or vLLM's own from GPU to GPU: "
-        "`nccl`, or `ipc` where a learner and an engine share each GPU",
+        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else "
+        "`object_store`); `object_store`, Ray's; or vLLM's own from GPU to GPU: `nccl`, or `ipc` where a learner and an engine "
+        "share each GPU",
     )
     max_staleness: int = knob(
         0,

@@ -1,14 +1,12 @@
 """Checksums of weights: whoever has them holds these values, bit for bit. They cost about a pass through memory.
 
-    learner: digest of what is published  ==  engine: digest of what its model was given, and of what it holds
-
 The same values have the same digest on every device and in every process.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -40,16 +38,6 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
-def noted(
-    named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None, digests: Digests
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same names and tensors, rounded to ``dtype``; their digests are written into ``digests`` on the way."""
-    for name, tensor in named:
-        rounded = cast(tensor.detach(), dtype)
-        digests[name] = digest(rounded)
-        yield name, rounded
-
-
 def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
     """Digests that tell one base model from another: of its values in bfloat16, whatever ``model.dtype`` it was loaded in."""
     return {name: digest(cast(tensor, torch.bfloat16)) for name, tensor in named}
@@ -58,8 +46,3 @@ def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
 def fingerprint(digests: Mapping[str, int]) -> str:
     """One checksum of all, whatever their order: eight hexadecimal digits."""
     return f"{zlib.crc32(repr(sorted(digests.items())).encode()):08x}"
-
-
-def differing(expected: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """Names that are in one only, or have another digest."""
-    return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

@@ -74,8 +74,8 @@ def test_learners_on_gpus_share_what_fsdp_shards(tmp_path: Path) -> None:
     first, others, engine = (named[name] for name in ("first learner", "other learners", "engine"))
     assert (first["count"], others["count"]) == (1, 3)
     assert parts(first, "gpu")["weights"] == parts(others, "gpu")["weights"] == SMOLLM2
-    assert parts(first)["weights in shared memory"] == 4 * SMOLLM2
-    assert "weights in shared memory" not in parts(others)
+    assert parts(first)["weights in Ray's object store"] == 4 * SMOLLM2
+    assert "weights in Ray's object store" not in parts(others)
     assert parts(engine, "gpu")["engine: weights"] == 4 * SMOLLM2
     assert {fit["fits"] for fit in found["fits"]} == {None}
     assert [fit["needed"] for fit in found["fits"] if fit["unit"] == "GPUs"] == [6]

@@ -1,4 +1,4 @@
-"""New weights in a real engine: each missed update is seen, by checksums and by the canary, and no old prefix survives."""
+"""New weights in a real engine: each missed update is seen, and no old prefix survives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rapo_rllib.rollout.vllm import worker as vllm_worker
 from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.weights.canary import Canary, CanaryResult, canary_sequences
-from rapo_rllib.weights.digest import digest
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -81,8 +80,6 @@ def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
         result = run.sync()
         assert result.mean < 1e-4
         assert result.conclusive and result.engine_missed < 0.2 * result.learner_moved
-        assert run.engine.weights.loaded.received == {name: digest(weight) for name, weight in run.weights().items()}
-    assert run.engine.weights.loaded.compared_share == 1.0
 
 
 def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
@@ -90,13 +87,6 @@ def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -
     with pytest.raises(WeightSyncError, match=r"learner moved by .* stale or partial"):
         run.compared()
     assert run.sync().conclusive
-
-
-def test_the_checksums_alone_see_it(run: TinyRun) -> None:
-    held = dict(run.engine.weights.loaded.received)
-    run.step()
-    now = {name: digest(weight) for name, weight in run.weights().items()}
-    assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
 
 
 def stale_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,32 +204,11 @@ def test_what_nobody_can_compare_is_left_out() -> None:
     model.load_weights(on_disk.items())
     watch = LoadWatch(model)
     watch.calibrate(on_disk.items())
-    assert watch.compared_share() == 0.5
+    assert watch._comparable == {"plain"}
     new = {name: value + 1 for name, value in on_disk.items()}
     model.load_weights(new.items())
-    assert watch.stale() == [] and watch.received == {name: digest(value) for name, value in new.items()}
+    assert watch.stale() == []
     watch.begin()
     for name, value in on_disk.items():
         watch._note(name, value)  # given, but not loaded
     assert watch.stale() == ["plain"]
-
-
-def test_workers_that_were_given_different_weights_are_an_error() -> None:
-    """With tensor parallelism each worker receives for itself, and one may miss what another got."""
-    from types import SimpleNamespace
-
-    from rapo_rllib.rollout.vllm.weights import EngineWeights
-
-    def engine(*received: dict[str, int]) -> EngineWeights:
-        settled = [([], [], one, {}, 0.5 + index / 4) for index, one in enumerate(received)]
-        workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
-        return EngineWeights(workers, False, False, lambda: 0)
-
-    assert engine({"a": 1}, {"a": 1})._checked(3).compared_share == 0.5
-    for stale, now in (
-        ({"a": 1, "b": 2}, {"a": 1, "b": 3}),
-        ({"a": 1, "b": 3}, {"a": 1, "b": 2}),
-        ({"a": 1}, {"a": 1, "b": 3}),
-    ):
-        with pytest.raises(WeightSyncError, match=r"version 3: the engine's workers were given different weights: 1 .* \(b"):
-            engine(stale, now)._checked(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rapo_rllib.weights.digest import base_digests, differing, digest, fingerprint, noted
+from rapo_rllib.weights.digest import base_digests, digest, fingerprint
 
 SIZES = [(), (0,), (3,), (61, 32), (3, 4096), (8193, 9), (2, 40_000)]  # none, in part, and all of it in summed rows
 
@@ -45,14 +45,7 @@ def test_one_optimiser_step_of_1e6_changes_the_digest_of_every_weight() -> None:
     optimizer = torch.optim.AdamW(weights.values(), lr=1e-6)
     sum((weight * torch.randn(weight.shape)).sum() for weight in weights.values()).backward()
     optimizer.step()
-    assert differing(before, {name: digest(weight) for name, weight in weights.items()}) == ["norm", "w"]
-
-
-def test_digests_are_those_of_the_rounded_values_that_come_out() -> None:
-    named, digests = {"w": torch.randn(9, 9), "count": torch.tensor([3])}, dict[str, int]()
-    rounded = dict(noted(named.items(), torch.bfloat16, digests))
-    assert torch.equal(rounded["w"], named["w"].bfloat16()) and rounded["count"] is not None
-    assert digests == {name: digest(tensor) for name, tensor in rounded.items()}
+    assert all(digest(weight) != before[name] for name, weight in weights.items())
 
 
 def test_a_model_has_one_fingerprint_in_any_dtype_and_order() -> None:
@@ -62,7 +55,3 @@ def test_a_model_has_one_fingerprint_in_any_dtype_and_order() -> None:
     assert fingerprint(base_digests(low.items())) == whole
     assert fingerprint(base_digests({**named, "b": named["b"] + 1}.items())) != whole
     assert fingerprint(base_digests({"a": named["a"], "c": named["b"]}.items())) != whole
-
-
-def test_names_that_differ() -> None:
-    assert differing({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "d": 3}) == ["b", "c", "d"]

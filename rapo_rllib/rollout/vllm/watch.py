@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rapo_rllib.weights.digest import Digests, cast, digest
+from rapo_rllib.weights.digest import cast, digest
 
 _NUM_COLUMNS = 4  # of a packed copy that are read back
 
@@ -58,7 +58,6 @@ class LoadWatch:
 
     def begin(self) -> None:
         """Another version comes."""
-        self.received: Digests = {}  # of what came, under the names it came with
         self.loaded: set[str] = set()  # parameters that took something
         self._given: dict[str, Given] = {}
 
@@ -73,10 +72,6 @@ class LoadWatch:
         """Parameters that do not hold what was given for them."""
         return sorted(name for name in self._comparable if self._holds(self._holders[name]) is False)
 
-    def compared_share(self) -> float:
-        """The share of the parameters that ``stale()`` knows about."""
-        return len(self._comparable) / max(len(self._holders), 1)
-
     def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         names: set[str] = self._load(self._noted(stream))
         self.loaded.update(names)
@@ -88,16 +83,14 @@ class LoadWatch:
             yield name, tensor
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
-        self.received[name] = digest(tensor)
         holder = self._by_source.get(name)
         if holder is None:
             return
         held = cast(tensor, holder.dtype)
-        same = held.dtype == tensor.dtype
         matrix = held.dim() == 2 and held.numel() > 0
         columns = held[:, _columns(held.shape[1])].cpu() if matrix else None
         rows = held.shape[0] if held.dim() else 1
-        self._given[name] = Given(rows, self.received[name] if same else digest(held), columns)
+        self._given[name] = Given(rows, digest(held), columns)
 
     def _holds(self, holder: Holder) -> bool | None:
         """None where nothing was given."""

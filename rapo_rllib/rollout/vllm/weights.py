@@ -11,14 +11,12 @@ history as that version sees it.
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.weights.digest import Digests, differing
-from rapo_rllib.weights.shared_memory import SharedWeights
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -26,15 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESETS = 3  # tries to clear the prefix cache
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """The weights that an engine was given by its last load."""
-
-    received: Digests  # of the weights, or adapters, under the names they came with
-    base: Digests  # in bfloat16, of the model on its disk that adapters were added to
-    compared_share: float  # of its parameters that were found to hold what they were given; of others nobody knows
 
 
 class EngineWeights:
@@ -51,7 +40,6 @@ class EngineWeights:
         self._engine, self._in_process, self._steps_itself = engine, in_process, steps_itself
         self._end_requests = end_requests
         self.version = 0  # of the policy's weights
-        self.loaded = LoadReport({}, {}, 0.0)
         self._undefined = ""  # why the weights are no policy's
         self._asleep = False
         self._cache_asleep = False  # the weights are awake, their cache is not
@@ -66,13 +54,11 @@ class EngineWeights:
         if self._in_process:
             self._load("load_policy_weights", dict(weights), version)
             return
-        unshared = _unshared(weights)
-        shared = SharedWeights(unshared)
-        try:
-            shared.write(unshared.items())
-            self.load_file(shared.path, version)
-        finally:
-            shared.close()
+        from safetensors.torch import save_file
+
+        with tempfile.NamedTemporaryFile(prefix="rapo-weights-", suffix=".safetensors") as file:
+            save_file(_unshared(weights), file.name)
+            self.load_file(file.name, version)
 
     def load_file(self, path: str, version: int) -> None:
         """The same for weights in a safetensors file, which every worker maps."""
@@ -101,25 +87,15 @@ class EngineWeights:
         """Whether they are those of a version: not between the beginning of a load and its confirmation."""
         return not self._undefined
 
-    def _checked(self, version: int) -> LoadReport:
-        """Check that all workers hold what they were given, and report it."""
-        settled = self._engine.collective_rpc("finalize_weights")
-        report = LoadReport(settled[0][2], settled[0][3], 1.0)
-        for missing, stale, received, base, share in settled:
-            # the learner compares those of one; another may have been given something else, as each takes its own
-            if wrong := differing(report.received, received) + differing(report.base, base):
-                raise WeightSyncError(
-                    f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
-                    f"({', '.join(wrong[:3])}, ...)"
-                )
+    def _check_loaded(self, version: int) -> None:
+        """Raise ``WeightSyncError`` unless all workers hold what they were given."""
+        for missing, stale in self._engine.collective_rpc("finalize_weights"):
             for names, problem in ((missing, "received nothing"), (stale, "do not hold what they were given")):
                 if names:
                     shown = ", ".join(names[:3])
                     raise WeightSyncError(
                         f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
                     )
-            report = replace(report, compared_share=min(share, report.compared_share))
-        return report
 
     def sleep(self) -> None:
         """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
@@ -151,7 +127,7 @@ class EngineWeights:
         Raises:
             WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
         """
-        self.loaded = self._checked(version)
+        self._check_loaded(version)
         if self._cache_asleep:
             self._engine.wake_up(["kv_cache"])
             self._cache_asleep = False
