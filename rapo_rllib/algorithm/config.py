@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -160,9 +159,7 @@ class RAPOConfig(AlgorithmConfig):
 
         from rapo_rllib.learner.rl_module import CausalLMRLModule
 
-        settings = self.settings
-        extra = {"engine_dtype": settings.engine.dtype, "temperature": settings.rollout.temperature}
-        return RLModuleSpec(module_class=CausalLMRLModule, model_config={**asdict(settings.model), **extra})
+        return RLModuleSpec(module_class=CausalLMRLModule, model_config={"settings": self.settings})
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type:

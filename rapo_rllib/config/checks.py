@@ -7,9 +7,8 @@ from typing import Any
 
 from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
+from rapo_rllib.settings import ObjectiveSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
-from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
 from rapo_rllib.validation import refuse_unknown_keys
 
 
@@ -113,8 +112,7 @@ def _check_sizes(settings: Settings) -> None:
 
 def _check_budgets(settings: Settings) -> None:
     rollout = settings.rollout
-    if rollout.temperature < LEAST_TEMPERATURE:
-        raise ValueError(f"temperature = {rollout.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
+    rollout.check_trains()
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
 

@@ -16,46 +16,41 @@ from rapo_rllib.settings.knobs import choices
 STEP_REDUCTIONS = choices(ObjectiveSettings, "step_entropy_reduction")
 
 
-def token_entropy(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+def token_entropy(logits: torch.Tensor) -> torch.Tensor:
     """Entropy of each token's distribution over the full vocabulary (eq. 2).
 
-        Hᵢ = -Σⱼ pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ / τ)
+        Hᵢ = -Σⱼ pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ)
 
     Tokens of probability zero (logit -inf) add nothing, neither to the entropy nor to its gradient.
 
     Args:
-        logits: ``[..., V]`` logits; computed in float32 whatever their type.
-        temperature: τ, of the distribution that was sampled from; positive.
+        logits: ``[..., V]`` logits that were sampled from; computed in float32 whatever their type.
 
     Returns:
         ``[...]`` float32, nats, between 0 and ``log V``.
-
-    Raises:
-        ValueError: ``temperature`` is not positive.
     """
-    z, weights, total = _weighed(_tempered(logits, temperature))
+    z, weights, total = _weighed(logits.float())
     return _entropies(_finite(z), weights, total)
 
 
-def top_entropy(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> torch.Tensor:
+def top_entropy(logits: torch.Tensor, top_k: int) -> torch.Tensor:
     """Part of the entropy that the ``k`` likeliest tokens account for (section 9: the released code reads 10 logprobs).
 
-        Hᵢ = -Σ_{j in top k of pᵢ} pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ / τ)
+        Hᵢ = -Σ_{j in top k of pᵢ} pᵢⱼ log pᵢⱼ,   pᵢ = softmax(logitsᵢ)
 
     The softmax is over the full vocabulary and the ``k`` probabilities are not renormalised, as where an engine reports them.
 
     Args:
-        logits: ``[..., V]`` logits; computed in float32 whatever their type.
+        logits: ``[..., V]`` logits that were sampled from; computed in float32 whatever their type.
         top_k: k, at least 1; from V on this is the entropy itself.
-        temperature: τ, of the distribution that was sampled from; positive.
 
     Returns:
         ``[...]`` float32, nats, at most the entropy (eq. 2).
 
     Raises:
-        ValueError: ``temperature`` is not positive, or ``top_k`` below 1.
+        ValueError: ``top_k`` is below 1.
     """
-    z, _, total = _weighed(_tempered(logits, temperature))
+    z, _, total = _weighed(logits.float())
     return _top_entropies(z, total, top_k)
 
 
@@ -69,7 +64,7 @@ def entropy_and_logprobs(
     z are the logits less their largest. Tokens of probability zero (logit -inf) add nothing to H; drawn, their log is -inf.
 
     Args:
-        logits: ``[..., V]`` logits sampled from, temperature applied; computed in float32 whatever their type.
+        logits: ``[..., V]`` logits that were sampled from; computed in float32 whatever their type.
         token_ids: ``[...]`` tᵢ, integers below V.
         top_k: with it H is ``top_entropy``, the part of the k likeliest tokens; the log probability stays that under all of V.
 
@@ -116,12 +111,6 @@ def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, redu
     if len(counted) == 0:
         raise ValueError("a step without generated tokens has no entropy")
     return math.fsum(counted) / (len(counted) if reduction == "mean" else 1)
-
-
-def _tempered(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}: a greedy token has no distribution to measure")
-    return logits.float() if temperature == 1.0 else logits.float() / temperature
 
 
 def _weighed(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rapo_rllib.settings.knobs import Knobs, knob, shown
+from rapo_rllib.settings.knobs import Knobs, knob, knobs, shown
 from rapo_rllib.settings.schedule import check_schedule
 
 LEAST_TEMPERATURE = 1e-3  # of a training
@@ -118,6 +118,11 @@ class RolloutSettings(Knobs):
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
     )
     branching: BranchingSettings | None = knob(None, "which trajectories fork; None: all of a group are sampled from the start")
+
+    def check_trains(self) -> None:
+        """Raise ``ValueError`` for what only answers: greedy tokens have no distribution that a ratio could be of."""
+        if self.temperature < LEAST_TEMPERATURE:
+            raise ValueError(f"temperature = {self.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
 
     @property
     def num_tool_workers(self) -> int:

@@ -26,12 +26,6 @@ def test_token_entropy_of_known_distributions() -> None:
     torch.testing.assert_close(token_entropy(logits), expected, atol=1e-6, rtol=0)
 
 
-def test_token_entropy_of_tempered_distribution() -> None:
-    # logits (2 log 3, 0) at temperature 2 are (log 3, 0): probabilities 3/4, 1/4.
-    entropy = token_entropy(torch.tensor([2 * math.log(3.0), 0.0]), temperature=2.0)
-    assert float(entropy) == pytest.approx(0.562335, abs=1e-6)
-
-
 def test_token_entropy_is_computed_in_float32() -> None:
     logits = torch.randn(3, 5, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
     entropy = token_entropy(logits)
@@ -43,7 +37,7 @@ def test_token_entropy_is_computed_in_float32() -> None:
 
 def test_token_entropy_leaves_the_logits_alone() -> None:
     logits = torch.tensor([1.0, 2.0])
-    token_entropy(logits, temperature=0.5)
+    token_entropy(logits)
     assert logits.tolist() == [1.0, 2.0]
 
 
@@ -52,12 +46,6 @@ def test_gradient_of_token_entropy_is_finite_at_impossible_tokens() -> None:
     token_entropy(logits).backward()
     # dH/dz_j = -p_j (log p_j + H): -3/4 (log 3/4 + 0.562335) = -0.205990, and its negative for the other; 0 at p = 0.
     torch.testing.assert_close(logits.grad, torch.tensor([-0.205990, 0.205990, 0.0]), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
-def test_token_entropy_refuses_temperature(temperature: float) -> None:
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        token_entropy(torch.zeros(3), temperature)
 
 
 @given(LOGITS, st.floats(-30, 30, width=32))
@@ -109,11 +97,6 @@ def test_top_entropy_of_known_distributions() -> None:
     logits = torch.tensor([1 / 8, 1 / 2, 1 / 8, 1 / 4]).log()
     bits = [float(top_entropy(logits, k)) / math.log(2) for k in (1, 2, 3, 4, 10)]
     assert bits == pytest.approx([0.5, 1.0, 1.375, 1.75, 1.75], abs=1e-6)  # renormalised, k = 2 would give 0.918
-
-
-def test_top_entropy_is_of_the_tempered_distribution() -> None:
-    # logits (2 log 3, 0) at temperature 2: probabilities 3/4, 1/4; 3/4 log 4/3 = 0.215762
-    assert float(top_entropy(torch.tensor([2 * math.log(3.0), 0.0]), 1, temperature=2.0)) == pytest.approx(0.215762, abs=1e-6)
 
 
 @given(LOGITS)
