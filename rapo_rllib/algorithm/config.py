@@ -60,15 +60,6 @@ class RAPOConfig(AlgorithmConfig):
         """Keys that were declared after a checkpoint was written get their defaults."""
         self.__dict__.update({**default_keys(), **state})
 
-    @classmethod
-    def released_code(cls) -> RAPOConfig:
-        """The behaviour of the authors' released code where it differs from the paper (``presets.RELEASED_CODE``).
-
-        Keys that are set afterwards override it. Its python tool without a sandbox is deliberately not among the differences,
-        and the division of its entropies by ``log V`` needs no key, since it cancels.
-        """
-        return cls().training(preset="released_code")
-
     @property
     def settings(self) -> Settings:
         """RAPO's keys, and those of RLlib's that matter, frozen. Raises ``ValueError`` naming key, value and rule."""

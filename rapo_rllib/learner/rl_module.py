@@ -262,7 +262,7 @@ def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype |
 
 
 def _logits(language_model: PreTrainedModel, states: torch.Tensor, temperature: float) -> torch.Tensor:
-    """LM head as the model's own ``forward`` applies it, scaling (Cohere, Granite) and soft cap (Gemma 2) included; tempered."""
+    """LM head as the model's own ``forward`` has it, with scaling (Cohere, Granite) and soft cap (Gemma 2); then tempered."""
     config = language_model.config
     logits = language_model.get_output_embeddings()(states)
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rapo_rllib.settings.buffer import BufferSettings
 from rapo_rllib.settings.knobs import Knobs, knob, shown
@@ -210,14 +210,6 @@ NESTED: dict[str, type[Knobs]] = {
     "step_trace_buffer": BufferSettings,
     "warm_start": WarmStartSettings,
 }
-
-
-class HasSettings(Protocol):
-    """A ``RAPOConfig``, which stands above those whom RLlib hands it to."""
-
-    @property
-    def settings(self) -> Settings:
-        """The job's settings."""
 
 
 @dataclass(frozen=True)
