@@ -12,7 +12,7 @@ from rapo_rllib.settings.knobs import Knobs, knob, shown
 from rapo_rllib.settings.model import EngineSettings, ModelSettings, WarmStartSettings
 from rapo_rllib.settings.objective import ObjectiveSettings
 from rapo_rllib.settings.rollout import ProtocolSettings, RolloutSettings
-from rapo_rllib.settings.schedule import check_schedule
+from rapo_rllib.settings.schedule import check_schedule, check_share
 
 
 def _check_mapping(name: str, value: Any) -> None:
@@ -34,10 +34,6 @@ def _check_callbacks(name: str, value: Any) -> None:
     listed = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(callable(one) or (isinstance(one, str) and one) for one in listed):
         raise ValueError(f"{name} = {shown(value)}: must be a class, or a list of classes")
-
-
-def _check_share(name: str, value: Any) -> None:
-    check_schedule(name, value, 1)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class OffPolicySettings(Knobs):
         "share of the groups that are of single steps, behind the first steps of an expert's trajectory of any question, and "
         "right where they do what the expert did next; or a schedule `[[env steps sampled, share], ...]`",
         rule="between 0 and 1 or a schedule",
-        check=_check_share,
+        check=check_share,
     )
     expert_traces: str = knob(
         "expert",
