@@ -55,8 +55,8 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
     engine = _nested(EngineSettings, keys["engine"], below={"max_num_seqs": GPU_MAX_NUM_SEQS} if on_gpu else {})
     if rollout.tool_workers is None and on_gpu:
         rollout = replace(rollout, tool_workers=GPU_TOOL_WORKERS)
-    if update.weight_transfer == "auto":
-        update = replace(update, weight_transfer="nccl" if _on_whole_gpus(rllib) and model.lora is None else "object_store")
+    if update.weight_transfer == "auto" and _on_whole_gpus(rllib) and model.lora is None:
+        update = replace(update, weight_transfer="nccl")
     return Settings(
         rollout=rollout,
         objective=_flat(ObjectiveSettings, keys),

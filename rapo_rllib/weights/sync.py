@@ -75,12 +75,12 @@ class WeightSync:
 
     Args:
         canary: its verdict ends the training.
-        transfer: ``weight_transfer``, resolved.
+        transfer: ``weight_transfer``; one that is not vLLM's own is Ray's object store.
         restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
         timeout_s: how long to wait for engines that are restarted.
     """
 
-    def __init__(self, canary: Canary, transfer: str = "object_store", restarts: bool = True, timeout_s: float = 600.0) -> None:
+    def __init__(self, canary: Canary, transfer: str = "auto", restarts: bool = True, timeout_s: float = 600.0) -> None:
         self.canary, self._transfer = canary, transfer
         self._restarts, self._timeout_s = restarts, timeout_s
 
