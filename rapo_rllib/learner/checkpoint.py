@@ -29,7 +29,6 @@ from rapo_rllib.learner.identity import check_identity, model_identity, write_id
 from rapo_rllib.learner.master_weights import MASTER, MasterWeightAdamW
 from rapo_rllib.learner.rl_module import CausalLMRLModule
 from rapo_rllib.settings import ModelSettings
-from rapo_rllib.weights.digest import fingerprint
 
 NamedParameters = list[tuple[str, torch.nn.Parameter]]
 
@@ -197,5 +196,5 @@ class TrainingState:
     @cached_property
     def _identity(self) -> dict[str, Any]:
         policy = self._policy
-        base = fingerprint(policy.base_digests) if policy.base_digests else None
-        return model_identity(self._model, policy.language_model.config, base, self._reference_fingerprint())
+        base, reference = policy.base_fingerprint, self._reference_fingerprint()
+        return model_identity(self._model, policy.language_model.config, base, reference)

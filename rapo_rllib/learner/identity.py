@@ -19,7 +19,7 @@ from rapo_rllib.errors import CheckpointError
 from rapo_rllib.models.loading import load_tokenizer, untied
 from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import ModelSettings
-from rapo_rllib.weights.digest import base_digests, fingerprint
+from rapo_rllib.weights.digest import fingerprint
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -50,7 +50,7 @@ _MEANINGS = {  # of checksums that differ
 
 def base_fingerprint(language_model: PreTrainedModel) -> str:
     """Return the fingerprint of its present weights: the frozen ones, or those that are yet to be trained."""
-    return fingerprint(base_digests(untied(language_model)))
+    return fingerprint(untied(language_model))
 
 
 def model_identity(

@@ -23,11 +23,11 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
+from rapo_rllib.learner.identity import base_fingerprint
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
-from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm, untied
+from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
 from rapo_rllib.settings import ModelSettings, Settings
-from rapo_rllib.weights.digest import Digests, base_digests
 from rapo_rllib.weights.dtensor import gathered, rounded, shard_like
 from rapo_rllib.weights.packing import PackedWeights, pack_weights, unpack_weights
 
@@ -65,9 +65,9 @@ class CausalLMRLModule(TorchRLModule):
         self.language_model = load_causal_lm(self.settings)
         self.language_model.config.use_cache = False
         self.adapters: Adapters | None = None
-        self.base_digests: Digests = {}  # with LoRA, of the model that adapters belong to; taken while it is whole
+        self.base_fingerprint: str | None = None  # with LoRA, of the model that adapters belong to; taken while it is whole
         if self.settings.lora is not None:
-            self.base_digests = base_digests(untied(self.language_model))
+            self.base_fingerprint = base_fingerprint(self.language_model)
             self.adapters = Adapters(self.language_model, self.settings.lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
         if self.settings.compile:

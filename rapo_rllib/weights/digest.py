@@ -6,11 +6,9 @@ The same values have the same digest on every device and in every process.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
-
-Digests = dict[str, int]  # by the weight's name
 
 _WORD = 8  # bytes that are added up as one number
 _ROW = 4096  # words of a sum
@@ -33,16 +31,12 @@ def digest(tensor: torch.Tensor) -> int:
     return zlib.crc32(rest.cpu().view(torch.uint8).numpy().tobytes(), start)
 
 
-def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Floating-point values rounded to ``dtype``, where one is given; others as they are."""
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floating-point values rounded to ``dtype``; others as they are."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
-    """Digests that tell one base model from another: of its values in bfloat16, whatever ``model.dtype`` it was loaded in."""
-    return {name: digest(cast(tensor, torch.bfloat16)) for name, tensor in named}
-
-
-def fingerprint(digests: Mapping[str, int]) -> str:
-    """One checksum of all, whatever their order: eight hexadecimal digits."""
-    return f"{zlib.crc32(repr(sorted(digests.items())).encode()):08x}"
+def fingerprint(named: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Eight hexadecimal digits that tell one model from another, whatever dtype it was loaded in: of its values in bfloat16."""
+    digests = sorted((name, digest(cast(tensor, torch.bfloat16))) for name, tensor in named)
+    return f"{zlib.crc32(repr(digests).encode()):08x}"

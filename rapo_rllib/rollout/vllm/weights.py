@@ -163,4 +163,4 @@ def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
     seen: dict[int, str] = {}
     for name, tensor in weights.items():
         seen.setdefault(tensor.data_ptr(), name)
-    return {name: weights[name] for name in seen.values()}
+    return {name: weights[name].contiguous() for name in seen.values()}
