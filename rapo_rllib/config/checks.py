@@ -24,7 +24,7 @@ def refuse_unknown(config: object, given: Collection[str], where: str = "") -> N
     try:
         refuse_unknown_keys(given, known_keys(config), where)
     except ValueError as error:
-        others = "; docs/from_verl_or_trl.md translates keys of verl and TRL" if hasattr(config, "preflight") else ""
+        others = " (docs/from_verl_or_trl.md translates keys of verl and TRL)" if hasattr(config, "preflight") else ""
         raise ValueError(f"{error}{others}") from None
 
 
