@@ -8,6 +8,7 @@ import pytest
 import ray
 import torch
 
+from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 WEIGHTS = {"w": torch.tensor([1.0, 1 / 3]), "b": torch.ones(2, 2)}
@@ -40,9 +41,14 @@ def test_in_another_process_by_the_object_store(ray_session: None) -> None:
     """A reference crosses processes, rounded weights do not until they are loaded."""
     publication = publish(WEIGHTS, 3, torch.bfloat16)
     assert publication.num_bytes == 12 and len(ray.cloudpickle.dumps(publication)) < 2000
-    weights = ray.get(ray.remote(lambda: Notes(publication).weights).remote())
-    assert weights.keys() == WEIGHTS.keys()
-    assert all(torch.equal(weights[name], tensor.bfloat16()) for name, tensor in WEIGHTS.items())
+
+    @ray.remote
+    def loaded(publication: Publication) -> dict[str, torch.Tensor]:
+        return unpack_weights(ray.get(publication.packed))
+
+    for weights in (Notes(publication).weights, ray.get(loaded.remote(publication))):
+        assert weights is not None and weights.keys() == WEIGHTS.keys()
+        assert all(torch.equal(weights[name], tensor.bfloat16()) for name, tensor in WEIGHTS.items())
 
 
 def test_in_the_same_process_the_tensors_themselves() -> None:
