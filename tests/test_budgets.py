@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3299,
     "estimate": 470,
     "evaluation": 401,
-    "learner": 1862,
+    "learner": 1861,
     "milvus": 2052,
     "models": 771,
     "monitoring": 710,
@@ -40,11 +40,11 @@ BUDGETS = {
     "root": 688,
     "sandbox": 1961,
     "services": 300,
-    "settings": 1031,
+    "settings": 1014,
     "tools": 1908,
     "traces": 938,
     "web_search": 598,
-    "weights": 869,
+    "weights": 860,
 }
 
 
