@@ -15,7 +15,7 @@ learner   forward and backward pass of rows from real prefix trees, on Qwen 2.5'
           activation checkpointing; tokens/s, MFU, peak memory, seconds of the first pass, and the gradient's error
 states    memory of a 7B shape between two updates, where the learner scores as an engine would with a rounded copy of all
           weights: with gradients, as it was, and with gradients freed, as it is
-copies    15 GB from a GPU through shared memory, pinned memory and CUDA IPC
+copies    15 GB from a GPU through packed arrays, pinned memory and CUDA IPC
 job       with Ray and vLLM: two iterations of ``tuned_examples/rapo_math_gpu.yaml``, with sleep and without
 """
 

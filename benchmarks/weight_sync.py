@@ -2,9 +2,9 @@
 
     python benchmarks/weight_sync.py [--json FILE] [--rounds 10]
 
-Every round times both, one after the other: `ours` is what a sync does (publish in the learner's process, an actor call, map
-and load in the engine's), the reference a copy of the same bytes in the learner's process plus the same engine loading tensors
-that it already holds. Checksums are in ours alone, the canary is left out of both. Printed: medians in seconds and
+Every round times both, one after the other: `ours` is what a sync does (publish in the learner's process, an actor call, and
+load in the engine's), the reference a copy of the same bytes in the learner's process plus the same engine loading tensors
+that it already holds. The canary is left out of both. Printed: medians in seconds and
 `ratio_vs_copy_and_load`.
 """
 
@@ -24,7 +24,8 @@ import torch
 from rapo_rllib.models.hardware import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, resolve_model
 from rapo_rllib.settings import EngineSettings, ModelSettings
-from rapo_rllib.weights.publisher import Publication, WeightPublisher
+from rapo_rllib.weights.packing import unpack_weights
+from rapo_rllib.weights.publisher import Publication, publish
 
 MODEL = "smollm2-135m-instruct"
 
@@ -47,9 +48,7 @@ class EngineActor:
 
     def hold(self, publication: Publication) -> None:
         """Keep a copy of the weights for ``load_held``."""
-        from safetensors.torch import load_file
-
-        self.held = {name: tensor.clone() for name, tensor in load_file(publication.path).items()}
+        self.held = unpack_weights(ray.get(publication.packed))
 
     def load_held(self) -> float:
         """Seconds of vLLM's own loading."""
@@ -75,13 +74,12 @@ def measure(rounds: int) -> dict[str, Any]:
     model = load_causal_lm(ModelSettings(name_or_path=MODEL))
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     copies = {name: torch.empty_like(tensor, dtype=getattr(torch, dtype)) for name, tensor in tensors.items()}
-    publisher = WeightPublisher(getattr(torch, dtype))
     actor = EngineActor.remote(dtype)
-    ray.get(actor.hold.remote(publisher.publish(tensors, 0, shared_memory=True, object_store=False)))
+    ray.get(actor.hold.remote(publish(tensors, 0, getattr(torch, dtype))))
     times: dict[str, list[float]] = {"ours": [], "publish": [], "copy": [], "load": []}
     for version in range(1, rounds + 3):
         start = time.perf_counter()
-        publication = publisher.publish(tensors, version, shared_memory=True, object_store=False)
+        publication = publish(tensors, version, getattr(torch, dtype))
         times["publish"].append(time.perf_counter() - start)
         assert ray.get(actor.load.remote(publication)) == version
         times["ours"].append(time.perf_counter() - start)

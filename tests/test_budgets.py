@@ -14,13 +14,13 @@ SLACK = 0.95  # a budget follows what was cut: a folder takes more than this sha
 # Lines of Python. What a finding costs is paid from its folder's budget: first ask what can go.
 BUDGETS = {
     "agents": 925,
-    "algorithm": 1979,
+    "algorithm": 1802,
     "attention": 560,
     "batching": 1200,
     "buffer": 1900,
     "checkpoints": 420,
     "cli": 3423,
-    "config": 1030,
+    "config": 910,
     "corpus": 543,
     "embedding": 492,
     "endpoint": 1273,
@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1809,
     "traces": 938,
     "web_search": 598,
-    "weights": 1090,
+    "weights": 890,
 }
 
 
@@ -71,4 +71,4 @@ def test_a_folder_keeps_to_its_budget(folder: str) -> None:
 def test_a_key_is_known_in_few_files() -> None:
     """A knob costs every file that names it; temperature stands for all."""
     naming = [file for file in PACKAGE.rglob("*.py") if re.search(r"\btemperature\b", file.read_text(encoding="utf-8"))]
-    assert len(naming) <= 24, sorted(str(file.relative_to(PACKAGE)) for file in naming)
+    assert len(naming) <= 12, sorted(str(file.relative_to(PACKAGE)) for file in naming)

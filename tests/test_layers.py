@@ -84,7 +84,7 @@ def module_path(name: str, root: Path) -> str | None:
     parts = name.split(".")[1:]
     for length in range(len(parts), 0, -1):
         stem = Path(*parts[:length])
-        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        for path in (stem.with_suffix(".py"), stem.with_suffix(".pyi"), stem / "__init__.py"):
             if (root / path).is_file():
                 return path.as_posix()
     return "__init__.py" if len(parts) < 2 else None
@@ -151,7 +151,7 @@ def circles(root: Path) -> list[set[str]]:
         seen: set[str] = set()
         ahead = [start]
         while ahead:
-            for target in graph.get(ahead.pop(), ()) - seen:
+            for target in graph.get(ahead.pop(), set()) - seen:
                 seen.add(target)
                 ahead.append(target)
         return seen

@@ -1,4 +1,4 @@
-"""Weights from a GPU to another process of the machine: shared memory, pinned memory, CUDA IPC; bytes a second."""
+"""Weights from a GPU to another process of the machine: packed on the host, pinned memory, CUDA IPC; bytes a second."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as multiprocessing
-from safetensors.torch import load_file
 
 from gpu_parts.machine import Sizes, seconds, twice, wait
-from rapo_rllib.weights.shared_memory import SharedWeights
+from rapo_rllib.weights.packing import pack_weights, unpack_weights
 
 TENSORS = 16
 
@@ -19,26 +18,21 @@ def measured(sizes: Sizes) -> dict[str, Any]:
     count = sizes.copied_bytes // 2 // TENSORS
     weights = {f"weight {index}": torch.ones(count, dtype=torch.bfloat16, device=sizes.device) for index in range(TENSORS)}
     total = sum(tensor.nbytes for tensor in weights.values())
-    found: dict[str, Any] = {"bytes": total, "shared memory, bytes/s": _shared_memory(weights, total, sizes.device)}
+    found: dict[str, Any] = {"bytes": total, "packed on the host, bytes/s": _packed(weights, total, sizes.device)}
     if sizes.device != "cuda":
         word = {"skipped": "no CUDA device"}
         return {**found, "pinned memory, bytes/s": word, "CUDA IPC, bytes/s": word}
     return {**found, "pinned memory, bytes/s": _pinned(weights, total), "CUDA IPC, bytes/s": _ipc(weights, total)}
 
 
-def _shared_memory(weights: dict[str, torch.Tensor], total: int, device: str) -> list[float]:
-    """Written, mapped, and copied to the device, as ``weight_transfer: object_store`` does on one machine."""
-    shared = SharedWeights(weights)
+def _packed(weights: dict[str, torch.Tensor], total: int, device: str) -> list[float]:
+    """Packed and copied to the device, as ``weight_transfer: object_store`` does."""
 
     def work() -> None:
-        shared.write(weights.items())
-        for tensor in load_file(shared.path).values():
+        for tensor in unpack_weights(pack_weights(weights.items())).values():
             tensor.to(device, copy=True)
 
-    try:
-        return twice(lambda: total / seconds(work, device, 1))
-    finally:
-        shared.close()
+    return twice(lambda: total / seconds(work, device, 1))
 
 
 def _pinned(weights: dict[str, torch.Tensor], total: int) -> list[float]:

@@ -104,9 +104,8 @@ class RAPO(Algorithm):
         replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
         unaided = UnaidedSuccess() if settings.rollout.retrieval_by_success else None
         self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows, unaided)
-        cursor_state = self._sampling.cursor_state
-        parts = {"off_policy": replay, "starts": starts, "rows": rows, "unaided": unaided}
-        self._run_state = RunState(self._cursor, cursor_state, self.run_summary, parts, self._buffer_updater)
+        always: dict[str, Any] = {"cursor": self._sampling, "summary": self.run_summary, "buffer": self._buffer_updater}
+        self._run_state = RunState({**always, "off_policy": replay, "starts": starts, "rows": rows, "unaided": unaided})
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
-from rapo_rllib.config.checks import check_applied_preset, check_together, known_keys
-from rapo_rllib.config.other_names import refuse_other_names
+from rapo_rllib.config.checks import check_applied_preset, check_together, refuse_unknown
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.config.settings import default_keys, refuse_token, settings_of
@@ -26,7 +24,6 @@ from rapo_rllib.monitoring.quiet import quiet
 from rapo_rllib.settings import FLAT, NESTED, RLlibSettings, Settings
 from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.settings.schedule import check_schedule
-from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -63,15 +60,6 @@ class RAPOConfig(AlgorithmConfig):
         """Keys that were declared after a checkpoint was written get their defaults."""
         self.__dict__.update({**default_keys(), **state})
 
-    @classmethod
-    def released_code(cls) -> RAPOConfig:
-        """The behaviour of the authors' released code where it differs from the paper (``presets.RELEASED_CODE``).
-
-        Keys that are set afterwards override it. Its python tool without a sandbox is deliberately not among the differences,
-        and the division of its entropies by ``log V`` needs no key, since it cancels.
-        """
-        return cls().training(preset="released_code")
-
     @property
     def settings(self) -> Settings:
         """RAPO's keys, and those of RLlib's that matter, frozen. Raises ``ValueError`` naming key, value and rule."""
@@ -87,8 +75,7 @@ class RAPOConfig(AlgorithmConfig):
         """Set keys; signature and text are made of their declarations, below."""
         given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
         refuse_token(given.get("step_trace_buffer"))
-        refuse_other_names(given, known_keys(self))
-        refuse_unknown_keys(given, _RLLIBS_TRAINING | set(vars(self)))
+        refuse_unknown(self, [key for key in given if key not in _RLLIBS_TRAINING])
         if "model" in given:
             given["language_model"] = _with_model_path(given.pop("model"))
         if "preset" in given:
@@ -117,9 +104,8 @@ class RAPOConfig(AlgorithmConfig):
         for key in ("env_config", "evaluation_config", "callbacks_class"):  # RLlib looks into them at once
             if key in config_dict:
                 knobs(RLlibSettings)[key].refuse(key, config_dict[key])
-        refuse_other_names(config_dict, known_keys(self))
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
-        refuse_unknown_keys([key for key in translated if not key.startswith("__")], known_keys(self))  # __x__: Tune's own
+        refuse_unknown(self, [key for key in translated if not key.startswith("__")])  # __x__: Tune's own
         if "preset" in config_dict:
             config_dict = with_preset(vars(self), config_dict)
         return super().update_from_dict(config_dict)
@@ -164,9 +150,7 @@ class RAPOConfig(AlgorithmConfig):
 
         from rapo_rllib.learner.rl_module import CausalLMRLModule
 
-        settings = self.settings
-        extra = {"engine_dtype": settings.engine.dtype, "temperature": settings.rollout.temperature}
-        return RLModuleSpec(module_class=CausalLMRLModule, model_config={**asdict(settings.model), **extra})
+        return RLModuleSpec(module_class=CausalLMRLModule, model_config={"settings": self.settings})
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type:
@@ -228,7 +212,7 @@ def _rllib_defaults() -> dict[str, Any]:
 
 
 def training_keys() -> Iterator[tuple[str, Any, str]]:
-    """Name, type and meaning of every key of RAPO's own that ``training()`` takes; `training_keys.py` is made of them."""
+    """Name, type and meaning of every key of RAPO's own that ``training()`` takes; `training_keys.pyi` is made of them."""
     optional = {name for name, default in default_keys().items() if default is None}
     for name, cls in NESTED.items():
         yield name, (dict | None) if name in optional else dict, f"{cls.__doc__}".splitlines()[0]

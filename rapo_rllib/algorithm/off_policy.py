@@ -6,8 +6,9 @@ Flow: settings -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
@@ -67,7 +68,8 @@ def open_buffer(
             progress.say(f"embedded and stored {count} step traces")
 
     guard = LeakGuard(question.text for question in test_questions)
-    count = ensure_built(buffer, _traces(settings.buffer.traces, source), settings.buffer.max_traces, on_progress, guard)
+    traces = None if settings.buffer.traces is None else partial(source.expert_trajectories, settings.buffer.traces)
+    count = ensure_built(buffer, traces, settings.buffer.max_traces, on_progress, guard)
     if guard.refused:
         progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
     for files in unfinished_imports(buffer):
@@ -79,19 +81,6 @@ def open_buffer(
     upkeep = BufferUpdater(buffer, run, settings.objective, settings.protocol, guard)
     upkeep.coverage = covered[0] / covered[1] if covered else None
     return buffer, upkeep
-
-
-def _traces(named: str | None, source: QuestionSource) -> Callable[[], Iterable[ExpertTrajectory]] | None:
-    return None if named is None else lambda: trajectories_of(named, source, "step_trace_buffer.traces")
-
-
-def trajectories_of(named: str, source: QuestionSource, key: str) -> Iterable[ExpertTrajectory]:
-    """The trajectories that ``key`` names: those of the environment's ``expert``, or of a file."""
-    if named == "expert":
-        return source.expert_trajectories(key)
-    from rapo_rllib.traces.recorded import read_trace_file
-
-    return read_trace_file(named)
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:
@@ -126,7 +115,7 @@ def make_starts(
 
     progress.say("reading the trajectories that groups begin inside")
     guard = LeakGuard(question.text for question in test_questions)
-    experts = list(guard.keep(trajectories_of(off_policy.expert_traces, asked, "expert_traces")))
+    experts = list(guard.keep(asked.expert_trajectories(off_policy.expert_traces, "expert_traces")))
     if off_policy.expert_traces != "expert":
         experts = _as_asked(experts, asked.questions("train"))
     if not any(expert.reward > 0 for expert in experts):
@@ -161,7 +150,7 @@ def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]
 def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
     progress.say("reading the expert's trajectories")
     named = settings.off_policy.expert_traces
-    experts = trajectories_of(named, asked, "expert_traces")
+    experts = asked.expert_trajectories(named, "expert_traces")
     if named != "expert":
         experts = _as_asked(experts, asked.questions("train"))
     source = ExpertSource(experts, asked.protocol(settings), settings.rollout.max_response_tokens)

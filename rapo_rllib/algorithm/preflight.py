@@ -91,7 +91,7 @@ def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> 
 def check_traces(traces: str, key: str, source: QuestionSource) -> None:
     """Raise ``ValueError`` where ``key`` names trajectories that are not there."""
     if traces == "expert":
-        source.expert_trajectories(key)
+        source.expert_trajectories(traces, key)
     elif not Path(traces).is_file():
         raise ValueError(
             f"{key} = {traces!r}: no such file; give a .jsonl or .jsonl.gz of trajectories, or 'expert' for the environment's "

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 READ = (
@@ -42,10 +41,6 @@ REFUSED = sorted(vars(AlgorithmConfig()).keys() - set(READ))
 _ADVICE = "a training of RAPO does not read this key of RLlib's; leave it out, or give one of RAPO's (docs/config.md)"
 _SET_FOR_EVALUATION = ("batch_mode", "rollout_fragment_length")  # by RLlib, in the config of an evaluation
 
-NEVER_CALLED = (  # methods of an RLlibCallback
-    *("on_evaluate_offline_start", "on_evaluate_offline_end", "on_offline_eval_runners_recreated"),
-)
-
 
 @lru_cache(maxsize=1)
 def _defaults() -> dict[str, Any]:
@@ -55,7 +50,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def check_rllib_keys(config: AlgorithmConfig) -> None:
-    """Refuse what of RLlib's own keys and callbacks would be ignored.
+    """Refuse what of RLlib's own keys would be ignored.
 
     Raises:
         ValueError: naming the key and its value.
@@ -70,7 +65,6 @@ def check_rllib_keys(config: AlgorithmConfig) -> None:
         for key, value in config.evaluation_config.items():
             if key in REFUSED or f"_{key}" in REFUSED:
                 raise ValueError(f"evaluation_config.{key} = {value!r}: {_ADVICE}")
-    _check_callbacks(config.callbacks_class)
 
 
 def check_rllibs_evaluation(config: AlgorithmConfig) -> None:
@@ -92,12 +86,3 @@ def _is_default(config: AlgorithmConfig, key: str) -> bool:
         return True
     default, value = _defaults().get(key), getattr(config, key, None)
     return bool(value is default or value == default)
-
-
-def _check_callbacks(given: Any) -> None:
-    """Refuse callback classes with methods that nobody would call."""
-    for one in given if isinstance(given, list | tuple) else [given]:
-        made: Any = getattr(one, "func", one)  # of a functools.partial
-        for name in NEVER_CALLED:
-            if getattr(made, name, None) not in (None, getattr(RLlibCallback, name)):
-                raise ValueError(f"callbacks_class: {made.__name__}.{name} would never be called in a training of RAPO")

@@ -111,9 +111,13 @@ class Sampling:
         if self._stream is not None:
             self._stream.end_update()
 
-    def cursor_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """Return the cursor's place, and the questions that were handed out and not trained on: they are asked again."""
         return self._cursor.get_state(() if self._stream is None else self._stream.untrained)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the question that would have come."""
+        self._cursor.set_state(state)
 
     def forget(self) -> None:
         """Give up what is under way: the run goes on from another state."""

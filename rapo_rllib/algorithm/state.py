@@ -1,12 +1,12 @@
-"""The state of a run for its checkpoints, beside what RLlib and the learners keep."""
+"""The state of a run for its checkpoints, beside what RLlib and the learners keep: that of each part, by its name.
+
+RAPO.get_state --> RunState --> cursor, summary, buffer, replayed trajectories, starts, single steps, unaided successes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
-
-from rapo_rllib.algorithm.run_summary import RunSummary
-from rapo_rllib.envs.cursor import QuestionCursor
 
 
 class Stateful(Protocol):
@@ -19,53 +19,24 @@ class Stateful(Protocol):
         """Go on from it; None: the checkpoint has none."""
 
 
-class KeptState:
-    """Stands for a part that this run does not have: hands on what the checkpoint had of it, for a later run that does."""
-
-    def __init__(self) -> None:
-        self._state: Any = None
-
-    def get_state(self) -> Any:
-        """The state that was given."""
-        return self._state
-
-    def set_state(self, state: Any) -> None:
-        """Keep it."""
-        self._state = state
-
-
 class RunState:
     """The data set, the summary, the policy's own step traces, and parts that some runs have.
 
     Args:
-        cursor: of the questions.
-        cursor_state: where it stands; questions that nobody has trained on are to be asked again.
-        summary: of the run.
-        more: other parts by name: what is mixed into groups, say; None: this run has none.
-        buffer: the buffer's updater; None: this run never retrieves.
+        parts: by name; None: this run has none. What a checkpoint has of a ``buffer`` is handed on then, for a later run.
     """
 
-    def __init__(
-        self,
-        cursor: QuestionCursor,
-        cursor_state: Callable[[], dict[str, Any]],
-        summary: RunSummary,
-        more: Mapping[str, Stateful | None],
-        buffer: Stateful | None,
-    ) -> None:
-        self._cursor, self._cursor_state, self._summary = cursor, cursor_state, summary
-        self._parts: dict[str, Stateful] = {"buffer": KeptState() if buffer is None else buffer}
-        self._parts |= {name: part for name, part in more.items() if part is not None}
+    def __init__(self, parts: Mapping[str, Stateful | None]) -> None:
+        self._parts = {name: part for name, part in parts.items() if part is not None}
+        self._buffer: Any = None  # of a checkpoint, in a run that never retrieves
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of all parts, by name."""
-        parts = {name: part.get_state() for name, part in self._parts.items()}
-        kept = {name: state for name, state in parts.items() if state is not None}
-        return {"cursor": self._cursor_state(), "summary": self._summary.get_state(), **kept}
+        states = {"buffer": self._buffer, **{name: part.get_state() for name, part in self._parts.items()}}
+        return {name: state for name, state in states.items() if state is not None}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the batch that would have come."""
-        self._cursor.set_state(state["cursor"])
-        self._summary.set_state(state["summary"])
+        self._buffer = state.get("buffer")
         for name, part in self._parts.items():
             part.set_state(state.get(name))

@@ -114,7 +114,8 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
     """
     chat, rollout, rng = source.protocol(job), job.rollout, random.Random(SEED)
     unwritten: list[str] = []
-    fitting = _fitting(_experts(source, settings), chat, rollout, unwritten)
+    found_in = source.over(settings.env_config).expert_trajectories(settings.traces, "warm_start.traces")
+    fitting = _fitting(found_in, chat, rollout, unwritten)
     experts = list(islice(fitting, settings.num_trajectories))
     if unwritten:
         logger.warning("warm_start: left out %d trajectories that cannot be written: %s", len(unwritten), unwritten[0])
@@ -133,14 +134,6 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
         found.append(worked)
     rng.shuffle(found)
     return found
-
-
-def _experts(source: QuestionSource, settings: WarmStartSettings) -> Iterable[ExpertTrajectory]:
-    if settings.traces == "expert":
-        return source.over(settings.env_config).expert_trajectories("warm_start.traces")
-    from rapo_rllib.traces.recorded import read_trace_file
-
-    return read_trace_file(settings.traces)
 
 
 def _fitting(

@@ -18,19 +18,18 @@ from torch.utils.checkpoint import checkpoint
 
 ELEMENTS_AT_ONCE_CPU, ELEMENTS_AT_ONCE = 2**20, 2**26  # of logits, on a CPU and elsewhere: 4 and 256 MiB in float32
 
-Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits
+Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits that were sampled from
 
 
 def logprobs_and_entropies(
-    hidden: torch.Tensor, targets: torch.Tensor, head: Head, temperature: float = 1.0, chunk_size: int = 1024
+    hidden: torch.Tensor, targets: torch.Tensor, head: Head, chunk_size: int = 1024
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target, and entropy over the full vocabulary (eq. 2), of ``softmax(logits / temperature)``.
+    """Log-probability of each target, and entropy over the full vocabulary (eq. 2), of the softmax of the head's logits.
 
     Args:
         hidden: ``[N, D]`` hidden states, one per target.
         targets: ``[N]`` token ids.
         head: the LM head; called on at most ``chunk_size`` rows at a time, twice where gradients are needed.
-        temperature: of the distribution that was sampled from; positive.
         chunk_size: tokens whose logits exist at the same time.
 
     Returns:
@@ -40,7 +39,7 @@ def logprobs_and_entropies(
     edges = [0, *range(first, len(targets), chunk_size), len(targets)]
     logprobs, entropies = [], []
     for start, stop in pairwise(edges):
-        inputs = (hidden[start:stop], targets[start:stop], head, temperature)
+        inputs = (hidden[start:stop], targets[start:stop], head)
         if torch.is_grad_enabled() and stop < len(targets):
             chunk = checkpoint(_chunk, *inputs, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -50,9 +49,8 @@ def logprobs_and_entropies(
     return torch.cat(logprobs), torch.cat(entropies)
 
 
-def _chunk(hidden: torch.Tensor, targets: torch.Tensor, head: Head, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = head(hidden)
-    return _TargetLogprobs.apply(logits if temperature == 1.0 else logits / temperature, targets)
+def _chunk(hidden: torch.Tensor, targets: torch.Tensor, head: Head) -> tuple[torch.Tensor, torch.Tensor]:
+    return _TargetLogprobs.apply(head(hidden), targets)
 
 
 class _TargetLogprobs(torch.autograd.Function):

@@ -39,7 +39,7 @@ def as_markdown() -> None:
 
 @config_app.command("typing")
 def as_types() -> None:
-    """Print the types of RAPOConfig.training as a Python module."""
+    """Print the types of RAPOConfig.training as a stub."""
     from rapo_rllib.cli.reference import typed
 
     typer.echo(typed(), nl=False)

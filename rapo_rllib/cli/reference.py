@@ -1,7 +1,7 @@
 """Every key of a job's ``config`` with what it must be, its default and its meaning, from the keys' own declarations.
 
-`docs/config.md` is :func:`markdown`; `algorithm/training_keys.py`, for editors and type checkers, which do not run the code, is
-:func:`typed`. A test compares.
+`docs/config.md` is :func:`markdown`; `algorithm/training_keys.pyi`, for editors and type checkers, which do not run the
+code, is :func:`typed`. A test compares.
 """
 
 from __future__ import annotations
@@ -67,11 +67,8 @@ _LONGEST_DEFAULT = 60
 _TYPES_HEAD = '''\
 """The keys of ``RAPOConfig.training`` with their types. `rllib config typing` makes this file of `rapo_rllib/settings/`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
-
 
 class TrainingKeys(TypedDict, total=False):
     """RAPO's own keys, then those that RLlib's ``training`` has."""
@@ -150,7 +147,7 @@ def _section_markdown(section: ConfigSection) -> str:
 
 
 def typed() -> str:
-    """The text of ``rapo_rllib/algorithm/training_keys.py``."""
+    """The text of ``rapo_rllib/algorithm/training_keys.pyi``."""
     own = {name: _written(kind) for name, kind, _ in training_keys()}
     rllibs = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs", *own}
     return _TYPES_HEAD + "".join(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
-from rapo_rllib.settings import ObjectiveSettings, RolloutSettings, Settings, WarmStartSettings
+from rapo_rllib.settings import ObjectiveSettings, Settings, WarmStartSettings
 from rapo_rllib.settings.knobs import knobs
-from rapo_rllib.settings.rollout import LEAST_TEMPERATURE
+from rapo_rllib.validation import refuse_unknown_keys
 
 
 def known_keys(config: object) -> set[str]:
@@ -17,6 +17,15 @@ def known_keys(config: object) -> set[str]:
     properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
     public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
     return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack"}
+
+
+def refuse_unknown(config: object, given: Collection[str], where: str = "") -> None:
+    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and the page of others' names."""
+    try:
+        refuse_unknown_keys(given, known_keys(config), where)
+    except ValueError as error:
+        others = " (docs/from_verl_or_trl.md translates keys of verl and TRL)" if hasattr(config, "preflight") else ""
+        raise ValueError(f"{error}{others}") from None
 
 
 def check_applied_preset(keys: Mapping[str, Any]) -> None:
@@ -103,8 +112,7 @@ def _check_sizes(settings: Settings) -> None:
 
 def _check_budgets(settings: Settings) -> None:
     rollout = settings.rollout
-    if rollout.temperature < LEAST_TEMPERATURE:
-        raise ValueError(f"temperature = {rollout.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
+    rollout.check_trains()
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
 

@@ -25,6 +25,7 @@ from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import Settings
+from rapo_rllib.traces.recorded import read_trace_file
 from rapo_rllib.types import ExpertTrajectory, Question
 
 DEFAULT_NUM_SEEDS = 10_000
@@ -104,15 +105,18 @@ class QuestionSource:
             return found
         return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
 
-    def expert_trajectories(self, key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
-        """The trajectories of the environment's own expert.
+    def expert_trajectories(self, named: str = "expert", key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
+        """The trajectories of an expert.
 
         Args:
-            key: what asks for it with the value ``expert``, to be named in errors.
+            named: ``expert``, the environment's own, or a file of them.
+            key: what has this value, to be named in errors.
 
         Raises:
             ValueError: the environment has no expert.
         """
+        if named != "expert":
+            return read_trace_file(named)
         cls = _env_class(self.env)
         if cls is None or not hasattr(cls, "expert_trajectories"):
             raise ValueError(f"{key} = 'expert', but env {self.env!r} has no expert: {_WITHOUT_EXPERT[key]}")

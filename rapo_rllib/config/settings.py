@@ -27,14 +27,8 @@ from rapo_rllib.settings import (
 from rapo_rllib.settings.knobs import build, knobs
 from rapo_rllib.settings.rollout import GPU_TOOL_WORKERS
 
-Flat = TypeVar("Flat")
+Section = TypeVar("Section")
 
-_SECTIONS: dict[str, type] = {
-    "language_model": ModelSettings,
-    "engine": EngineSettings,
-    "protocol": ProtocolSettings,
-    "step_trace_buffer": BufferSettings,
-}
 GPU_MAX_NUM_SEQS = 256  # sequences at once, where a job does not say: with fewer, a GPU waits for its memory
 
 
@@ -55,19 +49,23 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: naming a key, its value and what it must be.
     """
-    for name, cls in _SECTIONS.items():
-        if not isinstance(keys[name], Mapping):
-            build(cls, keys[name])  # which says so
-    rllib = _flat(RLlibSettings, keys)
+    rllib, rollout, update = _flat(RLlibSettings, keys), _flat(RolloutSettings, keys), _flat(UpdateSettings, keys)
+    on_gpu = bool(rllib.num_gpus_per_env_runner)
+    model = _nested(ModelSettings, keys["language_model"], above=_started_from(keys))
+    engine = _nested(EngineSettings, keys["engine"], below={"max_num_seqs": GPU_MAX_NUM_SEQS} if on_gpu else {})
+    if rollout.tool_workers is None and on_gpu:
+        rollout = replace(rollout, tool_workers=GPU_TOOL_WORKERS)
+    if update.weight_transfer == "auto" and _on_whole_gpus(rllib) and model.lora is None:
+        update = replace(update, weight_transfer="nccl")
     return Settings(
-        rollout=_rollout(keys),
+        rollout=rollout,
         objective=_flat(ObjectiveSettings, keys),
-        update=_update(keys),
+        update=update,
         off_policy=_flat(OffPolicySettings, keys),
         run=_flat(RunSettings, keys),
         rllib=rllib,
-        model=_model(keys),
-        engine=_engine(keys),
+        model=replace(model, autocast_dtype=_dtype(model.autocast_dtype, rllib.num_gpus_per_learner)),
+        engine=replace(engine, dtype=_dtype(engine.dtype, on_gpu)),
         protocol=protocol_of(keys),
         buffer=_buffer(keys),
         warm_start=None if keys["warm_start"] is None else build(WarmStartSettings, keys["warm_start"]),
@@ -88,41 +86,24 @@ def refuse_token(step_trace_buffer: Any) -> None:
         )
 
 
-def _flat(cls: type[Flat], keys: Mapping[str, Any]) -> Flat:
+def _flat(cls: type[Section], keys: Mapping[str, Any]) -> Section:
     return build(cls, {name: keys[name] for name in knobs(cls)})
 
 
-def _model(keys: Mapping[str, Any]) -> ModelSettings:
-    started = {} if keys["_started_from"] is None else {"name_or_path": keys["_started_from"]}
-    model = build(ModelSettings, {**keys["language_model"], **started})
-    return replace(model, autocast_dtype=_dtype(model.autocast_dtype, keys["num_gpus_per_learner"]))
+def _nested(cls: type[Section], given: Any, below: Mapping[str, Any] = {}, above: Mapping[str, Any] = {}) -> Section:
+    """A section of what a user wrote, over what holds where nothing is said, and under what another key decides."""
+    return build(cls, {**below, **given, **above} if isinstance(given, Mapping) else given)
 
 
-def _engine(keys: Mapping[str, Any]) -> EngineSettings:
-    gpus = keys["num_gpus_per_env_runner"]
-    engine = build(EngineSettings, {**({"max_num_seqs": GPU_MAX_NUM_SEQS} if gpus else {}), **keys["engine"]})
-    return replace(engine, dtype=_dtype(engine.dtype, gpus))
+def _started_from(keys: Mapping[str, Any]) -> dict[str, str]:
+    """The model of a warm start in place of the job's, once there is one."""
+    return {} if keys["_started_from"] is None else {"name_or_path": keys["_started_from"]}
 
 
-def _rollout(keys: Mapping[str, Any]) -> RolloutSettings:
-    rollout = _flat(RolloutSettings, keys)
-    if rollout.tool_workers is None and keys["num_gpus_per_env_runner"]:
-        return replace(rollout, tool_workers=GPU_TOOL_WORKERS)
-    return rollout
-
-
-def _update(keys: Mapping[str, Any]) -> UpdateSettings:
-    update = _flat(UpdateSettings, keys)
-    if update.weight_transfer == "auto" and _has_whole_gpus(keys):
-        return replace(update, weight_transfer="nccl")
-    return update
-
-
-def _has_whole_gpus(keys: Mapping[str, Any]) -> bool:
-    """Whether all engines and learners have processes and whole GPUs of their own, and whole weights travel between them."""
-    processes = keys["num_env_runners"] and keys["num_learners"] and not keys["evaluation_num_env_runners"]
-    whole = keys["num_gpus_per_env_runner"] >= 1 and keys["num_gpus_per_learner"] >= 1
-    return bool(processes and whole and keys["language_model"].get("lora") is None)
+def _on_whole_gpus(rllib: RLlibSettings) -> bool:
+    """Whether all engines and learners have processes and whole GPUs of their own."""
+    processes = rllib.num_env_runners and rllib.num_learners and not rllib.evaluation_num_env_runners
+    return bool(processes and rllib.num_gpus_per_env_runner >= 1 and rllib.num_gpus_per_learner >= 1)
 
 
 def _dtype(asked: Any, gpus: Any) -> Any:
@@ -134,6 +115,8 @@ def _dtype(asked: Any, gpus: Any) -> Any:
 
 def _buffer(keys: Mapping[str, Any]) -> BufferSettings:
     given = keys["step_trace_buffer"]
+    if not isinstance(given, Mapping):
+        return build(BufferSettings, given)  # which says so
     for key, name in (("level", "retrieval_level"), ("growth", "buffer_growth")):
         if key in given:
             raise ValueError(f"step_trace_buffer.{key} = {given[key]!r}: set {name} instead")

@@ -2,7 +2,7 @@
 
     body --read_chat, read_completion--> Ask, Form;   Answer --Form.body--> JSON, or server-sent events
 
-How a token is sampled is the job's business: temperature, top_p, penalties and seeds of a request are not followed, a
+How a token is sampled is the job's business: what a request says of it (top_p, penalties, seeds) is not followed, a
 ``tool_choice`` of ``required`` is ``auto``, and ``parallel_tool_calls`` is not read. What would be answered wrongly is refused.
 """
 

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
@@ -32,7 +31,7 @@ from rapo_rllib.config.settings import settings_of
 from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
-from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
+from rapo_rllib.env_runner.own_questions import OwnQuestions, missing_episodes
 from rapo_rllib.env_runner.parts import make_engine, make_loop, open_layers
 from rapo_rllib.env_runner.stream.calls import Answer, Order
 from rapo_rllib.env_runner.stream.runner import RunnerStream
@@ -41,13 +40,10 @@ from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
-from rapo_rllib.weights.packing import unpack_weights
-from rapo_rllib.weights.publisher import Publication, this_node
+from rapo_rllib.weights.publisher import Publication
 from rapo_rllib.weights.sync import Confirmation, EngineName, LoadFailure
 
 logger = logging.getLogger(__name__)
-
-COMPONENT_RL_MODULE = "rl_module"
 
 
 class RAPOEnvRunner(EnvRunner, Checkpointable):
@@ -99,15 +95,12 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         except Exception as error:
             logger.exception("weight version %d could not be loaded", publication.version)
             return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
-        loaded = self.engine.weights.loaded
-        return Confirmation(
-            self.policy_version, scores, seconds, self.engine_name(), loaded.received, loaded.base, loaded.compared_share
-        )
+        return Confirmation(self.policy_version, scores, seconds, self.engine_name(), self.engine.weights.received)
 
     def engine_name(self) -> EngineName:
         """The name of this engine; after a restart another."""
         shown = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
-        return EngineName(shown, self._unique, this_node())
+        return EngineName(shown, self._unique)
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
         """One step of vLLM's own weight transfer; the learner drives it."""
@@ -187,8 +180,10 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         elif questions is None and not self.in_evaluation:
             env_steps = self._env_steps
         if questions is None:
-            wanted = Wanted.of(self.settings, self.own_questions.num_runners, self.in_evaluation, num_timesteps, num_episodes)
-            return self._sample_episodes(wanted, explore, group_size, force_reset, env_steps)
+            if num_timesteps is not None and num_episodes is not None:
+                raise ValueError(f"num_timesteps = {num_timesteps} with num_episodes = {num_episodes}: give one of them")
+            wanted = self._share if num_episodes is None else num_episodes
+            return self._sample_episodes(wanted, num_timesteps, explore, group_size, force_reset, env_steps)
         if retrieval_prob is None:
             raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
         self._retrieval_prob = retrieval_prob
@@ -198,8 +193,20 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self.hand_on(observer.of(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
 
+    @property
+    def _share(self) -> int:
+        """Episodes of this runner in a training step, or in an evaluation."""
+        step = self.settings.update.questions_per_step * self.settings.rollout.group_size
+        return -(-(self.settings.rllib.evaluation_duration if self.in_evaluation else step) // self.own_questions.num_runners)
+
     def _sample_episodes(
-        self, wanted: Wanted, explore: bool | None, group_size: int | None, force_reset: bool, env_steps: int | None
+        self,
+        wanted: int,
+        timesteps: int | None,
+        explore: bool | None,
+        group_size: int | None,
+        force_reset: bool,
+        env_steps: int | None,
     ) -> list[SingleAgentEpisode]:
         held_out = self.in_evaluation
         greedy = held_out if explore is None else not explore
@@ -209,7 +216,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self._asked_by = self.policy_version
         take = self.own_questions.take_held_out if held_out else self.own_questions.take
         sampled, episodes = SampleResult(), []
-        while missing := wanted.missing(sampled):
+        while missing := missing_episodes(sampled, wanted, timesteps):
             observer = self._observer()
             questions = take(-(-missing // size))
             groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer, env_steps)
@@ -302,14 +309,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take weights that RLlib itself pushes (before evaluation, say), whatever their age."""
-        modules = state.get(COMPONENT_RL_MODULE)
-        if modules is None or state.get(WEIGHTS_SEQ_NO) == self.policy_version:
-            return
-        if isinstance(modules, ray.ObjectRef):
-            modules = ray.get(modules)
-        weights = modules.get(DEFAULT_MODULE_ID, modules)
-        self.engine.weights.load(unpack_weights(weights), int(state[WEIGHTS_SEQ_NO]))
+        """Leave everything as it is: weights come by ``load_policy`` alone, and are confirmed."""
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question
 
 
@@ -52,33 +51,10 @@ class OwnQuestions:
         return found
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The amount to sample: so many episodes, or so many generated steps."""
-
-    episodes: int = 0
-    timesteps: int = 0
-
-    @classmethod
-    def of(
-        cls, settings: Settings, num_runners: int, in_evaluation: bool, num_timesteps: int | None, num_episodes: int | None
-    ) -> Wanted:
-        """The amount that RLlib's arguments ask for; neither: a runner's share of a training step, or of an evaluation.
-
-        Raises:
-            ValueError: both are given.
-        """
-        if num_timesteps is not None and num_episodes is not None:
-            raise ValueError(f"num_timesteps = {num_timesteps} with num_episodes = {num_episodes}: give one of them")
-        if num_timesteps is not None or num_episodes is not None:
-            return cls(num_episodes or 0, num_timesteps or 0)
-        step = settings.update.questions_per_step * settings.rollout.group_size
-        return cls(math.ceil((settings.rllib.evaluation_duration if in_evaluation else step) / num_runners))
-
-    def missing(self, sampled: SampleResult) -> int:
-        """About how many episodes are missing: steps are guessed by those there are; 0 when it is enough."""
-        whole = [t for t in sampled.trajectories if not t.failed]
-        if not self.timesteps:
-            return max(self.episodes - len(whole), 0)
-        steps = sum(len(t.steps) for t in whole)
-        return math.ceil(max(self.timesteps - steps, 0) / max(steps / len(whole) if whole else 2.0, 1.0))
+def missing_episodes(sampled: SampleResult, episodes: int, timesteps: int | None) -> int:
+    """About how many are missing of so many episodes or generated steps, which are guessed by those there are; 0: none."""
+    whole = [t for t in sampled.trajectories if not t.failed]
+    if timesteps is None:
+        return max(episodes - len(whole), 0)
+    steps = sum(len(t.steps) for t in whole)
+    return math.ceil(max(timesteps - steps, 0) / max(steps / len(whole) if whole else 2.0, 1.0))

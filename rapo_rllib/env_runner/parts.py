@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.layered import LayeredBuffer
     from rapo_rllib.protocol.turns import RolloutProtocol
     from rapo_rllib.rollout.loop import AgentLoop, RolloutLoop
+    from rapo_rllib.rollout.retriever import Retriever, TraceSource
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,6 @@ def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
 
 def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, layers: LayeredBuffer | None) -> RolloutLoop:
     """The rollout loop over engine, environments and buffer; without one it does not retrieve."""
-    from rapo_rllib.env_runner.retrieval import make_retriever
     from rapo_rllib.protocol.make import make_protocol
     from rapo_rllib.rollout.env_calls import EnvPool, check_copies
     from rapo_rllib.rollout.loop import RolloutLoop
@@ -62,6 +62,16 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
     envs = EnvPool(make_env, settings.protocol.answer_tag)
     retriever = None if layers is None else make_retriever(settings, layers)
     return RolloutLoop(engine, chat, envs, settings.rollout, retriever, settings.rllib.seed, agents)
+
+
+def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
+    """Make what answers histories from ``source``, as ``settings`` have it."""
+    from rapo_rllib.rollout.retriever import Retriever
+
+    buffer, noise, seed = settings.buffer, settings.rollout.retrieval_noise, settings.rllib.seed or 0
+    return Retriever(
+        source, selection=buffer.selection, top_k=buffer.top_k, fallback_text=buffer.fallback_text, noise=noise, seed=seed
+    )
 
 
 def _make_agents(chat: RolloutProtocol, env: Any) -> AgentLoop | None:

@@ -122,7 +122,7 @@ def _first_learner(settings: Settings, shape: Shape) -> Parts:
     runners = rllib.num_env_runners or rllib.evaluation_num_env_runners
     if runners and settings.update.weight_transfer not in ("nccl", "ipc"):
         size = shape.adapters(model.lora) * 4 if model.lora else shape.parameters * sent
-        parts.append(Part("weights in shared memory", size))
+        parts.append(Part("weights in Ray's object store", size))
     return tuple(parts)
 
 

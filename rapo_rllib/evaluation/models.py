@@ -20,7 +20,7 @@ from rapo_rllib.agents.setup import AgentChoice, answer_settings, make_agent_fac
 from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.config.question_source import is_tool_env
-from rapo_rllib.env_runner.retrieval import make_retriever
+from rapo_rllib.env_runner.parts import make_retriever
 from rapo_rllib.envs.benchmarks import Benchmark, benchmark_questions
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, Settings

@@ -47,7 +47,7 @@ from rapo_rllib.models.devices import check_device, cuda_problem
 from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
-from rapo_rllib.settings import HasSettings
+from rapo_rllib.settings import Settings
 from rapo_rllib.weights.dtensor import full_tensor
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
@@ -63,7 +63,7 @@ class RAPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def build(self) -> None:
         """Load the model and make its optimiser."""
-        self.settings = cast(HasSettings, self.config).settings
+        self.settings: Settings = cast(Any, self.config).settings  # of a RAPOConfig
         check_device("num_gpus_per_learner", self.settings.rllib.num_gpus_per_learner, cuda_problem())
         sharded = self.distributed and self.settings.update.learner_parallelism == "fsdp"  # one learner has nothing to shard
         self._lockstep = Lockstep() if sharded else None

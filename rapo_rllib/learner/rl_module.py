@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,8 @@ from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
-from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm, untied
-from rapo_rllib.settings import LoraSettings, ModelSettings
-from rapo_rllib.weights.digest import Digests, base_digests
+from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
+from rapo_rllib.settings import ModelSettings, Settings
 from rapo_rllib.weights.dtensor import gathered, rounded, shard_like
 from rapo_rllib.weights.packing import PackedWeights, pack_weights, unpack_weights
 
@@ -46,8 +44,8 @@ LM_HEAD = "lm_head.weight"
 class CausalLMRLModule(TorchRLModule):
     """A causal language model that scores packed rows.
 
-    ``model_config`` holds the fields of :class:`ModelSettings`, and optionally ``engine_dtype`` ("bfloat16"), in which
-    ``get_state(inference_only=True)`` sends weights, and ``temperature`` (1.0) of the distribution that is scored.
+    ``model_config["settings"]`` are the :class:`Settings` of the job: of the model, of the dtype in which engines are sent
+    weights, and of the distribution that is scored.
     """
 
     @override(TorchRLModule)
@@ -60,21 +58,13 @@ class CausalLMRLModule(TorchRLModule):
 
     def _setup(self) -> None:
         assert isinstance(self.model_config, dict), self.model_config
-        options = dict(self.model_config)
-        self.temperature: float = float(options.pop("temperature", 1.0))
-        self.engine_dtype: torch.dtype = getattr(torch, options.pop("engine_dtype", "bfloat16"))
-        known = {field.name for field in fields(ModelSettings)}
-        if unknown := sorted(set(options) - known):
-            raise ValueError(f"model: unknown key {unknown[0]!r}; known keys are {sorted(known)}")
-        if options.get("lora") is not None:
-            options["lora"] = LoraSettings(**options["lora"])
-        self.settings = ModelSettings(**options)
+        job: Settings = self.model_config["settings"]
+        self.settings, self._temperature = job.model, job.rollout.temperature
+        self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
         self.language_model = load_causal_lm(self.settings)
         self.language_model.config.use_cache = False
         self.adapters: Adapters | None = None
-        self.base_digests: Digests = {}  # with LoRA, of the model that adapters belong to; taken while it is whole
         if self.settings.lora is not None:
-            self.base_digests = base_digests(untied(self.language_model))
             self.adapters = Adapters(self.language_model, self.settings.lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
         if self.settings.compile:
@@ -102,9 +92,12 @@ class CausalLMRLModule(TorchRLModule):
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Score the row ``batch["row"]``: ``logprobs`` ``[N]`` with gradient, ``entropies`` ``[N]`` without, both in nats."""
-        row, attention = batch[ROW], self.attention
-        logprobs, entropies = self._call_model(score_row, row, self.settings, self.temperature, attention)
+        logprobs, entropies = self.scored_by(self._call_model, batch[ROW])
         return {LOGPROBS: logprobs, ENTROPIES: entropies}
+
+    def scored_by(self, call_model: CallModel, row: PackedRow) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score a row as the policy does, by it or by another model of the same form."""
+        return call_model(score_row, row, self.settings, self._temperature, self.attention)
 
     @override(TorchRLModule)
     def get_state(
@@ -251,8 +244,7 @@ def score_row(
         logprobs, entropies = logprobs_and_entropies(
             hidden_states(language_model, row, attention)[row.scored_positions],
             row.scored_ids,
-            lambda states: _logits(language_model, states),
-            temperature,
+            lambda states: _logits(language_model, states, temperature),
             settings.logits_chunk_size,
         )
     return logprobs[row.loss_index], entropies[row.loss_index]
@@ -266,12 +258,14 @@ def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype |
     return None if name in (None, settings.dtype, "float32") else getattr(torch, name)
 
 
-def _logits(language_model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
-    """LM head as the model's own ``forward`` applies it: scaling (Cohere, Granite) and soft cap (Gemma 2) included."""
+def _logits(language_model: PreTrainedModel, states: torch.Tensor, temperature: float) -> torch.Tensor:
+    """LM head as the model's own ``forward`` has it, with scaling (Cohere, Granite) and soft cap (Gemma 2); then tempered."""
     config = language_model.config
     logits = language_model.get_output_embeddings()(states)
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     if scale != 1.0:
         logits = logits * scale
     cap = getattr(config, "final_logit_softcapping", None)
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return logits if temperature == 1.0 else logits / temperature

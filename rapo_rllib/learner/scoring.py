@@ -16,7 +16,7 @@ from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
 from rapo_rllib.learner.lockstep import Lockstep
 from rapo_rllib.learner.ranks import Ranks
-from rapo_rllib.learner.rl_module import LOGPROBS, ROW, CausalLMRLModule, score_row
+from rapo_rllib.learner.rl_module import LOGPROBS, ROW, CausalLMRLModule
 from rapo_rllib.models.loading import load_causal_lm
 
 Item = TypeVar("Item")
@@ -117,6 +117,5 @@ class RowScorer:
     def _reference_logprobs(self, row: PackedRow) -> torch.Tensor | None:
         if self._reference is None:
             return None
-        policy = self._policy
         with torch.no_grad():
-            return self._reference(score_row, row, policy.settings, policy.temperature, policy.attention)[0]
+            return self._policy.scored_by(self._reference, row)[0]

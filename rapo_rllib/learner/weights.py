@@ -6,13 +6,12 @@ Flow: ``weights/sync.py`` and ``checkpoints/export.py`` -> here, on all learners
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rapo_rllib.learner.rl_module import CausalLMRLModule
 from rapo_rllib.weights.digest import digest
 from rapo_rllib.weights.dtensor import gathered
-from rapo_rllib.weights.publisher import Publication, WeightPublisher, WeightSender, this_node
+from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 
 class LearnerWeights:
@@ -27,29 +26,22 @@ class LearnerWeights:
 
     def __init__(self, policy: CausalLMRLModule, index: int, tensor_parallel_size: int, version: Callable[[], int]) -> None:
         self._policy, self._index, self._workers, self._version = policy, index, tensor_parallel_size, version
-        self._publisher: WeightPublisher | None = None  # made when the first engine in another process asks
         self._sender: WeightSender | None = None  # of vLLM's own transfer
 
-    def publish(self, *, shared_memory: bool, object_store: bool) -> Publication | None:
+    def publish(self) -> Publication | None:
         """Make the current weights available to engines in other processes; None but on the first learner."""
         tensors = self._policy.engine_tensors()
-        if self._index:
-            for _ in range(shared_memory + object_store):
-                with gathered(tensors):
-                    pass  # the first learner's are whole with this one's shards
-            return None
-        if self._publisher is None:
-            self._publisher = WeightPublisher(self._policy.sent_dtype)
-        ways = {"shared_memory": shared_memory, "object_store": object_store}
-        return replace(self._publisher.publish(tensors, self._version(), **ways), base=self._policy.base_digests)
+        if not self._index:
+            return publish(tensors, self._version(), self._policy.sent_dtype)
+        with gathered(tensors):
+            return None  # the first learner's are whole with this one's shards
 
     def publish_local(self) -> Publication:
         """The current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
         tensors = self._policy.engine_tensors()
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         digests = {name: digest(tensor) for name, tensor in tensors.items()}
-        base = self._policy.base_digests
-        return Publication(self._version(), this_node(), num_bytes, tensors=tensors, digests=digests, base=base)
+        return Publication(self._version(), num_bytes, tensors=tensors, digests=digests)
 
     def send(self, backend: str, engines: Mapping[str, Any]) -> Publication:
         """Send the current weights to engines on GPUs by vLLM's own transfer; see ``WeightSender`` for ``engines``."""
@@ -61,7 +53,7 @@ class LearnerWeights:
         sender, self._sender = self._sender, None  # a connection that breaks off is not used again
         num_bytes, digests = sender.send()
         self._sender = sender
-        return Publication(self._version(), this_node(), num_bytes, sent=True, digests=digests)
+        return Publication(self._version(), num_bytes, sent=True, digests=digests)
 
     def export(self, folder: str, merged: bool = True) -> None:
         """Write the policy as a Hugging Face folder, or its adapters; the first learner does it for all."""

@@ -202,15 +202,6 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def untied(language_model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and weights, in the order of the model; tied ones once, under their first name."""
-    seen: set[int] = set()
-    for name, tensor in language_model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield name, tensor.detach()
-
-
 def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
     """The configured language model without weights, made in a moment: its modules and their names."""
     import torch

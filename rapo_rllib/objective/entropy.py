@@ -21,7 +21,7 @@ def entropy_and_logprobs(
     z are the logits less their largest. Tokens of probability zero (logit -inf) add nothing to H; drawn, their log is -inf.
 
     Args:
-        logits: ``[..., V]`` logits sampled from, temperature applied; computed in float32 whatever their type.
+        logits: ``[..., V]`` logits that were sampled from; computed in float32 whatever their type.
         token_ids: ``[...]`` tᵢ, integers below V.
         top_k: with it H is the part of the entropy that the k likeliest tokens account for (section 9: the released code reads
             10 logprobs), not renormalised; the log probability stays that under all of V.

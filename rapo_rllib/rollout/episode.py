@@ -33,7 +33,7 @@ class RunPlan:
     policy_version: int
     seed: int
     seeded: bool  # whether what a request samples depends on the seed, too
-    temperature: float
+    greedy: bool
     branching: BranchingSettings | None
     env_steps: int | None = None  # that the training had sampled, for schedules of the reward; None: nobody counts
 
@@ -145,7 +145,7 @@ class Episode:
 
     def request(self) -> GenerationRequest:
         """Ask for the next step: everything so far, continued."""
-        seeded = self.plan.seeded and self.plan.temperature > 0
+        temperature = 0.0 if self.plan.greedy else self.plan.settings.temperature
         stop, final_stop = self.plan.chat.stops(self.stop)
         return GenerationRequest(
             request_id=f"{self.name}/{len(self.trajectory.own_steps) + 1}",
@@ -154,9 +154,9 @@ class Episode:
             stop=stop,
             final_stop=final_stop,
             end_ids=tuple(self.plan.chat.end_ids),
-            temperature=self.plan.temperature,
+            temperature=temperature,
             entropy_top_k=self.plan.settings.entropy_top_k,
-            seed=self.rng.getrandbits(31) if seeded else None,
+            seed=self.rng.getrandbits(31) if self.plan.seeded and temperature else None,
             question=self.question,
             trajectory=self.trajectory,
         )

@@ -120,7 +120,7 @@ class RolloutLoop:
         Args:
             questions: what to roll out.
             retrieval_prob: chance that a hybrid trajectory retrieves after a completed step.
-            greedy: temperature 0, no retrieval, no branches (evaluation).
+            greedy: the likeliest tokens, no retrieval, no branches (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
             env_steps: generated steps that the training has sampled before; None: nobody counts.
             on_progress: called with (ended, all) trajectories whenever one ends.
@@ -153,7 +153,7 @@ class RolloutLoop:
             policy_version=self.engine.policy_version,
             seed=self._seed,
             seeded=self._seeded,
-            temperature=0.0 if greedy else self.settings.temperature,
+            greedy=greedy,
             branching=None if greedy else self.settings.branching,
             env_steps=env_steps,
         )

@@ -8,7 +8,6 @@ from rapo_rllib.settings.buffer import BufferSettings, TraceFilter
 from rapo_rllib.settings.job import (
     FLAT,
     NESTED,
-    HasSettings,
     OffPolicySettings,
     RLlibSettings,
     RunSettings,
@@ -26,7 +25,6 @@ __all__ = [
     "BranchingSettings",
     "BufferSettings",
     "EngineSettings",
-    "HasSettings",
     "LoraSettings",
     "ModelSettings",
     "ObjectiveSettings",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rapo_rllib.settings.buffer import BufferSettings
 from rapo_rllib.settings.knobs import Knobs, knob, shown
 from rapo_rllib.settings.model import EngineSettings, ModelSettings, WarmStartSettings
 from rapo_rllib.settings.objective import ObjectiveSettings
 from rapo_rllib.settings.rollout import ProtocolSettings, RolloutSettings
-from rapo_rllib.settings.schedule import check_schedule
+from rapo_rllib.settings.schedule import check_schedule, check_share
 
 
 def _check_mapping(name: str, value: Any) -> None:
@@ -36,10 +36,6 @@ def _check_callbacks(name: str, value: Any) -> None:
         raise ValueError(f"{name} = {shown(value)}: must be a class, or a list of classes")
 
 
-def _check_share(name: str, value: Any) -> None:
-    check_schedule(name, value, 1)
-
-
 @dataclass(frozen=True)
 class UpdateSettings(Knobs):
     """One training step: what it asks, how the learner goes through it, and how weights reach the engines."""
@@ -60,9 +56,9 @@ class UpdateSettings(Knobs):
     )
     weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = knob(
         "auto",
-        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else shared "
-        "memory on the learner's machine and Ray's object store to others), `object_store`; or vLLM's own from GPU to GPU: "
-        "`nccl`, or `ipc` where a learner and an engine share each GPU",
+        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else "
+        "`object_store`); `object_store`, Ray's; or vLLM's own from GPU to GPU: `nccl`, or `ipc` where a learner and an engine "
+        "share each GPU",
     )
     max_staleness: int = knob(
         0,
@@ -105,7 +101,7 @@ class OffPolicySettings(Knobs):
         "share of the groups that are of single steps, behind the first steps of an expert's trajectory of any question, and "
         "right where they do what the expert did next; or a schedule `[[env steps sampled, share], ...]`",
         rule="between 0 and 1 or a schedule",
-        check=_check_share,
+        check=check_share,
     )
     expert_traces: str = knob(
         "expert",
@@ -210,14 +206,6 @@ NESTED: dict[str, type[Knobs]] = {
     "step_trace_buffer": BufferSettings,
     "warm_start": WarmStartSettings,
 }
-
-
-class HasSettings(Protocol):
-    """A ``RAPOConfig``, which stands above those whom RLlib hands it to."""
-
-    @property
-    def settings(self) -> Settings:
-        """The job's settings."""
 
 
 @dataclass(frozen=True)

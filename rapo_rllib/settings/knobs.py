@@ -24,32 +24,15 @@ _NAMES: dict[Any, str] = {bool: "true or false", str: "a text", dict: "a mapping
 Declared = TypeVar("Declared")
 
 
-def knob(
-    default: Any,
-    meaning: str,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    rule: str = "",
-    check: Callable[[str, Any], None] | None = None,
-    hidden: bool = False,
-    may_be_empty: bool = False,
-) -> Any:
+def knob(default: Any, meaning: str, **rules: Any) -> Any:
     """Declare a key as a field of a :class:`Knobs` class. Its type, ``Literal`` choices included, is the annotation.
 
     Args:
         default: its value where nothing is said; a class or function is called for one.
         meaning: what it is, in a phrase; paper and defaults of others where they differ.
-        at_least: bounds of a number, or of each in a list.
-        above: the same, itself left out.
-        at_most: the same; where nothing is said, ``MOST``, and of what is waited for ``MOST_SECONDS``.
-        rule: what a value must be, in words; empty: made of type and bounds.
-        check: called with name and value in place of the check of type and bounds; raises ``ValueError``.
-        hidden: another key sets it, so it is not shown to users.
-        may_be_empty: of a text; one whose default is empty may be, too.
+        **rules: bounds and checks, as the fields of :class:`Knob` have them.
     """
-    metadata = {"knob": Knob(meaning, at_least, above, at_most, rule, check, hidden, may_be_empty)}
+    metadata = {"knob": Knob(meaning, **rules)}
     return field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
 
 
@@ -58,13 +41,13 @@ class Knob:
     """One declared key: what :func:`knob` was told, and from its field name, annotation and default."""
 
     meaning: str
-    at_least: float | None
-    above: float | None
-    at_most: float | None
-    rule: str
-    check: Callable[[str, Any], None] | None
-    hidden: bool
-    may_be_empty: bool
+    at_least: float | None = None  # bounds of a number, or of each in a list
+    above: float | None = None  # the same, itself left out
+    at_most: float | None = None  # the same; where nothing is said, ``MOST``, and of what is waited for ``MOST_SECONDS``
+    rule: str = ""  # what a value must be, in words; empty: made of type and bounds
+    check: Callable[[str, Any], None] | None = None  # called with name and value in place of type and bounds; may raise
+    hidden: bool = False  # another key sets it, so it is not shown to users
+    may_be_empty: bool = False  # of a text; one whose default is empty may be, too
     name: str = ""
     kind: Any = None
     default: Any = None

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rapo_rllib.settings.knobs import Knobs, knob, shown
-from rapo_rllib.settings.schedule import check_schedule
+from rapo_rllib.settings.knobs import Knobs, knob, knobs, shown
+from rapo_rllib.settings.schedule import check_share
 
 LEAST_TEMPERATURE = 1e-3  # of a training
 TAG = re.compile(r"[\w.-]+")
@@ -22,10 +22,6 @@ def response_budget(hidden: bool = False) -> Any:
         at_least=1,
         hidden=hidden,
     )
-
-
-def _check_prob(name: str, value: Any) -> None:
-    check_schedule(name, value, 1)
 
 
 def _check_options(name: str, value: Any) -> None:
@@ -78,7 +74,7 @@ class RolloutSettings(Knobs):
         0.5,
         "chance of a retrieval after a completed step (paper: 0.5), or a schedule `[[env steps sampled, chance], ...]`",
         rule="between 0 and 1 or a schedule",
-        check=_check_prob,
+        check=check_share,
     )
     retrieval_by_success: bool = knob(
         False,
@@ -118,6 +114,11 @@ class RolloutSettings(Knobs):
         None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
     )
     branching: BranchingSettings | None = knob(None, "which trajectories fork; None: all of a group are sampled from the start")
+
+    def check_trains(self) -> None:
+        """Raise ``ValueError`` for what only answers: greedy tokens have no distribution that a ratio could be of."""
+        if self.temperature < LEAST_TEMPERATURE:
+            raise ValueError(f"temperature = {self.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
 
     @property
     def num_tool_workers(self) -> int:

@@ -24,6 +24,11 @@ def check_schedule(name: str, value: Any, high: float = MOST, low: float = 0) ->
         raise ValueError(f"{name} = {shown(value)}: a schedule starts at env step 0 and its steps increase")
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is between 0 and 1, or points of such numbers over env steps."""
+    check_schedule(name, value, 1)
+
+
 def value_at(value: Any, env_steps: int | None) -> float:
     """The number that is in force after ``env_steps``: on the line between two points, the last one behind it.
 

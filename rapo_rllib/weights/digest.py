@@ -35,29 +35,19 @@ def digest(tensor: torch.Tensor) -> int:
     return zlib.crc32(rest.cpu().view(torch.uint8).numpy().tobytes(), start)
 
 
-def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Floating-point values rounded to ``dtype``, where one is given; others as they are."""
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floating-point values rounded to ``dtype``; others as they are."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def noted(
-    named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None, digests: Digests
+    named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, digests: Digests
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The same names and tensors, rounded to ``dtype``; their digests are written into ``digests`` on the way."""
     for name, tensor in named:
         rounded = cast(tensor.detach(), dtype)
         digests[name] = digest(rounded)
         yield name, rounded
-
-
-def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
-    """Digests that tell one base model from another: of its values in bfloat16, whatever ``model.dtype`` it was loaded in."""
-    return {name: digest(cast(tensor, torch.bfloat16)) for name, tensor in named}
-
-
-def fingerprint(digests: Mapping[str, int]) -> str:
-    """One checksum of all, whatever their order: eight hexadecimal digits."""
-    return f"{zlib.crc32(repr(sorted(digests.items())).encode()):08x}"
 
 
 def differing(expected: Mapping[str, int], found: Mapping[str, int]) -> list[str]:

@@ -51,13 +51,10 @@ def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: f
         time.sleep(_PAUSE_S)
         env_runner_group.probe_unhealthy_env_runners()
         # a process that is being ended may answer once more
-        waiting -= {result.actor_id for result in _names(manager, waiting) if result.get() != before.get(result.actor_id)}
-
-
-def _names(manager: Any, indices: Iterable[int]) -> Any:
-    """Ask the env runners in service among these for their names: another name after each start."""
-    return _asked(manager, indices).ignore_errors()
+        names = _asked(manager, waiting).ignore_errors()
+        waiting -= {result.actor_id for result in names if result.get() != before.get(result.actor_id)}
 
 
 def _asked(manager: Any, indices: Iterable[int]) -> Any:
+    """Ask the env runners in service among these for their names: another name after each start."""
     return manager.foreach_actor("engine_name", remote_actor_ids=sorted(indices), timeout_seconds=_SILENCE_S)

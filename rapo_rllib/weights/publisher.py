@@ -3,8 +3,8 @@
 | engine | way |
 | --- | --- |
 | in the learner's process | the tensors themselves |
-| another process of the machine | anonymous shared memory, which it maps |
-| another machine | Ray's object store: from the learner's machine to the engine's, never through the driver |
+| in another process | Ray's object store: from the learner's machine to the engine's, never through the driver |
+| on GPUs of its own | vLLM's own transfer |
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.digest import Digests, noted
 from rapo_rllib.weights.dtensor import gathered
 from rapo_rllib.weights.packing import pack_weights, unpack_weights
-from rapo_rllib.weights.shared_memory import SharedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +37,6 @@ class EngineWeights(Protocol):
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Replace them, and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
 
-    def load_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file."""
-
     def confirm(self, version: int) -> None:
         """They are already there, and are of this version; forget every cached prefix."""
 
@@ -50,62 +46,28 @@ class Publication:
     """One version of the policy's weights, and where an engine finds it. Small, but for ``tensors``, which never travel."""
 
     version: int
-    node: str  # Ray's id of the machine that ``path`` is on
     num_bytes: int = 0
     tensors: Mapping[str, torch.Tensor] | None = None  # for an engine in the same process
-    path: str = ""  # a safetensors file in shared memory
     packed: Any = None  # reference to packed weights in Ray's object store
     sent: bool = False  # the engine has received them already (vLLM's own transfer)
     digests: Mapping[str, int] = field(default_factory=dict)  # of the weights, in the dtype that they were published in
-    base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that adapters belong to, in bfloat16
 
     def load_into(self, weights: EngineWeights) -> None:
-        """Load them into an engine's ``weights``, by the nearest way.
-
-        Raises:
-            RuntimeError: the engine's machine is not among those that the weights were published for.
-        """
+        """Load them into an engine's ``weights``."""
         if self.sent:
             weights.confirm(self.version)
-        elif self.tensors is not None:
-            weights.load(self.tensors, self.version)
-        elif self.path and self.node == this_node():
-            weights.load_file(self.path, self.version)
-        elif self.packed is not None:
-            weights.load(unpack_weights(ray.get(self.packed)), self.version)
         else:
-            raise RuntimeError(f"weight version {self.version} was published for machine {self.node} only")
+            tensors = unpack_weights(ray.get(self.packed)) if self.tensors is None else self.tensors
+            weights.load(tensors, self.version)
 
 
-def this_node() -> str:
-    """Ray's id of this machine; without Ray, the process's own machine is the only one."""
-    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else "local"
-
-
-class WeightPublisher:
-    """Publishes versions of the weights; shared memory is made once and written anew."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype  # that is sent
-        self._shared: SharedWeights | None = None
-
-    def publish(
-        self, tensors: Mapping[str, torch.Tensor], version: int, *, shared_memory: bool, object_store: bool
-    ) -> Publication:
-        """Round the weights to what is sent and put them where they were asked for; shards are gathered for each way."""
-        path, packed = "", None
-        digests: Digests = {}
-        if shared_memory:
-            with gathered(tensors) as named:
-                if self._shared is None:
-                    self._shared = SharedWeights(tensors, self._dtype)
-                self._shared.write(noted(named, self._dtype, digests))
-            path = self._shared.path
-        if object_store:
-            with gathered(tensors) as named:
-                packed = ray.put(pack_weights(noted(named, self._dtype, digests), self._dtype))
-        num_bytes = sum(tensor.numel() for tensor in tensors.values()) * self._dtype.itemsize
-        return Publication(version, this_node(), num_bytes, path=path, packed=packed, digests=digests)
+def publish(tensors: Mapping[str, torch.Tensor], version: int, dtype: torch.dtype) -> Publication:
+    """Put the weights, rounded to ``dtype``, into Ray's object store; shards are gathered."""
+    digests: Digests = {}
+    with gathered(tensors) as named:
+        packed = ray.put(pack_weights(noted(named, dtype, digests), dtype))
+    num_bytes = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
+    return Publication(version, num_bytes, packed=packed, digests=digests)
 
 
 class WeightSender:

@@ -1,6 +1,6 @@
 """New weights to every engine, confirmed before the next sample.
 
-    learner --publish, with digests--> engines --load--> what arrived, what they hold, their scores --> compared here
+    learner --publish, with digests--> engines --load--> version, digests of what arrived, scores --> compared here
 
 RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
 it holds, the digests of what it was given, and how it scores a few fixed token sequences (``canary.py``). Stale or partial
@@ -19,7 +19,7 @@ from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.canary import Canary, CanaryResult, Scores
 from rapo_rllib.weights.digest import differing
 from rapo_rllib.weights.engine_restarts import all_engines_back, any_engine_back
-from rapo_rllib.weights.publisher import Publication, this_node
+from rapo_rllib.weights.publisher import Publication
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ class EngineName:
 
     shown: str  # env runner 2 on host-7
     unique: str
-    node: str = ""  # Ray's id of its machine
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,6 @@ class Confirmation:
     seconds: float  # of loading
     engine: EngineName
     digests: Mapping[str, int] = field(default_factory=dict)  # of what it was given
-    base: Mapping[str, int] = field(default_factory=dict)  # with LoRA: of the model that it added adapters to
-    compared_share: float = 0.0  # of its parameters that were read back and hold what it was given
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,6 @@ class SyncReport:
     num_restarts: int = 0  # of engines that could not load at first
     learner_moved: float = 0.0  # since the sync before, nats; of the engine that remembers the largest move
     engine_missed: float = 0.0  # of that move, by the worst engine
-    compared_share: float = 0.0  # of the parameters that were read back, of the engine with the fewest
 
 
 class WeightSync:
@@ -81,7 +77,7 @@ class WeightSync:
 
     Args:
         canary: its verdict ends the training.
-        transfer: ``weight_transfer``; ``auto`` is shared memory on the learner's machine and the object store elsewhere.
+        transfer: ``weight_transfer``; one that is not vLLM's own is Ray's object store.
         restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
         timeout_s: how long to wait for engines that are restarted.
     """
@@ -115,7 +111,6 @@ class WeightSync:
             num_restarts=loaded.num_restarts,
             learner_moved=max(result.learner_moved for result in results),
             engine_missed=max(result.engine_missed for result in results),
-            compared_share=min(answer.compared_share for answer in answers),
         )
 
     def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
@@ -178,18 +173,13 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
             f"have another checksum there than with the learner, or are missing ({', '.join(wrong[:3])}). They were not sent, "
             "or changed on their way; try another weight_transfer"
         )
-    if wrong := [name for name in answer.base if publication.base.get(name, answer.base[name]) != answer.base[name]]:
-        raise WeightSyncError(
-            f"{shown} adds the adapters to another base model than the learner's: {len(wrong)} tensors of the model on its "
-            f"disk differ ({', '.join(sorted(wrong)[:3])}). Every machine needs the same files under model.name_or_path"
-        )
     try:
         return canary.check(answer.engine.unique, expected, answer.scores)
     except WeightSyncError as error:
         raise WeightSyncError(
-            f"weight version {version} on {shown}: {error}. It was given the right weights, as their checksums agree "
-            f"({answer.compared_share:.0%} of its parameters were read back, too). So its kernels hold something else, or "
-            "compute otherwise than the learner: look at engine.extra, quantization, the versions of vLLM and transformers"
+            f"weight version {version} on {shown}: {error}, or its kernels compute otherwise than the learner: look at "
+            "engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the files under "
+            "model.name_or_path, which must be the same on every machine"
         ) from error
 
 
@@ -203,7 +193,6 @@ def sync_metrics(report: SyncReport) -> dict[str, float]:
         "canary_max": report.max_difference,
         "learner_moved": report.learner_moved,
         "engine_missed": report.engine_missed,
-        "compared_share": report.compared_share,
         "mebibytes": report.num_bytes / 2**20,
         "publish_s": report.publish_s,
         "load_s": report.load_s,
@@ -217,35 +206,17 @@ def _has_remote_runners(env_runner_group: Any) -> bool:
 def _published(learner_group: Any, env_runner_group: Any, transfer: str) -> tuple[Publication, float]:
     """Let the learners publish, and the seconds that took."""
     start = time.perf_counter()
-    publication = _publication(learner_group, env_runner_group, transfer)
+    publication: Publication
+    if learner_group.is_local and not _has_remote_runners(env_runner_group):
+        publication = learner_group._learner.weights.publish_local()
+    elif transfer in VLLM_TRANSFERS:
+        manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
+        names = manager.foreach_actor("engine_name").ignore_errors()
+        handles = {result.get().unique: manager.actors()[result.actor_id] for result in names}
+        publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
+    else:
+        publication = _first_learner(learner_group, lambda learner: learner.weights.publish())
     return publication, time.perf_counter() - start
-
-
-def _publication(learner_group: Any, env_runner_group: Any, transfer: str) -> Publication:
-    remote = _has_remote_runners(env_runner_group)
-    if learner_group.is_local and not remote:
-        publication: Publication = learner_group._learner.weights.publish_local()
-        return publication
-    engines = _engine_names(env_runner_group) if remote else {}
-    if transfer in VLLM_TRANSFERS:
-        actors = env_runner_group._worker_manager.actors()  # RLlib has no other way to them
-        handles = {name.unique: actors[index] for index, name in engines.items()}
-        sent: Publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
-        return sent
-    nodes = {name.node for name in engines.values()} or {this_node()}
-    learners_node = _first_learner(learner_group, lambda learner: this_node())
-    shared_memory = transfer == "auto" and learners_node in nodes
-    object_store = transfer == "object_store" or bool(nodes - {learners_node})
-    found: Publication = _first_learner(
-        learner_group, lambda learner: learner.weights.publish(shared_memory=shared_memory, object_store=object_store)
-    )
-    return found
-
-
-def _engine_names(env_runner_group: Any) -> dict[int, EngineName]:
-    """By number of the env runner; of those that answer."""
-    results = env_runner_group._worker_manager.foreach_actor("engine_name")
-    return {result.actor_id: result.get() for result in results.ignore_errors()}
 
 
 def _answers(

@@ -18,7 +18,7 @@ from ray.rllib.policy.policy import PolicySpec
 
 import rapo_rllib
 from rapo_rllib.algorithm.config import RAPOConfig
-from rapo_rllib.algorithm.rllib_keys import NEVER_CALLED, READ, REFUSED, check_rllib_keys
+from rapo_rllib.algorithm.rllib_keys import READ, REFUSED, check_rllib_keys
 from rapo_rllib.env_runner.callbacks import EPISODE_CALLBACKS, SAMPLE_CALLBACK
 
 RLLIB = Path(ray.rllib.__file__).parent
@@ -122,22 +122,13 @@ def test_refused_as_users_set_it(method: str, settings: dict, message: str) -> N
         getattr(config(), method)(**settings).validate()
 
 
-@pytest.mark.parametrize("name", NEVER_CALLED)
-@pytest.mark.parametrize("wrapped", [lambda cls: cls, functools.partial, lambda cls: [RLlibCallback, cls]])
-def test_callback_classes_with_methods_that_nobody_calls_are_refused(name: str, wrapped: Any) -> None:
-    made = type("Mine", (RLlibCallback,), {name: lambda self, **kwargs: None})
-    changed = config()
-    changed.callbacks_class = wrapped(made)
-    with pytest.raises(ValueError, match=f"callbacks_class: Mine.{name} would never be called"):
-        changed.validate()
-
-
-def test_all_methods_of_callbacks_are_called_or_refused() -> None:
-    """Those of RLlib's old stack aside."""
+def test_all_methods_of_callbacks_are_called() -> None:
+    """Those of RLlib's old stack and of offline data aside."""
     called = {key.removeprefix("callbacks_") for key in READ if key.startswith("callbacks_on_")}
     old = {"on_sub_environment_created", "on_postprocess_trajectory", "on_create_policy", "on_learn_on_batch"}
     methods = {name for name, _ in inspect.getmembers(RLlibCallback, inspect.isfunction) if name.startswith("on_")}
-    assert methods == called | set(NEVER_CALLED) | old | {"on_workers_recreated"}  # beside on_env_runners_recreated
+    offline = {"on_evaluate_offline_start", "on_evaluate_offline_end", "on_offline_eval_runners_recreated"}
+    assert methods == called | offline | old | {"on_workers_recreated"}  # beside on_env_runners_recreated
 
 
 def test_configs_of_every_origin_are_accepted_again() -> None:

@@ -33,7 +33,7 @@ class Part:
 
 def run(buffer: Part | None = None, replay: Part | None = None) -> tuple[RunState, QuestionCursor]:
     cursor = QuestionCursor(QUESTIONS, seed=0)
-    return RunState(cursor, cursor.get_state, RunSummary(), {"off_policy": replay}, buffer), cursor
+    return RunState({"cursor": cursor, "summary": RunSummary(), "buffer": buffer, "off_policy": replay}), cursor
 
 
 def test_the_traces_pass_through_a_run_without_retrieval() -> None:

@@ -14,12 +14,12 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 
 def test_hand_worked_distribution() -> None:
     # logits [0, ln 3] -> p = [1/4, 3/4]: log p(1) = ln 3/4; H = 1/4 ln 4 + 3/4 ln 4/3 = 0.562335
-    # temperature 0.5 -> logits [0, ln 9] -> p = [1/10, 9/10]: log p(0) = -ln 10; H = 0.1 ln 10 + 0.9 ln 10/9 = 0.325083
+    # logits [0, ln 9] -> p = [1/10, 9/10]: log p(0) = -ln 10; H = 0.1 ln 10 + 0.9 ln 10/9 = 0.325083
     hidden = torch.tensor([[math.log(3.0)]])
     head = torch.nn.functional.pad
     logprobs, entropies = logprobs_and_entropies(hidden, torch.tensor([1]), lambda h: head(h, (1, 0)))
     assert logprobs.item() == pytest.approx(math.log(0.75)) and entropies.item() == pytest.approx(0.562335, abs=1e-6)
-    logprobs, entropies = logprobs_and_entropies(hidden, torch.tensor([0]), lambda h: head(h, (1, 0)), temperature=0.5)
+    logprobs, entropies = logprobs_and_entropies(hidden, torch.tensor([0]), lambda h: head(2 * h, (1, 0)))
     assert logprobs.item() == pytest.approx(-math.log(10)) and entropies.item() == pytest.approx(0.325083, abs=1e-6)
 
 
@@ -39,9 +39,9 @@ def test_any_chunk_size_gives_the_same_values_and_gradients(
 
     def head(states: torch.Tensor) -> torch.Tensor:
         sizes.append(len(states))
-        return states @ weight.T
+        return states @ weight.T / 1.3
 
-    logprobs, entropies = logprobs_and_entropies(hidden, targets, head, 1.3, chunk_size)
+    logprobs, entropies = logprobs_and_entropies(hidden, targets, head, chunk_size)
     torch.testing.assert_close(logprobs, log_p[torch.arange(8), targets])
     torch.testing.assert_close(entropies, -(log_p.exp() * log_p).sum(-1))
     gradients = torch.autograd.grad((logprobs * coefficients).sum(), (hidden, weight))
@@ -90,9 +90,8 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(tokens: int, vocabula
     chunk, width = 8, 4
     hidden, weight = torch.randn(tokens, width, requires_grad=True), torch.randn(vocabulary, width, requires_grad=True)
     with Allocations() as allocations:
-        logprobs, _ = logprobs_and_entropies(
-            hidden, torch.zeros(tokens, dtype=torch.int64), lambda states: states @ weight.T, 0.7, chunk
-        )
+        targets = torch.zeros(tokens, dtype=torch.int64)
+        logprobs, _ = logprobs_and_entropies(hidden, targets, lambda states: states @ weight.T / 0.7, chunk)
         logprobs.sum().backward()
     weights, states, logits = 4 * vocabulary * width, 4 * tokens * width, 4 * chunk * vocabulary
     assert allocations.largest == max(logits, weights)

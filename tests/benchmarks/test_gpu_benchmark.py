@@ -72,7 +72,7 @@ def test_operations_of_a_pass_by_hand() -> None:
 def test_states_and_copies() -> None:
     assert states.measured(SMALL)["weights, bytes"] > 0
     found = copies.measured(SMALL)
-    assert min(found["shared memory, bytes/s"]) > 0
+    assert min(found["packed on the host, bytes/s"]) > 0
     assert found["CUDA IPC, bytes/s"] == {"skipped": "no CUDA device"}
 
 

@@ -14,8 +14,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.config.presets import NESTED, PRESETS
-from rapo_rllib.env_runner.parts import open_layers
-from rapo_rllib.env_runner.retrieval import make_retriever
+from rapo_rllib.env_runner.parts import make_retriever, open_layers
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.rewards import RewardOptions
 from rapo_rllib.settings import BufferSettings
@@ -78,7 +77,7 @@ def changed(config: RAPOConfig) -> dict[str, Any]:
 
 
 def test_the_released_code_in_every_layer() -> None:
-    config = make(RAPOConfig.released_code())
+    config = make(RAPOConfig().training(preset="released_code"))
     config.validate()
     assert changed(config) == {
         "num_hybrid": 7,
@@ -155,7 +154,9 @@ def test_nested_keys_lie_over_the_presets_in_any_order(order: str) -> None:
     mine = {"uri": "mine.db", "top_k": 5}
     env_config = {"steps": [1, 1], "reward": {"bad_format": -0.5}}
     if order == "preset first":
-        config = RAPOConfig.released_code().environment(env_config=env_config).training(step_trace_buffer=mine)
+        config = (
+            RAPOConfig().training(preset="released_code").environment(env_config=env_config).training(step_trace_buffer=mine)
+        )
     elif order == "preset last":
         config = (
             RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine).training(preset="released_code")
@@ -174,7 +175,7 @@ def test_flat_keys_beside_a_preset_override_it_even_by_the_default() -> None:
     for config in (
         make(num_hybrid=8, preset="released_code"),
         make().update_from_dict({"num_hybrid": 8, "preset": "released_code"}),
-        make(RAPOConfig.released_code(), num_hybrid=8),
+        make(RAPOConfig().training(preset="released_code"), num_hybrid=8),
     ):
         assert (config.settings.rollout.num_hybrid, config.settings.objective.dual_clip) == (8, 3.0)
 
@@ -187,12 +188,12 @@ def test_another_preset_takes_the_place_of_the_first() -> None:
 
 
 def test_a_dictionary_of_the_config_makes_the_same_config() -> None:
-    config = make(RAPOConfig.released_code(), num_hybrid=8, step_trace_buffer={"top_k": 2})
+    config = make(RAPOConfig().training(preset="released_code"), num_hybrid=8, step_trace_buffer={"top_k": 2})
     again = RAPOConfig().update_from_dict(config.to_dict())
     again.validate()
     assert (again.preset, changed(again), again.settings.buffer) == (config.preset, changed(config), config.settings.buffer)
     assert again.settings.rollout.num_hybrid == 8
-    plain = RAPOConfig.released_code().update_from_dict(make().to_dict())
+    plain = RAPOConfig().training(preset="released_code").update_from_dict(make().to_dict())
     assert (plain.preset, changed(plain), plain.settings.buffer) == (None, {}, BufferSettings())
 
 

@@ -12,6 +12,7 @@ import datasets
 import pytest
 import yaml
 from pages import REPOSITORY, blocks
+from rapo_rllib.config.other_names import refuse_other_names
 from syntax import tree_of
 from tiny_models import tiny_model
 from tiny_tokenizers import byte_tokenizer
@@ -19,7 +20,6 @@ from tiny_tokenizers import byte_tokenizer
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.reference import config_sections
 from rapo_rllib.config.checks import known_keys
-from rapo_rllib.config.other_names import refuse_other_names
 from rapo_rllib.envs.dataset_rows import question_from_row
 
 PAGE = REPOSITORY / "docs" / "from_verl_or_trl.md"

@@ -75,11 +75,11 @@ def test_a_step_trains_and_sends_adapters_alone(algorithm: Any) -> None:
     assert moved and all("lora_" in name for name in moved)
 
 
-def follows(algorithm: Any, transfer: str) -> None:
+def follows(algorithm: Any) -> None:
     """After adapters went far from zero, the engine computes what the learner does."""
     held = scores(algorithm)
     move(algorithm)
-    sync = WeightSync(algorithm._weight_sync.canary, transfer)
+    sync = WeightSync(algorithm._weight_sync.canary)
     report = sync.run(algorithm.learner_group, algorithm.env_runner_group)
     assert report.mean_difference < 1e-3 and report.learner_moved > 0.05 and report.engine_missed < 1e-3
     with torch.no_grad():
@@ -90,7 +90,7 @@ def follows(algorithm: Any, transfer: str) -> None:
 
 
 def test_the_engine_follows_adapters_far_from_zero(algorithm: Any) -> None:
-    follows(algorithm, "auto")
+    follows(algorithm)
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +103,9 @@ def remote(algorithm: Any) -> Any:
     return algorithm
 
 
-@pytest.mark.parametrize("transfer", ["auto", "object_store"])
-def test_an_engine_in_another_process_follows_them(remote: Any, transfer: str) -> None:
+def test_an_engine_in_another_process_follows_them(remote: Any) -> None:
     assert on_the_engine(remote, lambda runner: os.getpid()) != os.getpid()
-    follows(remote, transfer)
+    follows(remote)
 
 
 @pytest.mark.slow
@@ -126,10 +125,10 @@ def test_a_restarted_engine_gets_the_current_adapters(algorithm: Any) -> None:
 def test_an_engine_without_the_adapters_is_caught(algorithm: Any) -> None:
     def drop_adapters(runner: Any) -> None:
         load = runner.engine.weights.load
-        runner.engine.weights.load = runner.engine.weights.load_file = lambda source, version: load({}, version)
+        runner.engine.weights.load = lambda source, version: load({}, version)
 
     def load_again(runner: Any) -> None:
-        del runner.engine.weights.load, runner.engine.weights.load_file
+        del runner.engine.weights.load
 
     move(algorithm)
     on_the_engine(algorithm, drop_adapters)

@@ -15,13 +15,14 @@ from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.env_runner.episodes import EpisodeObserver
-from rapo_rllib.env_runner.own_questions import OwnQuestions, Wanted
+from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.env_runner.own_questions import OwnQuestions, missing_episodes
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
-from rapo_rllib.types import Question, TrajectoryGroup
+from rapo_rllib.types import Question, Step, Trajectory, TrajectoryGroup
 
 SUM = Question("sum", "What is 3 + 5?", "8")
 CALL, ANSWER = "<python>3 + 5</python>", "<answer>8</answer>"
@@ -250,11 +251,10 @@ def test_runners_share_the_questions() -> None:
     assert [question.id for question in both[0].take_held_out(4)] == ["test-0", "test-2", "test-4", "test-1"]
 
 
-def test_how_much_is_wanted() -> None:
-    settings = RAPOConfig().training(questions_per_step=6, group_size=4).evaluation(evaluation_duration=5).settings
-    assert Wanted.of(settings, 2, False, None, None) == Wanted(episodes=12)
-    assert Wanted.of(settings, 2, True, None, None) == Wanted(episodes=3)
-    assert Wanted.of(settings, 2, True, 7, None) == Wanted(timesteps=7)
-    assert Wanted.of(settings, 2, True, None, 0) == Wanted()
-    with pytest.raises(ValueError, match="num_timesteps = 7 with num_episodes = 1: give one of them"):
-        Wanted.of(settings, 2, True, 7, 1)
+def test_how_many_episodes_are_missing() -> None:
+    whole, failed = Trajectory("q", [1]), Trajectory("q", [1])
+    whole.steps, failed.error, failed.end = [Step(0, 0)] * 3, "gone", "error"
+    sampled = SampleResult([TrajectoryGroup(Question("q", ""), [whole, failed], 0)])
+    assert (missing_episodes(sampled, 3, None), missing_episodes(sampled, 0, None)) == (2, 0)
+    assert [missing_episodes(sampled, 3, steps) for steps in (0, 3, 4, 7)] == [0, 0, 1, 2]
+    assert missing_episodes(SampleResult(), 3, 7) == 4  # two steps each, at first

@@ -45,7 +45,7 @@ def test_a_local_job_is_one_process_and_what_rllib_packed_stays() -> None:
     assert (always["weights"], always["Adam's moments"]) == (4 * COUNT, 8 * COUNT)
     assert named(main.host, "sync") == {"weights as the engine has them": 4 * COUNT}
     assert named(main.host, "checkpoint") == {"weights packed for a checkpoint": 4 * PACKED}
-    assert "weights in shared memory" not in always
+    assert "weights in Ray's object store" not in always
     assert named(main.host, "update")["gradients"] == 4 * COUNT
 
 
@@ -78,8 +78,8 @@ def test_only_the_first_learner_sends_and_saves() -> None:
     first, others = every["first learner"].host, every["other learners"].host
     assert sum(named(first, "checkpoint").values()) == 2 * 4 * PACKED
     assert named(others, "checkpoint") == {}
-    assert named(first)["weights in shared memory"] == 2 * COUNT
-    assert "weights in shared memory" not in named(others)
+    assert named(first)["weights in Ray's object store"] == 2 * COUNT
+    assert "weights in Ray's object store" not in named(others)
 
 
 def test_shards_gather_while_they_compute() -> None:
@@ -94,7 +94,7 @@ def test_shards_gather_while_they_compute() -> None:
 def test_weights_go_through_memory_but_with_vllms_own_transfer(backend: str, shared: bool) -> None:
     gpus = {"num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
     learner = found(num_learners=1, num_env_runners=1, weight_transfer=backend, **gpus)["learner"]
-    assert ("weights in shared memory" in named(learner.host)) is shared
+    assert ("weights in Ray's object store" in named(learner.host)) is shared
     assert named(learner.host, "loading") == {"model, before it moves to the GPU": 4 * COUNT}
     assert named(learner.gpu)["weights"] == 4 * COUNT
 

@@ -8,7 +8,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.env_runner.retrieval import make_retriever
+from rapo_rllib.env_runner.parts import make_retriever
 from rapo_rllib.evaluation.models import opened_buffer
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, Question, StepTrace

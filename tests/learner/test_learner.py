@@ -273,14 +273,8 @@ def test_export_loads_in_transformers(folder: Path, tmp_path: Path) -> None:
     assert model.config.use_cache and AutoTokenizer.from_pretrained(tmp_path / "exported").eos_token == "t2"
 
 
-def test_unknown_model_key_is_refused_and_attribute_errors_are_not_masked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attribute_errors_are_not_masked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = TinyConfig(folder)
-    spec = config.get_default_rl_module_spec()
-    spec.model_config["nme"] = 1
-    with pytest.raises(ValueError, match="model: unknown key 'nme'"):
-        spec.build()
 
     def broken(settings: Any) -> None:
         raise AttributeError("no such thing")

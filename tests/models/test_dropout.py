@@ -12,6 +12,7 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import VOCABULARY, random_groups
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rapo_rllib import RAPOConfig
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.learner.learner import RAPOTorchLearner
@@ -47,7 +48,7 @@ def save(folder: Path, kind: str) -> str:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_training_passes_are_those_of_evaluation(model: str, checkpointing: bool) -> None:
     settings = {"name_or_path": model, "autocast_dtype": None, "gradient_checkpointing": checkpointing}
-    module = CausalLMRLModule(model_config=settings)
+    module = CausalLMRLModule(model_config={"settings": RAPOConfig().training(model=settings).settings})
     (row,) = pack_rows(random_groups([(5, [6, 4])]), max_tokens=100)
     trained = [module.forward_train({ROW: row})["logprobs"] for _ in range(2)]
     module.language_model.eval()

@@ -19,7 +19,7 @@ from syntax import tree_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SOURCES = (".py", ".typed", ".yaml", ".json", ".css", ".js", ".html")
+SOURCES = (".py", ".pyi", ".typed", ".yaml", ".json", ".css", ".js", ".html")
 
 
 @pytest.fixture(scope="module")

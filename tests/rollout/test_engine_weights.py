@@ -81,8 +81,7 @@ def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
         result = run.sync()
         assert result.mean < 1e-4
         assert result.conclusive and result.engine_missed < 0.2 * result.learner_moved
-        assert run.engine.weights.loaded.received == {name: digest(weight) for name, weight in run.weights().items()}
-    assert run.engine.weights.loaded.compared_share == 1.0
+        assert run.engine.weights.received == {name: digest(weight) for name, weight in run.weights().items()}
 
 
 def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
@@ -93,7 +92,7 @@ def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -
 
 
 def test_the_checksums_alone_see_it(run: TinyRun) -> None:
-    held = dict(run.engine.weights.loaded.received)
+    held = dict(run.engine.weights.received)
     run.step()
     now = {name: digest(weight) for name, weight in run.weights().items()}
     assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
@@ -214,7 +213,7 @@ def test_what_nobody_can_compare_is_left_out() -> None:
     model.load_weights(on_disk.items())
     watch = LoadWatch(model)
     watch.calibrate(on_disk.items())
-    assert watch.compared_share() == 0.5
+    assert watch._comparable == {"plain"}
     new = {name: value + 1 for name, value in on_disk.items()}
     model.load_weights(new.items())
     assert watch.stale() == [] and watch.received == {name: digest(value) for name, value in new.items()}
@@ -231,15 +230,15 @@ def test_workers_that_were_given_different_weights_are_an_error() -> None:
     from rapo_rllib.rollout.vllm.weights import EngineWeights
 
     def engine(*received: dict[str, int]) -> EngineWeights:
-        settled = [([], [], one, {}, 0.5 + index / 4) for index, one in enumerate(received)]
+        settled = [([], [], one) for one in received]
         workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
         return EngineWeights(workers, False, lambda: 0)
 
-    assert engine({"a": 1}, {"a": 1})._checked(3).compared_share == 0.5
+    engine({"a": 1}, {"a": 1})._check_loaded(3)
     for stale, now in (
         ({"a": 1, "b": 2}, {"a": 1, "b": 3}),
         ({"a": 1, "b": 3}, {"a": 1, "b": 2}),
         ({"a": 1}, {"a": 1, "b": 3}),
     ):
         with pytest.raises(WeightSyncError, match=r"version 3: the engine's workers were given different weights: 1 .* \(b"):
-            engine(stale, now)._checked(3)
+            engine(stale, now)._check_loaded(3)

@@ -29,7 +29,7 @@ def chat(request: pytest.FixtureRequest, smollm2: Path) -> NativeProtocol:
 def episode(chat: NativeProtocol, room: int, begun: bool = False, **settings: Any) -> Episode:
     """One with ``room`` response tokens left, behind a prompt of three."""
     rollout = RolloutSettings(max_response_tokens=USED + room, **settings)
-    plan = RunPlan(chat, rollout, 1, 1, 1.0, 0, 0, False, 1.0, None)
+    plan = RunPlan(chat, rollout, 1, 1, 1.0, 0, 0, False, False, None)
     made = Episode("0/q/0", Question("q", "3 + 5?", "8"), plan, Trajectory("q", [1, 2, 3], hybrid=True))
     made.trajectory.append_policy([5] * USED, [-1.0] * USED, [1.0] * USED)
     made.turn_open = begun

@@ -67,7 +67,7 @@ def test_a_new_key_is_one_declaration(tmp_path: Path) -> None:
     assert rest[:6] == [
         "True",
         "patience = 1: must be a whole number at least 2",
-        "unknown key 'patiense': did you mean 'patience'?",
+        "unknown key 'patiense': did you mean 'patience'? (docs/from_verl_or_trl.md translates keys of verl and TRL)",
         "True",
         "patience: a whole number at least 2 (default: 7)",
         "    how long a test waits",

@@ -58,7 +58,7 @@ class FaultyEngineRunner(RAPOEnvRunner):
 
     def _make_engine(self) -> Any:
         engine = super()._make_engine()
-        step, load = engine._engine.step, engine.weights.load_file
+        step, load = engine._engine.step, engine.weights.load
         folder = Path(self.config.env_config["folder"])
 
         def faulty_step() -> Any:
@@ -67,13 +67,13 @@ class FaultyEngineRunner(RAPOEnvRunner):
                 raise RuntimeError("an illegal memory access was encountered")
             return step()
 
-        def faulty_load(path: str, version: int) -> None:
+        def faulty_load(weights: Any, version: int) -> None:
             if taken(folder / "load"):
                 raise OSError("no memory left to map")
             if (folder / f"miss_{self.worker_index}").exists():
                 engine.weights.version = version
                 return
-            load(path, version)
+            load(weights, version)
 
-        engine._engine.step, engine.weights.load_file = faulty_step, faulty_load
+        engine._engine.step, engine.weights.load = faulty_step, faulty_load
         return engine

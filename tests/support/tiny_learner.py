@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tiny_models import VOCABULARY
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.rl_module import CausalLMRLModule
-from rapo_rllib.settings import LoraSettings
+from rapo_rllib.settings import EngineSettings, LoraSettings
 from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 MODEL_KEYS = ("dtype", "autocast_dtype", "master_weights", "gradient_checkpointing", "attention", "logits_chunk_size", "lora")
@@ -45,8 +45,8 @@ class TinyConfig(RAPOConfig):
         self.rl_module(rl_module_spec=self.get_default_rl_module_spec())
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        config = {**asdict(self.settings.model), "engine_dtype": "bfloat16", "temperature": self.temperature}
-        space = self.observation_space
+        settings = replace(self.settings, engine=EngineSettings(dtype="bfloat16"))
+        space, config = self.observation_space, {"settings": settings}
         return RLModuleSpec(CausalLMRLModule, observation_space=space, action_space=space, model_config=config)
 
 

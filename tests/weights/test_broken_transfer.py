@@ -156,8 +156,8 @@ def test_all_engines_are_restarted_and_get_the_version(
     )
 
     def send(transfer: str, handles: Any) -> Publication:
-        _, digests = connect(handles).send()
-        return Publication(7, "node", sent=True, digests=digests)
+        num_bytes, digests = connect(handles).send()
+        return Publication(7, num_bytes, sent=True, digests=digests)
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(send=send))
 

@@ -112,7 +112,7 @@ def test_every_version_arrives(engine: Any, model: Any) -> None:
                 parameter.mul_(1.3)
         sender.send_weights()
         engine.weights.confirm(version)
-        assert engine.weights.loaded.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
+        assert engine.weights.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
         assert engine.policy_version == version
         assert engine.score([sequence])[0] == pytest.approx(logprobs(learner, sequence), abs=1e-4)
         assert engine.score([sequence])[0] != pytest.approx(logprobs(model, sequence), abs=1e-2)

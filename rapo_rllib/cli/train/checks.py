@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.cli.train.experiments import ExperimentSpec
 from rapo_rllib.cli.train.loggers import imported, made_loggers
 from rapo_rllib.cli.train.schedulers import check_scheduler, make_scheduler
-from rapo_rllib.config.checks import known_keys
-from rapo_rllib.config.other_names import refuse_other_names
+from rapo_rllib.config.checks import refuse_unknown
 from rapo_rllib.settings.knobs import build
-from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -101,11 +99,8 @@ def _find_classes(spec: ExperimentSpec) -> None:
 def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
     base = spec.base_config
     config = spec.algorithm.get_default_config() if base is None else base.copy(copy_frozen=False)
-    known = known_keys(config)
-    if hasattr(config, "preflight"):  # RLlib's own algorithms have other keys
-        refuse_other_names(variant, known)
     names = [config._translate_special_keys(key, warn_deprecated=False) for key in variant]
-    refuse_unknown_keys(names, known, where="config.")
+    refuse_unknown(config, names, "config.")
     _boundary(lambda: config.update_from_dict(variant))
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
         raise ValueError("config is for RLlib's old API stack: remove api_stack(...), or enable_rl_module_and_learner: false")

@@ -31,7 +31,6 @@ from rapo_rllib.types import Question, TrajectoryGroup
 class Out:
     """A question that an engine was given."""
 
-    question: Question
     runner: int
     version: int  # of the policy then: its group is of this version, or of a newer one
     retrieval_prob: float
@@ -92,8 +91,8 @@ class QuestionLedger:
     def hand_out(self, runner: int, count: int, retrieval_prob: float = 0.0) -> list[tuple[int, Question]]:
         """Up to ``count`` questions for an engine, with their places: those that are asked again first."""
         taken = self._cursor.take_places(min(count, self.room))
-        for place, question in taken:
-            self.out[place] = Out(question, runner, self.version, retrieval_prob)
+        for place, _ in taken:
+            self.out[place] = Out(runner, self.version, retrieval_prob)
         return taken
 
     def came_back(self, place: int, group: TrajectoryGroup) -> None:

@@ -3,8 +3,8 @@
 Beside them stands the version of the weights that it was sampled with.
 
 ``TokenRecorder`` is a logits processor that changes nothing: vLLM tells it which request sits in which row of the batch. What
-it puts around the module that samples (``watch``) then sees the logits that are sampled from, temperature applied, draws the
-tokens of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
+it puts around the module that samples (``watch``) then sees the logits that are sampled from, draws the tokens
+of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
 ``SamplingParams.extra_args``, and by position in the response, where later ones replace earlier ones: vLLM also samples for
 rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for the
 device, and nobody who takes values waits for a later step (``late_values.py``). Batches in which all requests are greedy never
@@ -120,7 +120,7 @@ class TokenRecorder(LogitsProcessor):
         return tokens.index_copy(0, chosen, drawn.to(tokens.dtype)), beside
 
     def _record(self, logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Measure the recorded rows. logits: ``[B, V]`` float32, temperature applied; token_ids: ``[B]`` drawn from them."""
+        """Measure the recorded rows. logits: ``[B, V]`` float32, as sampled from; token_ids: ``[B]`` drawn from them."""
         for top_k in {row.top_k for row in self._rows.values()}:
             indices = sorted(index for index, row in self._rows.items() if row.top_k == top_k)
             places = [(row.key, len(row.output_ids), self.version) for row in (self._rows[index] for index in indices)]

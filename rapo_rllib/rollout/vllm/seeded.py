@@ -37,7 +37,7 @@ def seeded_tokens(logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """A token of each row's softmax, ``[B]`` int64.
 
     Args:
-        logits: ``[B, V]`` float32, temperature applied; tokens at minus infinity are never drawn.
+        logits: ``[B, V]`` float32, as sampled from; tokens at minus infinity are never drawn.
         keys: ``[2, B]`` int64 of :func:`row_keys`, on the device of the logits.
     """
     return (logits + gumbel_noise(keys, logits.shape[-1])).argmax(dim=-1)

@@ -73,10 +73,6 @@ class LoadWatch:
         """Parameters that do not hold what was given for them."""
         return sorted(name for name in self._comparable if self._holds(self._holders[name]) is False)
 
-    def compared_share(self) -> float:
-        """The share of the parameters that ``stale()`` knows about."""
-        return len(self._comparable) / max(len(self._holders), 1)
-
     def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         names: set[str] = self._load(self._noted(stream))
         self.loaded.update(names)
@@ -93,11 +89,10 @@ class LoadWatch:
         if holder is None:
             return
         held = cast(tensor, holder.dtype)
-        same = held.dtype == tensor.dtype
         matrix = held.dim() == 2 and held.numel() > 0
         columns = held[:, _columns(held.shape[1])].cpu() if matrix else None
         rows = held.shape[0] if held.dim() else 1
-        self._given[name] = Given(rows, self.received[name] if same else digest(held), columns)
+        self._given[name] = Given(rows, self.received[name] if held is tensor else digest(held), columns)
 
     def _holds(self, holder: Holder) -> bool | None:
         """None where nothing was given."""

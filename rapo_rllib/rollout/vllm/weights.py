@@ -11,13 +11,12 @@ history as that version sees it.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.weights.digest import Digests, differing
-from rapo_rllib.weights.shared_memory import SharedWeights
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESETS = 3  # tries to clear the prefix cache
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """The weights that an engine was given by its last load."""
-
-    received: Digests  # of the weights, or adapters, under the names they came with
-    base: Digests  # in bfloat16, of the model on its disk that adapters were added to
-    compared_share: float  # of its parameters that were found to hold what they were given; of others nobody knows
 
 
 class EngineWeights:
@@ -48,7 +38,7 @@ class EngineWeights:
     def __init__(self, engine: LLMEngine, in_process: bool, end_requests: Callable[[], int] | None) -> None:
         self._engine, self._in_process, self._end_requests = engine, in_process, end_requests
         self.version = 0  # of the policy's weights
-        self.loaded = LoadReport({}, {}, 0.0)
+        self.received: Digests = {}  # of what it was given last: weights, or adapters, under the names they came with
         self._undefined = ""  # why the weights are no policy's
         self._asleep = False
         self._cache_asleep = False  # the weights are awake, their cache is not
@@ -63,13 +53,11 @@ class EngineWeights:
         if self._in_process:
             self._load("load_policy_weights", dict(weights), version)
             return
-        unshared = _unshared(weights)
-        shared = SharedWeights(unshared)
-        try:
-            shared.write(unshared.items())
-            self.load_file(shared.path, version)
-        finally:
-            shared.close()
+        from safetensors.torch import save_file
+
+        with tempfile.NamedTemporaryFile(prefix="rapo-weights-", suffix=".safetensors") as file:
+            save_file(_unshared(weights), file.name)
+            self.load_file(file.name, version)
 
     def load_file(self, path: str, version: int) -> None:
         """The same for weights in a safetensors file, which every worker maps."""
@@ -96,13 +84,12 @@ class EngineWeights:
         """Whether they are those of a version: not between the beginning of a load and its confirmation."""
         return not self._undefined
 
-    def _checked(self, version: int) -> LoadReport:
-        """Check that all workers hold what they were given, and report it."""
+    def _check_loaded(self, version: int) -> None:
+        """Raise ``WeightSyncError`` unless all workers were given the same, and hold it."""
         settled = self._engine.collective_rpc("finalize_weights")
-        report = LoadReport(settled[0][2], settled[0][3], 1.0)
-        for missing, stale, received, base, share in settled:
-            # the learner compares those of one; another may have been given something else, as each takes its own
-            if wrong := differing(report.received, received) + differing(report.base, base):
+        self.received = settled[0][2]
+        for missing, stale, received in settled:
+            if wrong := differing(self.received, received):  # the learner compares those of one
                 raise WeightSyncError(
                     f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
                     f"({', '.join(wrong[:3])}, ...)"
@@ -113,8 +100,6 @@ class EngineWeights:
                     raise WeightSyncError(
                         f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
                     )
-            report = replace(report, compared_share=min(share, report.compared_share))
-        return report
 
     def sleep(self) -> None:
         """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
@@ -146,7 +131,7 @@ class EngineWeights:
         Raises:
             WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
         """
-        self.loaded = self._checked(version)
+        self._check_loaded(version)
         if self._cache_asleep:
             self._engine.wake_up(["kv_cache"])
             self._cache_asleep = False
@@ -179,4 +164,4 @@ def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
     seen: dict[int, str] = {}
     for name, tensor in weights.items():
         seen.setdefault(tensor.data_ptr(), name)
-    return {name: weights[name] for name in seen.values()}
+    return {name: weights[name].contiguous() for name in seen.values()}

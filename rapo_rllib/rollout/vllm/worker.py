@@ -16,7 +16,7 @@ from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.rollout.vllm.late_values import TokenRecord
 from rapo_rllib.rollout.vllm.recorder import TokenRecorder
 from rapo_rllib.rollout.vllm.watch import LoadWatch
-from rapo_rllib.weights.digest import Digests, base_digests, cast, noted
+from rapo_rllib.weights.digest import Digests, digest
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -41,8 +41,7 @@ class PolicyWorker:
     _recorder: TokenRecorder
     _watch: LoadWatch | None = None
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
-    _adapters: Digests | None = None  # of the adapters that came last
-    _base: Digests | None = None  # of the model on this machine's disk that they are added to; read once
+    _adapters: Digests  # of those that came last
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
         """Take LoRA adapters from now on: they are added to the model's weights on disk."""
@@ -76,33 +75,23 @@ class PolicyWorker:
         self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
         if self._merge is not None:
-            stream = self._merged(weights, *self._merge)
+            self._adapters = {name: digest(tensor) for name, tensor in weights.items()}
+            device = next(self.model_runner.get_model().parameters()).device
+            stream = merged_weights(self._base_weights(), weights, *self._merge, device)
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.reload_weights(weights_iterator=iter(stream))
 
-    def _merged(
-        self, adapters: Mapping[str, torch.Tensor], scaling: float, dtype: torch.dtype
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        self._adapters = {}
-        received = dict(noted(adapters.items(), None, self._adapters))
-        if self._base is None:
-            self._base = base_digests((name, cast(weight, dtype)) for name, weight in self._base_weights())
-        device = next(self.model_runner.get_model().parameters()).device
-        return merged_weights(self._base_weights(), received, scaling, dtype, device)
-
-    def finalize_weights(self) -> tuple[list[str], list[str], Digests, Digests, float]:
+    def finalize_weights(self) -> tuple[list[str], list[str], Digests]:
         """Make anew what is derived from weights, however those came.
 
         Returns:
             Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
-            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came, and of the base model
-            that adapters were added to; the share of the parameters that could be compared.
+            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came.
         """
         model, watch = self.model_runner.get_model(), self._loads()
         _repack_tied_head(model)
         missing = {name for name, _ in model.named_parameters()} - watch.loaded - _tied_names(model)
-        received = watch.received if self._merge is None else self._adapters
-        report = (sorted(missing), watch.stale(), received or {}, self._base or {}, watch.compared_share())
+        report = sorted(missing), watch.stale(), watch.received if self._merge is None else self._adapters
         watch.begin()
         return report
 

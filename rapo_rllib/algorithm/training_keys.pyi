@@ -1,10 +1,7 @@
 """The keys of ``RAPOConfig.training`` with their types. `rllib config typing` makes this file of `rapo_rllib/settings/`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
-
 
 class TrainingKeys(TypedDict, total=False):
     """RAPO's own keys, then those that RLlib's ``training`` has."""
