@@ -307,15 +307,19 @@ def test_agents_in_evaluation(make: Any) -> None:
 
 
 def test_weights_change_between_two_turns(make: Any) -> None:
-    made = make(latency=4)
-    made.engine.changes_at_poll = {10: 1}
+    def change_and_solve(so_far: str) -> str:
+        made.engine.policy_version = int("3 + 5" in so_far.rpartition(QUESTION.text)[2])
+        return solve(so_far)
+
+    made = make(script=change_and_solve, group_size=1)
     stream = RolloutStream(made.loop)
     stream.begin([(0, QUESTION)], 0.0)
     while not (complete := stream.advance(1.0)):
         pass
     ((_, group),) = complete
-    for trajectory in group.trajectories:
-        assert trajectory.end == "answer" and set(trajectory.token_versions) == {0, 1}
+    (trajectory,) = group.trajectories
+    assert trajectory.end == "answer" and trajectory.token_versions[0] == 0
+    assert trajectory.version_changes == [(trajectory.steps[1].start, 1)]
 
 
 def test_a_group_that_is_given_up_leaves_nothing(make: Any) -> None:
