@@ -9,17 +9,21 @@ import pytest
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.types import TrajectoryGroup
+from rapo_rllib.types import Question, TrajectoryGroup
 
 
 def ledger(batch_size: int = 2, max_staleness: int = 1, **options: object) -> QuestionLedger:
     return QuestionLedger(QuestionCursor(SeedQuestions(1000), seed=0), batch_size, max_staleness, **options)  # type: ignore[arg-type]
 
 
+def question(place: int) -> Question:
+    return QuestionCursor(SeedQuestions(1000), seed=0).take(place + 1)[place]
+
+
 def complete(book: QuestionLedger, *places: int) -> None:
     """Groups that the weights of their hand-out began."""
     for place in places:
-        book.came_back(place, TrajectoryGroup(book.out[place].question, [], book.out[place].version))
+        book.came_back(place, TrajectoryGroup(question(place), [], book.out[place].version))
 
 
 def places(book: QuestionLedger) -> list[int]:
@@ -85,7 +89,7 @@ def test_the_oldest_are_trained_on_first_in_the_order_of_their_questions() -> No
     aged.hand_out(1, 2)
     for place, version in ((0, 1), (1, 0)):
         aged.version = version  # an engine had newer weights than those that were told of
-        aged.came_back(place, TrajectoryGroup(aged.out[place].question, [], version))
+        aged.came_back(place, TrajectoryGroup(question(place), [], version))
     aged.batch_size = 1
     assert places(aged) == [1]
     book.set_version(2)
@@ -169,7 +173,7 @@ def test_rejected_groups_make_room_for_others_up_to_some_rounds() -> None:
     book = ledger(max_staleness=0, max_rounds=2)
     book.hand_out(1, 9)
     complete(book, 0, 1)
-    book.judge(lambda group: group, lambda group: group.question.seed != book_seed(1))
+    book.judge(lambda group: group, lambda group: group.question.seed != question(1).seed)
     assert not book.enough and len(book.rejected) == 1
     assert [place for place, _ in book.hand_out(1, 9)] == [2]
     complete(book, 2)
@@ -180,10 +184,6 @@ def test_rejected_groups_make_room_for_others_up_to_some_rounds() -> None:
     book.judge(lambda group: group, lambda group: False)
     assert book.enough and book.room == 0
     assert places(book) == [0] and len(book.rejected) == 3
-
-
-def book_seed(place: int) -> int | None:
-    return QuestionCursor(SeedQuestions(1000), seed=0).take(place + 1)[place].seed
 
 
 def test_a_checkpoint_asks_again_what_nobody_trained_on() -> None:
