@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_a_group_that_comes_back_too_old_or_after_it_was_given_up_is_not_trained
     book = ledger(batch_size=1, max_staleness=1)
     ((place, question), _) = book.hand_out(1, 2)
     book.set_version(1)
-    book.out[place] = book.out[place].__class__(question, 1, 1, 0.0)
+    book.out[place] = replace(book.out[place], version=1)
     book.version = 2
     book.came_back(place, TrajectoryGroup(question, [], 0))  # its engine had older weights than it was to have
     assert (book.complete, book.num_stale) == ({}, 1)
