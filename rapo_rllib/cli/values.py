@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rapo_rllib.validation import refuse_unknown_keys
-
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
@@ -164,15 +162,12 @@ def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]
     Raises:
         ValueError: there is no such key, or its value has no keys.
     """
-    from rapo_rllib.config.checks import known_keys
-    from rapo_rllib.config.other_names import refuse_other_names
+    from rapo_rllib.config.checks import refuse_unknown
 
     given: dict[str, Any] = {}
     for key, value in overrides:
         set_dotted(given, key, value)
-    if hasattr(config, "preflight"):
-        refuse_other_names(given, known_keys(config))
-    refuse_unknown_keys(given, known_keys(config), "--set ")
+    refuse_unknown(config, given, "--set ")
     changed = {key: _own(config, key) for key in given}
     merge(changed, given)
     config.update_from_dict(changed)

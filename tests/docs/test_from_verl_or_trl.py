@@ -12,7 +12,6 @@ import datasets
 import pytest
 import yaml
 from pages import REPOSITORY, blocks
-from rapo_rllib.config.other_names import refuse_other_names
 from syntax import tree_of
 from tiny_models import tiny_model
 from tiny_tokenizers import byte_tokenizer
@@ -63,33 +62,10 @@ def test_our_keys() -> None:
     assert set(used) - known == set()
 
 
-def refused(key: str) -> str:
-    """The refusal of ``key``, nested where it has dots; "" where it is a key of ours."""
-    *sections, last = key.replace("arr.", "actor_rollout_ref.").split(".")
-    given: dict[str, Any] = {last: 1}
-    for section in reversed(sections):
-        given = {section: given}
-    try:
-        refuse_other_names(given, known_keys(RAPOConfig()))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def test_a_name_of_theirs_leads_to_ours() -> None:
-    """Each row's; verl writes a section's name once in a row."""
-    for verl, trl, ours in ROWS:
-        section = ""
-        for name in [*names(trl), *names(verl)]:
-            if name in names(verl):
-                section = name.rpartition(".")[0] or section
-                name = f"{section}.{name.rpartition('.')[2]}"
-            said = refused(name)
-            assert not said if name in known_keys(RAPOConfig()) else any(own in said for own in names(ours)), (name, said)
-
-
-def test_a_name_of_theirs_in_a_section_that_we_do_not_know() -> None:
-    assert "docs/from_verl_or_trl.md" in refused("actor_rollout_ref.actor.something_else")
+@pytest.mark.parametrize("key", ["num_generations", "actor_rollout_ref"])
+def test_a_name_of_theirs_leads_to_the_page(key: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown key '{key}': .*docs/from_verl_or_trl.md"):
+        RAPOConfig().update_from_dict({key: 8})
 
 
 def script_arguments() -> dict[str, Any]:
