@@ -64,7 +64,11 @@ def apply(value: int, sign: str, number: int) -> int:
 
 
 def calc(input: str) -> str:
-    """The tool: one operation on two whole numbers."""
+    """Do one operation on two whole numbers.
+
+    Args:
+        input: such as `12+5`.
+    """
     found = _CALL.fullmatch(input.replace(" ", ""))
     return "?" if found is None else str(apply(int(found[1]), found[2], int(found[3])))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger, shares
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.types import TrajectoryGroup
+from rapo_rllib.types import Question, TrajectoryGroup
 from schedule_parts.engines import SimulatedEngine, Speed
 from schedule_parts.lengths import Drawn
 
@@ -53,6 +53,7 @@ class Figures:
 
 @dataclass
 class _Group:
+    question: Question
     place: int
     engine: int
     version: int
@@ -110,11 +111,11 @@ class SimulatedTraining:
             loads = {index: engine.load for index, engine in enumerate(self.engines)}
             given = shares(self.ledger.room, loads, self.job.speed.capacity, self.job.group_size)
         for engine, count in given.items():
-            for place, _ in self.ledger.hand_out(engine, count):
-                self._begin(place, engine)
+            for place, question in self.ledger.hand_out(engine, count):
+                self._begin(question, place, engine)
 
-    def _begin(self, place: int, engine: int) -> None:
-        group = self._groups[place] = _Group(place, engine, self.version, self.job.group_size)
+    def _begin(self, question: Question, place: int, engine: int) -> None:
+        group = self._groups[place] = _Group(question, place, engine, self.version, self.job.group_size)
         self._begun += 1
         for member in range(self.job.group_size):
             number = next(self._numbers)
@@ -136,7 +137,7 @@ class SimulatedTraining:
         group.left -= 1
         if not group.left:
             del self._groups[group.place]
-            made = TrajectoryGroup(self.ledger.out[group.place].question, [], group.version)
+            made = TrajectoryGroup(group.question, [], group.version)
             self._tokens[id(made)] = group.tokens
             self.ledger.came_back(group.place, made)
 
