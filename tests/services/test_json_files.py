@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from rapo_rllib.cli.train.resume import noted, resume_config
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner.identity import IDENTITY, check_identity
 from rapo_rllib.services.json_files import difference, read_json
+from rapo_rllib.settings import ModelSettings
 
 WRONG = (
     *("", "[]", "{}", "null", "0", '"text"', "true", "[[]]", "[{}]", "NaN", "{", "\0\0", "[" * 100_000, '{"files": {}}'),
@@ -22,7 +25,7 @@ WRONG = (
     *('{"id": 1}', '{"trial_data": 1, "runner_data": {}}', '{"trial_data": [1]}', '{"trial_data": [["a"]], "runner_data": []}'),
     *('{"training_iteration": "1"}', '{"model": "a", "benchmark": "b"}'),
     *('{"question_id": "q", "number": "1", "tokens": 1, "rows": []}', '{"id": "q", "question": "?", "attempts": [1]}'),
-    *('{"id": "q", "rewards": 1}', '{"name_or_path": "m", "base": null, "reference": null, "vocabulary": "0", "config": 1}'),
+    *('{"id": "q", "rewards": 1}', '{"name_or_path": "m", "config": 1}'),
 )
 
 
@@ -71,7 +74,8 @@ def journal(folder: Path) -> None:
 
 
 def identity(folder: Path) -> None:
-    check_identity(str(folder), {"name_or_path": "m", "config": {}})
+    config = cast(Any, SimpleNamespace(to_dict=dict))
+    check_identity(str(folder), ModelSettings("m"), config, needs_base=False)
 
 
 READERS: list[tuple[str, Callable[[Path], object], str]] = [
