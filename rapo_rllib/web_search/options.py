@@ -29,7 +29,7 @@ class SearchOptions(Knobs):
 
     provider: str = knob("", "searxng, tavily, brave or serper")
     top_k: int = knob(5, "results shown", at_least=1)
-    base_url: str | None = knob(None, "of a SearXNG instance; of others: instead of the public address")
+    base_url: str | None = knob(None, "address of a SearXNG instance, or a replacement of another provider's public one")
     api_key_env: Any = knob(
         None,
         "name of the environment variable that holds the key; None: the provider's usual one",

@@ -35,7 +35,7 @@ class ExternalOptions(Knobs):
     where: ClassVar[str] = "env_config."
 
     action_tag: str | None = knob(
-        None, "the tag (`act`), or the tool, that an action stands in; None: all that the policy writes in a step is the action"
+        None, "tag or tool of an action (`act`); None: all that the policy writes in a step is the action"
     )
     success_reward: float = knob(1.0, "an episode is correct if its last step, or all together, earned as much")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its format and its tags are read here", hidden=True)

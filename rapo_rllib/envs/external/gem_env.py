@@ -30,8 +30,8 @@ _draws = threading.RLock()  # gem's environments draw from the generators of the
 class GemOptions(SeededOptions):
     """Keys of ``env_config`` of ``rapo/gem``."""
 
-    id: str = knob("", "of an environment of gem, for example `game:GuessTheNumber-v0-easy`")
-    kwargs: dict = knob(dict, "handed to `gem.make`, for example {max_turns: 10}")
+    id: str = knob("", "id of a gem environment, for example `game:GuessTheNumber-v0-easy`")
+    kwargs: dict = knob(dict, "arguments of `gem.make`, for example {max_turns: 10}")
 
     def __post_init__(self) -> None:
         super().__post_init__()

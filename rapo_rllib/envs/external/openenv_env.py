@@ -25,15 +25,15 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 class OpenEnvOptions(SeededOptions):
     """Keys of ``env_config`` of ``rapo/openenv``."""
 
-    url: str = knob("", "of a server, for example `http://127.0.0.1:8000`")
-    token_env: str | None = knob(None, "variable of the environment with the token that goes to the server as a bearer's")
+    url: str = knob("", "address of the server, for example `http://127.0.0.1:8000`")
+    token_env: str | None = knob(None, "environment variable with the server's bearer token")
     action_field: str | None = knob(
-        "message", "of the server's action, which gets what the policy wrote; None: the policy writes the whole action, as JSON"
+        "message", "field of the server's action for the policy's text; None: the policy writes the whole action, as JSON"
     )
     observation_field: str | None = knob(
-        None, "of the server's observation, which the policy reads; None: its one text, or all of it as JSON"
+        None, "field of the server's observation that the policy reads; None: its only text, or all of it as JSON"
     )
-    reset: dict = knob(dict, "what is sent with each reset beside the seed, for example {task: easy}")
+    reset: dict = knob(dict, "arguments of each reset beside the seed, for example {task: easy}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
