@@ -48,7 +48,7 @@ class Question:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All that are accepted."""
+        """All accepted answers."""
         return tuple(filter(None, (self.answer, *self.aliases)))
 
     @property
@@ -91,7 +91,7 @@ FALLBACK = "fallback"  # id and source of the trace that stands for "nothing sui
 
 @dataclass(frozen=True)
 class RetrievedTrace:
-    """A step trace with the cosine similarity of its key to the query, in [-1, 1]; 0 where its key was not compared."""
+    """A step trace with the cosine similarity of its key to the query, in [-1, 1]; 0 if its key was not compared."""
 
     trace: StepTrace
     similarity: float

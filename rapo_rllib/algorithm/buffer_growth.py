@@ -1,4 +1,4 @@
-"""Updates of the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
+"""Updates of the Step-Trace Buffer between two rollouts: count uses, add grown traces, tell the env runners.
 
     groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> grown traces in Milvus
                                            --view--> env runners, with the next rollout

@@ -95,7 +95,7 @@ def _is_default(config: AlgorithmConfig, key: str) -> bool:
 
 
 def _check_callbacks(given: Any) -> None:
-    """Refuse callback classes with methods that nobody would call."""
+    """Refuse callback classes with methods that are never called."""
     for one in given if isinstance(given, list | tuple) else [given]:
         made: Any = getattr(one, "func", one)  # of a functools.partial
         for name in NEVER_CALLED:

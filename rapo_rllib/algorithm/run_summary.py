@@ -56,11 +56,11 @@ class RunSummary:
 
     @property
     def expected_end_s(self) -> float:
-        """When one more iteration and a last evaluation would be over, seconds after the start."""
+        """Expected end of one more iteration and a last evaluation, in seconds after the start."""
         return (self.last_end_s or 0.0) + self.slowest_iteration_s + self.evaluation_s
 
     def as_dict(self, seconds: float) -> dict[str, Any]:
-        """The numbers of ``summary.json``; the checkpoint is added by who knows it."""
+        """Return the numbers of ``summary.json``, without the checkpoint."""
         return {
             "accuracy_before": self.accuracy_before,
             "accuracy_after": self.accuracy_after,

@@ -1,4 +1,4 @@
-"""The state of a run for its checkpoints, beside what RLlib and the learners keep."""
+"""The state of a run that checkpoints hold beside RLlib's and the learners'."""
 
 from __future__ import annotations
 

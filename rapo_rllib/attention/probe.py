@@ -145,7 +145,7 @@ def _values(language_model: PreTrainedModel, attention: RowAttention) -> Values:
 
 
 def _embedding(language_model: PreTrainedModel) -> Any:
-    """None where the model does not name it, or is in shards: a backward pass through those is one of all learners."""
+    """Return the embedding; None if the model does not name it or is sharded, where all learners must pass together."""
     if any(isinstance(parameter, DTensor) for parameter in language_model.parameters()):
         return None
     try:

@@ -66,7 +66,7 @@ class SampleGroup:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens the learner computes, about: what a sample shares with the one before it, as the prompt, counts once."""
+        """Approximate tokens that the learner computes; those shared with the previous sample (the prompt) count once."""
         shared = sum(common_length(a.token_ids, b.token_ids) for a, b in pairwise(self.samples))
         return len(self.prompt_ids) + sum(len(sample.token_ids) for sample in self.samples) - shared
 

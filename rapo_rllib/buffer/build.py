@@ -174,7 +174,7 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
 
 
 def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:
-    """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
+    """Lock for adding to the buffer: only one process at a time may add to a Lite path.
 
     Raises ``ValueError`` if the Lite path is none.
     """

@@ -107,7 +107,7 @@ def attempts_line(progress: Progress, seconds: float) -> str:
 
 @contextmanager
 def resumable(things: str) -> Iterator[BuildDisplay]:
-    """A display of what the same command goes on with after Ctrl-C, which is said then."""
+    """Show progress; after Ctrl-C say that the same command continues."""
     display = BuildDisplay(things)
     try:
         with display:
@@ -146,7 +146,7 @@ def progress_line(progress: BuildProgress, seconds: float, things: str = "passag
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``80 s``, ``15 min``, ``2.5 h``."""
+    """Format seconds in words: ``80 s``, ``15 min``, ``2.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -25,7 +25,7 @@ class RunOptions:
 
     @property
     def log_level(self) -> str | None:
-        """RLlib's ``log_level``, as ``-v`` and ``-vv`` ask."""
+        """RLlib's ``log_level`` for ``-v`` and ``-vv``."""
         return {0: None, 1: "INFO"}.get(self.verbose, "DEBUG")
 
 

@@ -56,7 +56,7 @@ class QuestionSource:
         return cls(env, options)
 
     def over(self, options: Mapping[str, Any]) -> QuestionSource:
-        """The same environment with some other options."""
+        """Return the question source with some options replaced."""
         return replace(self, options={**self.options, **options})
 
     def env_maker(self) -> Callable[[], gymnasium.Env]:

@@ -1,4 +1,4 @@
-"""RLlib's callbacks of an env runner: which of them somebody has defined, and the calls."""
+"""RLlib's callbacks of an env runner: find those that the user has defined, and call them."""
 
 from __future__ import annotations
 

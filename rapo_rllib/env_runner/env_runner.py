@@ -302,7 +302,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take weights that RLlib itself pushes (before evaluation, say), whatever their age."""
+        """Load weights that RLlib itself pushes, for example before an evaluation, whatever their version."""
         modules = state.get(COMPONENT_RL_MODULE)
         if modules is None or state.get(WEIGHTS_SEQ_NO) == self.policy_version:
             return

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
-    """A vLLM engine of the policy.
+    """Make a vLLM engine of the policy.
 
     Args:
         settings: of the job.

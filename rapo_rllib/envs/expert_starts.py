@@ -43,7 +43,7 @@ def signal_chance(success: float, size: int) -> float:
 
 
 def success_rate(right: int, count: int) -> float:
-    """The rate at which trajectories are right, ½ where nobody knows (Laplace's rule of succession).
+    """Return the estimated success rate of trajectories, ½ without data (Laplace's rule of succession).
 
         (r + 1) / (n + 2)
 
@@ -108,7 +108,7 @@ class ExpertStarts:
         return signal_chance(success_rate(sum(outcomes), len(outcomes)), self._group_size)
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-        """Take note of what was rolled out; returns the metrics of it: ``starts/...``."""
+        """Count the outcomes of finished groups, and return their metrics: ``starts/...``."""
         started = []
         for group in groups:
             if group.question.expected:

@@ -97,7 +97,7 @@ class Questions(ToolEnv):
 
 
 def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
-    """Those of ``split`` of the data set ``name``."""
+    """Return the questions of ``split`` of the data set ``name``."""
     key, upstream, limit = options.of_split(split)
     if (named := split_name(name)) is not None:
         return benchmark_questions(*named, split, limit)

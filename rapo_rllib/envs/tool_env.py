@@ -90,7 +90,7 @@ class ToolEnv(TextEnv):
         return question.text, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one generated step: a text in the text protocol, or a :class:`Turn` whose calls were read.
+        """Play one generated step: a text in the text protocol, or a :class:`Turn` with parsed calls.
 
         Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
         ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
@@ -174,7 +174,7 @@ class ToolEnv(TextEnv):
         return self._outcome(None)
 
     def end_sessions(self) -> None:
-        """Let go of what tools keep for the present episode; also for an episode that is given up half-way."""
+        """Close the tools' sessions of the present episode; also of an abandoned one."""
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()

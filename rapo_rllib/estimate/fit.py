@@ -28,7 +28,7 @@ class Machine:
 
 
 def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -> dict[str, Any]:
-    """Judge a need of the job against what is there, in bytes or GPUs; ``fits`` is None where nobody knows.
+    """Compare a need of the job with what is there, in bytes or GPUs; ``fits`` is None if that is unknown.
 
     Returns:
         The arguments, ``fits``, and ``text`` for people.

@@ -1,4 +1,4 @@
-"""Models on named benchmarks.
+"""Evaluation of models on named benchmarks.
 
     benchmarks -> questions -> agent (checkpoint, model, endpoint; retrieval only if asked) -> journal -> metrics
 

@@ -70,7 +70,7 @@ def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | 
 
 
 def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float | None:
-    """Sum of ``part`` over sum of ``whole``, over the last iterations; None below ``at_least``, or if nobody counted."""
+    """Return the sum of ``part`` over that of ``whole`` in the last iterations; None below ``at_least``, or without counts."""
     wholes = _last(rows, whole)
     if wholes is None or not sum(wholes):
         return None

@@ -147,7 +147,7 @@ class ChatProtocol:
         return Piece(self.encode(step), step)
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """A result in its tags, less what the policy's last token has already written."""
+        """Return the tokens of a result in its tags, without the part that the policy's last token has already written."""
         text = without_spill(render_observation(observation, self.settings), turn.spill)
         return Piece(self.encode(text), text)
 

@@ -60,7 +60,7 @@ def expert_tokens(
 
 
 def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: int = 0) -> Trajectory:
-    """A trajectory of origin ``expert`` without any token yet."""
+    """Return a trajectory of origin ``expert`` without tokens."""
     return Trajectory(
         expert.question.id,
         list(prompt_ids),

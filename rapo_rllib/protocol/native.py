@@ -75,7 +75,7 @@ class NativeProtocol:
         self._check()
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
-        """What stands before the policy's turns, and what a user's turn brings: some templates open none behind a result."""
+        """Return the text before the policy's turns, and that after a user's turn: some templates open none after a result."""
         if not self._schemas or self._template.opening_behind(self._result()):
             return Piece(self._guard.encode(opening, self._end), opening), ""
         return Piece((), ""), opening

@@ -75,7 +75,7 @@ def boxed_answer(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""Stripped content of the last ``\boxed{...}`` whose braces balance; None where there is none. One pass over the text.
+    r"""Return the stripped content of the last ``\boxed{...}`` with balanced braces; None if there is none. One pass.
 
     Of boxes within boxes the outermost counts, unless it holds nothing but the inner one.
 

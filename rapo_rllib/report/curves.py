@@ -152,7 +152,7 @@ def _accuracy_before(trial: Trial) -> float | None:
 
 
 def generated_tokens(row: Mapping[str, float | None]) -> float:
-    """Tokens of an iteration that the policy generated; 0 where nobody counted."""
+    """Return the tokens that the policy generated in an iteration; 0 if they were not counted."""
     return row.get(GENERATED) or row.get(POLICY_TOKENS) or 0.0
 
 

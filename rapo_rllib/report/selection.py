@@ -23,7 +23,7 @@ class Selection:
 
 
 def selected(trial: Trial, max_bytes: int) -> Selection:
-    """Select transcripts that fit into ``max_bytes``: always a part of the newest iteration, where one group fits."""
+    """Select transcripts that fit into ``max_bytes``: at least a part of the newest iteration, if one group fits."""
     found = Selection(available=len(trial.iterations))
     held: dict[int, list[str]] = {}
     left = max_bytes

@@ -149,7 +149,7 @@ def _kind(error: ServiceError) -> str:
 
 
 def filled(prompt: str, question: str, accepted: Sequence[str], answer: str) -> str:
-    """``prompt`` with its fields ``{question}``, ``{accepted}``, ``{answer}`` and ``{fence}`` filled in, all in one pass."""
+    """Fill ``{question}``, ``{accepted}``, ``{answer}`` and ``{fence}`` into ``prompt``, in one pass."""
     shown = answer[:MAX_ANSWER_CHARS]
     # the same for the same text, so that a run can be repeated; an answer cannot contain its own digest
     fence = hashlib.sha256(f"{question}\0{accepted}\0{shown}".encode("utf-8", "backslashreplace")).hexdigest()[:16]

@@ -56,7 +56,7 @@ _REWRITTEN = (
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it was written."""
+    """A number in its written form."""
 
     value: Fraction
     percent: bool

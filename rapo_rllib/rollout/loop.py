@@ -59,7 +59,7 @@ class Observer:
 
 
 class AgentLoop(Protocol):
-    """Rolls out trajectories of agents that have a loop of their own, in place of ``Run.roll_out``."""
+    """Loop of trajectories of agents with a loop of their own, in place of ``Run.roll_out``."""
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
         """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
@@ -325,11 +325,11 @@ class Run:
 
     @property
     def waited_s(self) -> float:
-        """Seconds in which nobody could go on."""
+        """Seconds in which no trajectory could go on."""
         return self._coroutines.waited_s
 
     def tick(self) -> None:
-        """Let the engine take one step, and everybody go on who can."""
+        """Let the engine take one step, and all trajectories go on that can."""
         generating = self.engine.poll()
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self.env_calls.end_overdue()

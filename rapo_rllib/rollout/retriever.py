@@ -1,4 +1,4 @@
-"""When a history may be answered by a step trace, and by which one. algorithm.md sections 3, 4.
+"""Retrieval of step traces: when a history is answered by one, and by which. algorithm.md sections 3, 4.
 
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
 above a share of failures training stops (``retrieval_failures.py``). Where nothing suitable is found,

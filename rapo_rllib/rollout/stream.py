@@ -40,7 +40,7 @@ class RolloutStream:
 
     @property
     def under_way(self) -> list[int]:
-        """Places of the questions whose groups are not complete."""
+        """Places of the questions with incomplete groups."""
         return list(self._groups)
 
     def begin(self, places: Iterable[tuple[int, Question]], retrieval_prob: float, env_steps: int | None = None) -> None:

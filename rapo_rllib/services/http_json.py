@@ -1,4 +1,4 @@
-"""One JSON request to a web service, repeated while that can help: used by web search and LLM judge."""
+"""JSON requests to web services, with retries: used by web search and the LLM judge."""
 
 from __future__ import annotations
 

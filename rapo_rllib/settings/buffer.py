@@ -21,7 +21,7 @@ def _check_collection(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class TraceFilter(Knobs):
-    """The step traces that may be retrieved; all, unless something is said."""
+    """Conditions on the step traces that may be retrieved; default: none."""
 
     where: ClassVar[str] = "step_trace_buffer.filter."
 
@@ -37,7 +37,7 @@ class TraceFilter(Knobs):
 
 @dataclass(frozen=True)
 class BufferSettings(Knobs):
-    """The place of the Step-Trace Buffer, and how it is read. algorithm.md section 4."""
+    """Place of the Step-Trace Buffer, and retrieval from it. algorithm.md section 4."""
 
     where: ClassVar[str] = "step_trace_buffer."
 

@@ -42,7 +42,7 @@ def _check_share(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class UpdateSettings(Knobs):
-    """One training step: what it asks, how the learner goes through it, and how weights reach the engines."""
+    """One training step: its questions, the learner's passes, and the transfer of weights to the engines."""
 
     questions_per_step: int = knob(32, "questions of one training step (paper: 32)", at_least=1)
     dynamic_sampling: bool = knob(False, "replace groups with equal rewards by others (DAPO)")

@@ -134,7 +134,7 @@ class Knob:
 
 
 class Knobs:
-    """A dataclass of declared keys, which checks its values when it is made; fields that are no knobs are left alone."""
+    """Base of dataclasses of declared keys, which check their values when made; fields that are no knobs are not checked."""
 
     where: ClassVar[str] = ""  # what stands before a key in a job, dot included
 
@@ -165,7 +165,7 @@ def choices(cls: type, name: str) -> tuple[Any, ...]:
 
 
 def build(cls: type[Declared], values: Mapping[str, Any], where: str | None = None) -> Declared:
-    """Make ``cls`` of a user's mapping; nested settings of nested mappings, tuples of lists.
+    """Make ``cls`` from a user's mapping; nested mappings become nested settings, lists become tuples.
 
     Args:
         cls: a dataclass of settings.

@@ -1,4 +1,4 @@
-"""Keys of the language model, of the engine that samples from it, and of what it imitates before the first iteration."""
+"""Keys of the language model, of its engine, and of the warm start."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class EngineSettings(Knobs):
 
 @dataclass(frozen=True)
 class WarmStartSettings(Knobs):
-    """Imitation of worked steps before the first iteration, so that the policy can use its tools and read what it is shown."""
+    """Fine-tuning on worked steps before the first iteration, so that the policy can use its tools and retrieved steps."""
 
     where: ClassVar[str] = "warm_start."
 

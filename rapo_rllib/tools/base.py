@@ -65,7 +65,7 @@ class ToolSession(Protocol):
     """The state of a tool in one trajectory. ``extra_s``, if it has it: seconds that its next call may take beyond limits."""
 
     def run(self, input: str) -> ToolResult:
-        """As ``Tool.run``, after the earlier calls of this session."""
+        """Run one call, as ``Tool.run``, after the earlier calls of this session."""
 
     def fork(self) -> ToolSession:
         """A session of its own in the same state, for a trajectory that branches."""

@@ -106,7 +106,7 @@ def _problem_of(function: Any, name: str) -> str:
 
 
 def _open_parameters(function: Any) -> list[inspect.Parameter]:
-    """Those that the policy gives: not what a partial sets."""
+    """Return the parameters that the policy gives: not those that a partial sets."""
     given = function.keywords if isinstance(function, partial) else {}
     return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name not in given]
 

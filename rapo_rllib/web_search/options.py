@@ -19,7 +19,7 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(eq=False)
 class SearchOptions(Knobs):
-    """The options, checked. The key is in the environment only: nothing here holds it.
+    """Options of ``web_search``. The provider's key is only in the environment: nothing here holds it.
 
     Raises:
         ValueError: naming option, value and fix.

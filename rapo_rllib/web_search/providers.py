@@ -14,7 +14,7 @@ _USUAL_REFUSALS = ((401, b"", _NO_KEY), (403, b"", _NO_KEY), (402, b"", _SPENT))
 
 
 class Hit(NamedTuple):
-    """One result, as the provider wrote it: HTML and line breaks included."""
+    """A search result as the provider wrote it, with HTML and line breaks."""
 
     title: str
     url: str
@@ -78,7 +78,7 @@ class Provider:
         return found
 
     def refusal(self, error: ServiceError) -> str | None:
-        """Why no search at all can succeed until somebody mends it; None: that is not so."""
+        """Return the reason why every search must fail until it is fixed; None: there is none."""
         for status, mark, reason in (*self.refusals, *_USUAL_REFUSALS):
             if error.status == status and mark in error.body:
                 return reason

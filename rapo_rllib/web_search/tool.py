@@ -80,7 +80,7 @@ class WebSearch(SearchOptions):
         self._service.close()
 
     def _search(self, query: str) -> list[Hit]:
-        """The results from the cache, from whoever asks the same right now, or from the provider."""
+        """Return the results from the cache, from a running equal search, or from the provider."""
         key = json.dumps([self.provider, self.address, query, self.top_k, self.params], sort_keys=True)
         with self._lock:
             future = self._in_flight.get(key)

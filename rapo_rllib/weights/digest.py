@@ -1,4 +1,4 @@
-"""Checksums of weights: whoever has them holds these values, bit for bit. They cost about a pass through memory.
+"""Checksums of weights: equal ones mean equal values, bit for bit. They cost about a pass through memory.
 
     learner: digest of what is published  ==  engine: digest of what its model was given, and of what it holds
 
@@ -43,7 +43,7 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
 def noted(
     named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None, digests: Digests
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same names and tensors, rounded to ``dtype``; their digests are written into ``digests`` on the way."""
+    """Yield names and tensors rounded to ``dtype``, and write their digests into ``digests``."""
     for name, tensor in named:
         rounded = cast(tensor.detach(), dtype)
         digests[name] = digest(rounded)

@@ -1,4 +1,4 @@
-"""Env runners whose engine is of no use are ended, and waited for until Ray has started them anew."""
+"""Restarts of env runners with a broken engine: they are ended, and awaited until Ray has started them again."""
 
 from __future__ import annotations
 

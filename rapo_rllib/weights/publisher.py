@@ -39,7 +39,7 @@ class EngineWeights(Protocol):
         """Replace them, and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
 
     def load_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file."""
+        """Load weights from a safetensors file."""
 
     def confirm(self, version: int) -> None:
         """They are already there, and are of this version; forget every cached prefix."""
@@ -47,7 +47,7 @@ class EngineWeights(Protocol):
 
 @dataclass(frozen=True)
 class Publication:
-    """One version of the policy's weights, and where an engine finds it. Small, but for ``tensors``, which never travel."""
+    """A version of the policy's weights and its place for engines. Small, except for ``tensors``, which never travel."""
 
     version: int
     node: str  # Ray's id of the machine that ``path`` is on
@@ -139,7 +139,7 @@ class WeightSender:
         self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
 
     def reaches(self, engines: Mapping[str, Any]) -> bool:
-        """Whether these are the connected engines; a restarted one is another."""
+        """Whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
     def send(self) -> tuple[int, Digests]:

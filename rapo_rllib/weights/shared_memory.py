@@ -63,7 +63,7 @@ class SharedWeights:
             raise ValueError(f"{len(missing)} weights were not written, {min(missing)!r} for one")
 
     def close(self) -> None:
-        """Let go of the memory; whoever has it mapped keeps it."""
+        """Release the memory; processes that have mapped it keep it."""
         self._tensors.clear()
         os.close(self._fd)
 

@@ -52,7 +52,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class LoadFailure:
-    """An engine could not load a version, and is of no use until it can."""
+    """An engine that could not load a version, and is unusable until it can."""
 
     engine: EngineName
     version: int

@@ -120,7 +120,7 @@ def _build(
 
 
 def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
-    """Store the steps of what is finished; returns how many step traces the buffer holds."""
+    """Store the steps of finished attempts; return the number of step traces in the buffer."""
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.cli.build_display import counted
 

@@ -1,4 +1,4 @@
-"""``rllib buffer``: look into a buffer, take it along, delete it. The longer commands have files of their own."""
+"""``rllib buffer``: search, count, export and delete a buffer. The longer commands have files of their own."""
 
 from __future__ import annotations
 

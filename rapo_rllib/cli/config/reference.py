@@ -85,7 +85,7 @@ def config_sections() -> list[ConfigSection]:
 
 
 def markdown() -> str:
-    """The whole reference as a page."""
+    """Return the whole reference as a Markdown page."""
     return "\n".join([_INTRODUCTION, *(_section_markdown(section) for section in config_sections())])
 
 

@@ -130,7 +130,7 @@ def joins_cluster(options: RunOptions) -> bool:
 
 
 def _train(spec: ExperimentSpec, interruption: Interruption, options: RunOptions) -> tuple[list[Any], TrainingReporter]:
-    """The trials of one experiment, when all have ended, and who reported on them."""
+    """Run one experiment; return its ended trials and its reporter."""
     from ray import tune
     from ray.tune.experiment import Experiment
 

@@ -80,7 +80,7 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounds(values: Any) -> list[Any]:
-    """Find the lowest and the highest number of what Tune draws from; None for an end that there is not.
+    """Return the lowest and the highest number of a search space of Tune; None for an open end.
 
     Example: [0.1, 0.9] for ``tune.uniform(0.1, 0.9)``, [1, 3] for ``tune.randint(1, 4)``.
     """

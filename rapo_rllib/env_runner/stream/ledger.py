@@ -90,14 +90,14 @@ class QuestionLedger:
         return len(self.complete) + len(self.rejected)
 
     def hand_out(self, runner: int, count: int, retrieval_prob: float = 0.0) -> list[tuple[int, Question]]:
-        """Up to ``count`` questions for an engine, with their places: those that are asked again first."""
+        """Return up to ``count`` questions for an engine with their places; those that are asked again come first."""
         taken = self._cursor.take_places(min(count, self.room))
         for place, question in taken:
             self.out[place] = Out(question, runner, self.version, retrieval_prob)
         return taken
 
     def came_back(self, place: int, group: TrajectoryGroup) -> None:
-        """A group is complete; one that nobody waits for any more (it was given up meanwhile) is left alone."""
+        """Take a complete group; one that was given up meanwhile is ignored."""
         out = self.out.pop(place, None)
         if out is None:
             return

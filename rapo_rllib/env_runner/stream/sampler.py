@@ -58,7 +58,7 @@ def work(env_runner: Any, order: Order) -> Answer:
 
 
 class StreamSampler:
-    """Keeps the env runners of a training at work.
+    """Sampler that keeps the env runners of a training busy.
 
     Args:
         env_runner_group: RLlib's; its remote env runners.
@@ -313,7 +313,7 @@ class StreamSampler:
             )
 
     def _check_answers(self, waiting_since: float) -> None:
-        """Raise where an engine lives and does not answer. Evaluations and new weights hold it up, but nobody waits then."""
+        """Raise if a live engine does not answer. Evaluations and new weights delay it, but then no group is awaited."""
         for call in self._calls.values():
             if time.monotonic() - max(call.begun, waiting_since) > self._timeout_s:
                 raise RuntimeError(

@@ -102,7 +102,7 @@ class OpenEnv(ExternalEnv):
         return Played(self._shown(told.observation), told.reward, terminated=told.done)
 
     def _written(self, action: str) -> dict[str, Any]:
-        """The server's action. Raises ``ValueError`` if it cannot be made of what the policy wrote."""
+        """Return the server's action for the policy's text. Raises ``ValueError`` if there is none."""
         if self.options.action_field is not None:
             return {self.options.action_field: action}
         read = json.loads(action)

@@ -51,7 +51,7 @@ class SkyRLGym(ExternalEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
-        """Those of ``split``.
+        """Return the questions of ``split``.
 
         Raises:
             ValueError: a row cannot be read, or its environment cannot be made: names file, row and field.

@@ -57,7 +57,7 @@ class Reached:
         self.known: set[str] = set()  # collections that it has read
 
     def drop(self) -> None:
-        """Let go of the actor, whoever still refers to this object."""
+        """Release the actor, even if this object is still referred to."""
         self.actor = None
         if self.line is not None:
             self.line.close()
@@ -217,7 +217,7 @@ class OwnerActor:
         return ray.get_runtime_context().get_node_id(), self._line.address
 
     def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
-        """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since.
+        """Call a method of the owner, unless the caller has given up: it may have asked again, or for something else.
 
         ``deadline`` is by the clock of this machine.
         """

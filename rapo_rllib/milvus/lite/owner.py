@@ -44,7 +44,7 @@ class OwnerEndedError(ConnectionError):
 
 
 class Owner:
-    """Opens a Lite path on first use. Safe in threads; one call at a time.
+    """Owner of a Lite path, which it opens on first use. Thread-safe; one call at a time.
 
     Every method raises ``RetrievalError`` when the folder cannot be read or written.
 
@@ -235,7 +235,7 @@ class Owner:
                 return database
 
     def _holder(self) -> tuple[int, str, str] | None:
-        """Process, machine and command of who says that it has the folder open; None: nobody who lives."""
+        """Return process, machine and command of the holder of the folder; None if no live process holds it."""
         try:
             pid, machine, command = json.loads(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError):

@@ -102,7 +102,7 @@ class VLLMEngine:
         return self._engine.get_num_unfinished_requests()
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
+        """Queue a request, which joins the running batch. Raises ``RequestError`` if vLLM refuses its input."""
         from vllm.exceptions import VLLMClientError
 
         self.weights.check()

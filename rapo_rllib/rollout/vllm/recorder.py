@@ -47,7 +47,7 @@ class _Row:
 
 
 class TokenRecorder(LogitsProcessor):
-    """Follows the rows of the batch, draws the tokens of seeded ones, and records all; returns the logits untouched."""
+    """Logits processor that records every row of the batch and draws the tokens of seeded ones; logits stay unchanged."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, _Row] = {}
@@ -166,6 +166,6 @@ def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) 
 
 
 def _measured_in_blocks(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """The same on a CPU."""
+    """Measure in blocks, on a CPU."""
     blocks = zip(logits.split(CPU_BLOCK_ROWS), token_ids.split(CPU_BLOCK_ROWS), strict=True)
     return torch.cat([_measured(rows, tokens, top_k) for rows, tokens in blocks], dim=-1)

@@ -72,7 +72,7 @@ class EngineWeights:
             shared.close()
 
     def load_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file, which every worker maps."""
+        """Load weights from a safetensors file, which every worker maps."""
         self._load("load_policy_weights_file", path, version)
 
     def _load(self, method: str, weights: Any, version: int) -> None:
@@ -141,7 +141,7 @@ class EngineWeights:
         self._engine.collective_rpc(method, kwargs=dict(arguments))
 
     def confirm(self, version: int) -> None:
-        """Say that the weights the workers were given are ``version``; forget every prefix of the version before.
+        """Declare the loaded weights to be ``version``, and drop the prefix cache of the previous version.
 
         Raises:
             WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.

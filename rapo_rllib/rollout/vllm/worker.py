@@ -107,7 +107,7 @@ class PolicyWorker:
         return report
 
     def load_policy_weights_file(self, path: str) -> None:
-        """The same for weights in a safetensors file, which is mapped, not read."""
+        """Load weights from a safetensors file, which is mapped, not read."""
         from safetensors.torch import load_file
 
         self.load_policy_weights(load_file(path))

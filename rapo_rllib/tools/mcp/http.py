@@ -21,7 +21,7 @@ _CONNECT_S = 30.0
 
 
 class HttpWatch:
-    """Record of what the responses of one session said.
+    """Record of the responses of one session.
 
     Args:
         token_env: the variable with the token that goes with each request; None: none does.

@@ -105,5 +105,5 @@ class McpOptions(Knobs):
         return self.state != "none"
 
     def environment(self) -> dict[str, str]:
-        """Variables of the program beside the few that all programs get."""
+        """Environment variables of the program beside the few that all programs get."""
         return {**(self.env or {}), **{name: os.environ[name] for name in self.env_from}}

@@ -107,7 +107,7 @@ class McpServer:
             trajectory.set_result(None)
 
     def _least_used(self) -> McpConnection | None:
-        """Of the open sessions, without those that nobody new should have."""
+        """Return the least used open session, of those that take new trajectories."""
         for gone in [
             one for one in self._open if (one.lost or one.hung >= MOST_HUNG) and (self.options.is_shared or not one.users)
         ]:
@@ -119,7 +119,7 @@ class McpServer:
         return min(self._open, key=lambda one: one.users, default=None)
 
     def release(self, connection: McpConnection, key: str, called: bool) -> None:
-        """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key.
+        """Take a session back: close a trajectory's own, or end the state of its key in a shared one.
 
         One that was not ``called``, of a trajectory that has to wait for another server say, is as good as new.
         """
@@ -241,7 +241,7 @@ class McpSession:
 
 
 def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
-    """Those that the policy sees."""
+    """Return the tools that the policy sees."""
     where, names = f"env_config.tools: mcp: {options.shown!r}", [tool.name for tool in found]
     for name in options.only:
         if name not in names:
