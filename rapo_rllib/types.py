@@ -95,7 +95,7 @@ class RetrievedTrace:
 
     trace: StepTrace
     similarity: float
-    noisy: bool = False  # drawn at random in place of what was found (retrieval_noise)
+    noisy: bool = False  # a random one in place of the retrieved one (retrieval_noise)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Step:
     reward: float = 0.0  # that the environment paid at it; a trajectory's is their sum
     state: str = ""  # key of the environment's state that it was written in, where its environment tells
     right: bool | None = None  # whether it is a step of a solution, where its environment can tell
-    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
+    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: not noted
     record: str | None = None  # its text in the text protocol, where it is written in another form
     calls: tuple[ToolUse, ...] = ()  # of a turn with several
     num_sampled: int | None = None  # tokens as its author counts them, with another tokenizer; None: ``stop - start``

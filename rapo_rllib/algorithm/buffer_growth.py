@@ -31,7 +31,7 @@ class BufferUpdater:
 
     Args:
         buffer: the off-policy agents'; open.
-        run: name of the run, in the names of what it stores; a checkpoint may bring another one.
+        run: name of the run, which collections are named by; a checkpoint may have another one.
         objective: how retrieval rewards are computed.
         protocol: how the policy's steps are rendered.
         guard: knows the evaluation questions. What the policy wrote on one does not enter.

@@ -39,9 +39,9 @@ class RunState:
 
     Args:
         cursor: of the questions.
-        cursor_state: where it stands; questions that nobody has trained on are to be asked again.
+        cursor_state: its position; questions that were not trained on are to be asked again.
         summary: of the run.
-        more: other parts by name: what is mixed into groups, say; None: this run has none.
+        more: other parts by name, for example the source of off-policy members; None: this run has none.
         buffer: the buffer's updater; None: this run never retrieves.
     """
 

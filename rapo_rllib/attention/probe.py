@@ -89,7 +89,7 @@ def _tell(language_model: PreTrainedModel, attention: RowAttention, reasons: lis
 
 @contextmanager
 def _probing(language_model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout; gradients are asked for where they are wanted."""
+    """Switch dropout off in the context; gradients are computed only where they are asked for."""
     training = language_model.training
     language_model.eval()
     try:

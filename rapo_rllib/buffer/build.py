@@ -68,7 +68,7 @@ class BestOf:
         return len(self._best)
 
     def improves(self, trace: StepTrace) -> bool:
-        """Take note of a step trace; whether it is the first of its id, or earned more than those before."""
+        """Register a step trace; whether it is the first of its id, or earned more than earlier ones."""
         better = trace.id not in self._best or trace.reward > self._best[trace.id][0]
         if better:
             self._best[trace.id] = trace.reward, trace.question_id, trace.step_index

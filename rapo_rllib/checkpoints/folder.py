@@ -35,7 +35,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
 
     Args:
         path: of the checkpoint; one that is there already is replaced.
-        **facts: written into the list of files, for whoever reads it without loading the checkpoint.
+        **facts: written into the manifest, which is read without loading the checkpoint.
 
     Raises:
         CheckpointError: ``path`` holds something that belongs to no checkpoint, and would be lost; or the disk is full, or no

@@ -137,7 +137,7 @@ def _is(env: Any, kind: type) -> bool:
 
 
 def _env_class(env: Any) -> type | None:
-    """The class behind ``env`` where it is known without making one."""
+    """The class behind ``env``; None if only making one tells."""
     if isinstance(env, type):
         return env
     if isinstance(env, str) and env in gymnasium.registry:

@@ -56,7 +56,7 @@ class PassageCollection(Collection):
     """Cheap to construct; connects on first use. Safe to read from several threads; from several processes as a buffer is.
 
     Args:
-        place: where it is.
+        place: its address.
         embedder: of passages and queries; None: the one it was made with, or the default one for a new collection.
         device: that the embedder runs on.
 

@@ -1,7 +1,7 @@
 """Record of the encoder that made a collection's vectors, and the check that a present encoder makes comparable ones.
 
 Noted are its facts (weights, width, pooling, length, what of a text is embedded) and the vector of a fixed text: by that an
-endpoint is known, whose weights nobody sees, and what a model's folder says beside its weights.
+endpoint, whose weights are hidden, is known, and what a model's folder says beside its weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lasting_name(name: str) -> str:
 
 
 def facts_of(note: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts in a note. Raises ``RetrievalError`` where they are none."""
+    """Return the facts in a note. Raises ``RetrievalError`` if it has none."""
     try:
         return dict(parsed(note["fingerprint"], dict, "the fingerprint of the embedder"))
     except ValueError as error:

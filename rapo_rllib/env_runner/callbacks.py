@@ -32,7 +32,7 @@ class RunnerCallbacks:
 
     @property
     def listens(self) -> bool:
-        """Whether anybody wants to know of episodes."""
+        """Whether any callback is about episodes."""
         return bool(self._heard)
 
     def _functions(self, name: str) -> Any:

@@ -66,7 +66,7 @@ class QuestionCursor:
         """Return what is needed to continue with the questions that would have come.
 
         Args:
-            untrained: places of those that were taken, and that nobody has trained on: they are asked again.
+            untrained: places of questions that were taken and not trained on: they are asked again.
         """
         again = sorted({*self._again, *untrained})
         return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions), "again": again}

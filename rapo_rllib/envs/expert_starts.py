@@ -5,7 +5,7 @@
 A reward that comes behind T right steps in a row is found by chance with p^T, behind all but the last two with p^2. How many
 are left to the policy is drawn by where the outcomes of groups differ now: of steps that it always gets right, or never, it
 learns nothing. All members of a group begin alike, so they share a baseline, and what they write is on-policy: the steps that
-are given are history, as a tool's results are, and nobody is trained on them.
+are given are history, as a tool's results are, and are not trained.
 """
 
 from __future__ import annotations

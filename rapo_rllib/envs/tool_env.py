@@ -83,7 +83,7 @@ class ToolEnv(TextEnv):
             for tool in self._tools.values():
                 if tool.begins:
                     self._sessions[tool.tag] = tool.session(self._shared)
-        except ToolError:  # whoever has one session is not to wait for another, nor to keep it
+        except ToolError:  # a holder of one session must neither wait for another nor keep it
             self.end_sessions()
             raise
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0

@@ -44,7 +44,7 @@ class UnaidedSuccess:
 
     @property
     def overall(self) -> float:
-        """Share of the newest that are right; 0 where there is none, so that help comes first."""
+        """Share of the newest that are right; 0 without any, so that help comes first."""
         return sum(self._newest) / max(len(self._newest), 1)
 
     def share(self, question: Question) -> float:

@@ -163,7 +163,7 @@ class MilvusHandle(MilvusConnection):
             collection: whose.
             ids: primary keys.
             fields: columns.
-            latest: as they are after the latest write of anybody, which a server makes a reader wait for; else after the
+            latest: as they are after the latest write of any client, which a server makes a reader wait for; else after the
                 latest one of this process.
         """
         if not ids:

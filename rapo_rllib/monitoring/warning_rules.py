@@ -64,7 +64,7 @@ def errors_apart(right: float, count: float, other_right: float, other_count: fl
 
 
 def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | None:
-    """The last ``count`` values of a metric; None where there are not that many."""
+    """Return the last ``count`` values of a metric; None if there are fewer."""
     values = [row[name] for row in rows[-count:] if name in row]
     return values if len(values) == count else None
 

@@ -103,7 +103,7 @@ class ChatProtocol:
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
-        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
+        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first
 
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
         """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""

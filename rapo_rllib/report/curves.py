@@ -71,7 +71,7 @@ _PANELS = (
         "Retrieved share: retrieved tokens / response tokens of hybrid trajectories. Similarity: cosine of query and key.",
     ),
     Panel(
-        "Tokens by who wrote them",
+        "Tokens by author",
         {"policy": POLICY_TOKENS, "tool": _ROLLOUT + "tokens/observation", "retrieved": _ROLLOUT + "tokens/retrieved"},
         "Response tokens of an iteration.",
         stacked=True,

@@ -35,7 +35,7 @@ class RunPlan:
     seeded: bool  # whether what a request samples depends on the seed, too
     temperature: float
     branching: BranchingSettings | None
-    env_steps: int | None = None  # that the training had sampled, for schedules of the reward; None: nobody counts
+    env_steps: int | None = None  # sampled so far in training, for schedules of the reward; None: not counted
 
 
 @dataclass

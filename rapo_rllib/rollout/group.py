@@ -39,7 +39,7 @@ class RolloutGroup:
     plan: RunPlan
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
-    given_up: bool = False  # nobody wants it any more
+    given_up: bool = False  # it is no longer needed
 
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
@@ -51,7 +51,7 @@ class RolloutGroup:
 
     @property
     def _num_hybrid(self) -> int:
-        return self.plan.num_hybrid if self.question.is_whole else 0  # behind another's steps nobody needs more help
+        return self.plan.num_hybrid if self.question.is_whole else 0  # behind an expert's steps none retrieves
 
     @property
     def _helps_who_failed(self) -> bool:

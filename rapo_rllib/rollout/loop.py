@@ -122,7 +122,7 @@ class RolloutLoop:
             retrieval_prob: chance that a hybrid trajectory retrieves after a completed step.
             greedy: temperature 0, no retrieval, no branches (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
-            env_steps: generated steps that the training has sampled before; None: nobody counts.
+            env_steps: generated steps that the training has sampled before; None: not counted.
             on_progress: called with (ended, all) trajectories whenever one ends.
             observer: told of every trajectory while it grows, in this thread; what it raises ends the run.
 

@@ -40,7 +40,7 @@ class Retriever:
         top_k: nearest traces to look at.
         fallback_text: stands for a trace where nothing suitable was found; empty: nothing is shown.
         noise: chance that a query is answered by a random trace. Coin and draw depend on ``seed`` and the query alone, so
-            neither on timing nor on who asks at the same time.
+            neither on timing nor on simultaneous queries.
         seed: of the noise.
     """
 

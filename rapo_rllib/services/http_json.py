@@ -112,7 +112,7 @@ class JsonService:
         with self._lock:
             if self._client is None:
                 self._client = httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
-                weakref.finalize(self, self._client.close)  # of a service that nobody closes
+                weakref.finalize(self, self._client.close)  # of a service that is never closed
             return self._client
 
     def _body(self, response: httpx.Response) -> bytes:

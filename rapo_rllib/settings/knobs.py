@@ -39,11 +39,11 @@ def knob(
     """Declare a key as a field of a :class:`Knobs` class. Its type, ``Literal`` choices included, is the annotation.
 
     Args:
-        default: its value where nothing is said; a class or function is called for one.
+        default: its default value; a class or function is called for one.
         meaning: what it is, in a phrase; paper and defaults of others where they differ.
         at_least: bounds of a number, or of each in a list.
         above: the same, itself left out.
-        at_most: the same; where nothing is said, ``MOST``, and of what is waited for ``MOST_SECONDS``.
+        at_most: the same; default: ``MOST``, for time limits ``MOST_SECONDS``.
         rule: what a value must be, in words; empty: made of type and bounds.
         check: called with name and value in place of the check of type and bounds; raises ``ValueError``.
         hidden: another key sets it, so it is not shown to users.

@@ -29,7 +29,7 @@ def _check_extra(name: str, value: Any) -> None:
     for key, plain in _UNQUANTISED.items():
         if value.get(key) not in plain:
             raise ValueError(
-                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and what comes of "
+                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and the effect of "
                 "the difference is not measured; leave it out"
             )
 

@@ -29,7 +29,7 @@ def value_at(value: Any, env_steps: int | None) -> float:
 
     Args:
         value: a number or a schedule.
-        env_steps: generated steps that were sampled so far; None: nobody counts, the last point is in force.
+        env_steps: generated steps that were sampled so far; None: not counted, the last point is in force.
     """
     if not isinstance(value, (list, tuple)):
         return float(value)

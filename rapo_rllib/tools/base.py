@@ -17,7 +17,7 @@ class ToolResult:
 
     text: str
     error: str | None = None
-    seconds: float = 0.0  # wall clock of the call; 0: measured by whoever calls
+    seconds: float = 0.0  # wall clock of the call; 0: measured by the caller
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tool(Protocol):
 
     ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
     see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments. One with ``keeps_time = True`` returns
-    within its limits by itself, so that nobody has to give its calls up.
+    within its limits by itself, so that its calls need not be abandoned.
     """
 
     name: str

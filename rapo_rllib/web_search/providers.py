@@ -43,7 +43,7 @@ class Provider:
     windows: bool = False  # after an error its headers tell of several windows of its rate limit, in seconds
     query_chars: int = 2000
     query_words: int = 400
-    # Status, a part of the answer, and why no search at all can succeed until somebody mends it.
+    # Status, a part of the answer, and the reason why every search must fail until it is fixed.
     refusals: tuple[tuple[int, bytes, str], ...] = ()
 
     def parameters(self, query: str, top_k: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ _EVERY = (
         path="/search",
         rows=("results",),
         snippet="content",
-        rate_per_s=2.0,  # the engines behind it shut out whoever asks too often
+        rate_per_s=2.0,  # the engines behind it block frequent clients
         fixed={"format": "json"},  # 403 is the documented answer to a format that is switched off
         refusals=((403, b"", "it refuses to answer in JSON: add json to search.formats in its settings.yml"),),
     ),

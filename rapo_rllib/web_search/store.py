@@ -121,7 +121,7 @@ def _hits(kept: Any) -> list[Hit] | None:
     """Return what ``put`` wrote; None for nothing.
 
     Raises:
-        ValueError: somebody else wrote it.
+        ValueError: another program wrote it.
     """
     if kept is None:
         return None

@@ -15,7 +15,7 @@ _SILENCE_S = 20.0  # an engine that says nothing for so long waits in a transfer
 
 
 def any_engine_back(env_runner_group: Any, restarts: bool, timeout_s: float) -> list[int]:
-    """Numbers of the env runners in service; where there is none, wait for one.
+    """Return the numbers of the env runners in service; if there is none, wait for one.
 
     Raises:
         WeightSyncError: none came back, or none will.

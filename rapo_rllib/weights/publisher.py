@@ -146,7 +146,7 @@ class WeightSender:
         """Send one version; returns its bytes and digests. Called on all learners.
 
         Raises:
-            WeightSyncError: not all engines have it within the time; this connection is of no use any more.
+            WeightSyncError: not all engines have it within the time; this connection is unusable.
         """
         with self._watched():
             try:

@@ -48,7 +48,7 @@ class SharedWeights:
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def write(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replace the contents; rounding happens on the way. Whoever still reads the version before reads a mixture.
+        """Replace the contents; rounding happens on the way. A reader of the previous version then reads a mixture.
 
         Raises:
             ValueError: a name is missing or unknown.

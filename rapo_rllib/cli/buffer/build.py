@@ -33,7 +33,7 @@ def build(
     agent: Annotated[
         str,
         typer.Option(
-            help="Who writes: a Hugging Face id or folder, a packaged model, a checkpoint, or http(s)://.../v1#MODEL.",
+            help="The agent: a Hugging Face id or folder, a packaged model, a checkpoint, or http(s)://.../v1#MODEL.",
             show_default=False,
         ),
     ],

@@ -71,7 +71,7 @@ def _variables_by_host(hosts: Sequence[str], given: Sequence[str]) -> dict[str, 
 
 
 def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
-    """Map the name of each data set to its file, or to None where it is loaded from Hugging Face.
+    """Map the name of each data set to its file, or to None if it is loaded from Hugging Face.
 
     Args:
         benchmarks: with commas between: names, ``NAME=PATH`` of a local copy or a user's own data, or its path alone.

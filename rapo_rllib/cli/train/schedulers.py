@@ -107,7 +107,7 @@ def with_value(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any
 
 @dataclass(frozen=True)
 class _WithinRange:
-    """After Tune has multiplied a value by a perturbation factor it may lie outside: a chance of 1.2, say."""
+    """Put a value back into its range: a perturbation factor of Tune may make a probability 1.2."""
 
     mutations: dict[str, Any]
 

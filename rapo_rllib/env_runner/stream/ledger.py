@@ -70,7 +70,7 @@ class QuestionLedger:
         self.rejected: list[TrajectoryGroup] = []  # since the last batch
         self._dropped_before: set[int] = set()  # places whose group was too old once
         self.num_stale = 0  # groups that were dropped as too old, since the last batch
-        self.num_again = 0  # questions that were lost with their engine, likewise
+        self.num_again = 0  # questions lost with their engine, since then
 
     @property
     def room(self) -> int:

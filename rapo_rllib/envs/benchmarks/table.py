@@ -1,4 +1,4 @@
-"""Table of the named benchmarks: where it is published, how its rows are read, how its answers are scored."""
+"""Table of the named benchmarks: place of publication, reader of rows, scorer of answers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ServerError(Exception):
 
 
 class RefusedActionError(Exception):
-    """The server's environment takes no such action; the session goes on."""
+    """The server's environment refuses the action; the session goes on."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
 
-Inside Ray the owner is an actor with the path in its name: who asks first makes it, on his node, and it ends when he lets go of
-it; who still asks makes the next. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
+Inside Ray the owner is an actor with the path in its name. Its first user makes it, on its own node, and it ends with that user;
+the next user makes another. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMESPACE = "rapo_rllib"
 _lock = threading.RLock()  # for what follows; no call of Ray, Lite or the owner is made under it
 _here: dict[str, Owner] = {}  # the owners in this process, by path
 _reached: dict[str, Reached] = {}  # those in actors
-_users: dict[str, set[int]] = {}  # and who of this process uses either
+_users: dict[str, set[int]] = {}  # and the users of either in this process
 _inherited: list[Any] = []  # of a fork's parent: kept, because Ray would be told that they are gone
 
 

@@ -51,13 +51,13 @@ class Owner:
     Args:
         path: absolute.
         uri_key: what the user calls it, for messages.
-        command: what this process does, for who is refused.
+        command: what this process does, for messages to refused ones.
     """
 
     def __init__(self, path: str, uri_key: str, command: str = "") -> None:
         self.path, self._uri_key = path, uri_key
         self._command = command or " ".join(sys.argv)[:200]
-        self._note = Path(f"{path}.owner")  # says who has the folder open
+        self._note = Path(f"{path}.owner")  # names the process that has the folder open
         self.lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}

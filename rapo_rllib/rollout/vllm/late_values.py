@@ -21,7 +21,7 @@ Place = tuple[str, int, int]  # name of the request, position in its response, v
 @dataclass
 class _Step:
     values: torch.Tensor  # [2, n] on the host
-    places: Sequence[Place | None]  # None: nobody will ask
+    places: Sequence[Place | None]  # None: it will not be read
     event: Any | None  # of the copy; None on a CPU
 
     @property

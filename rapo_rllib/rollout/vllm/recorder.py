@@ -7,7 +7,7 @@ it puts around the module that samples (``watch``) then sees the logits that are
 tokens of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
 ``SamplingParams.extra_args``, and by position in the response, where later ones replace earlier ones: vLLM also samples for
 rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for the
-device, and nobody who takes values waits for a later step (``late_values.py``). Batches in which all requests are greedy never
+device, and reading values waits for no later step (``late_values.py``). Batches in which all requests are greedy never
 reach that module; greedy requests are not recorded at all.
 """
 

@@ -1,7 +1,7 @@
 """The weights of a ``VLLMEngine``: whole, confirmed, and without anything of the version before.
 
 From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
-error somebody caught, cannot end in a rollout with weights of no version.
+error that was caught, cannot end in a rollout with weights of no version.
 
 Requests that run meanwhile are ended, or they go on with the new weights: the scheduler is paused, the weights are swapped,
 and every running request computes all its tokens so far again. So each token is sampled by one version, given the whole
@@ -33,7 +33,7 @@ class LoadReport:
 
     received: Digests  # of the weights, or adapters, under the names they came with
     base: Digests  # in bfloat16, of the model on its disk that adapters were added to
-    compared_share: float  # of its parameters that were found to hold what they were given; of others nobody knows
+    compared_share: float  # of its parameters found to hold the given values; others cannot be read back
 
 
 class EngineWeights:

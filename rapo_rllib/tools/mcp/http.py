@@ -44,7 +44,7 @@ class HttpWatch:
         return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [self.see]})
 
     async def see(self, response: Any) -> None:
-        """Take note of a response."""
+        """Record a response."""
         status, asked = response.status_code, response.request
         self._status = status if status >= HTTPStatus.BAD_REQUEST else 0
         self.has_session = self.has_session or SESSION in response.headers

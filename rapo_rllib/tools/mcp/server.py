@@ -16,7 +16,7 @@ from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
-MOST_HUNG = 16  # calls without an answer in a session, which nobody new has then: each may hold a thread of the server
+MOST_HUNG = 16  # unanswered calls of a session, above which it takes no new users: each may hold a thread of the server
 
 
 class McpServer:
@@ -35,7 +35,7 @@ class McpServer:
         self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
         self._open: list[McpConnection] = []
         self._beginning, self._most = 1, options.num_sessions
-        self._waiting: list[Future[None]] = []  # for a session that nobody has
+        self._waiting: list[Future[None]] = []  # for a free session
         try:
             first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
@@ -184,7 +184,7 @@ class McpSession:
         self._called = False
         timeout_s = server.options.start_timeout_s
         if not (server.options.is_shared or self._hold(timeout_s).answers()):
-            self._called = True  # it died before it was wanted, so nobody else may have it
+            self._called = True  # it died before it was used, so nothing else may have it
             self.close()
             self._called = False
             self._hold(timeout_s)
