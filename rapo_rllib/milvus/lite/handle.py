@@ -1,6 +1,6 @@
 """Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
 
-Inside Ray the owner is an actor with the path in its name. Its first user makes it, on its own node, and it ends with that user;
+Inside Ray the owner is an actor with the path in its name. Its first user makes it on its own node, and it ends with that user;
 the next user makes another. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
 """
 
