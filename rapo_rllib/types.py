@@ -238,7 +238,7 @@ class Trajectory:
     others: list[Trajectory] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
-        """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
+        """Return a copy of the trajectory that member ``member`` of the group continues."""
         own: dict[str, Any] = {name: copy(value) for name, value in vars(self).items() if isinstance(value, list | dict)}
         return replace(self, **own | {"segments": [*self.segments, (len(self.token_ids), member)]})
 

@@ -31,7 +31,7 @@ class RunSummary:
         return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """The first one is 'before', the latest 'after', the highest 'best'; a user's own need not know of accuracies."""
+        """Record an evaluation: the first is 'before', the latest 'after', the highest 'best'; a user's own may lack them."""
         self.evaluations += 1
         self.evaluated_questions = int(evaluated.get("num_episodes", 0))
         if "accuracy" not in evaluated:

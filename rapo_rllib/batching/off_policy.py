@@ -91,7 +91,7 @@ class ExpertSource:
         return drawn
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """An expert does not learn."""
+        """Do nothing: an expert does not learn from outcomes."""
 
     def metrics(self) -> dict[str, float]:
         """Count them, and those that were too long, or had no form of the policy's own, so far."""

@@ -75,7 +75,7 @@ class BestOf:
         return better
 
     def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
-        """Each step when it comes first, and again whenever it earned more; ends with the ``most``-th different one."""
+        """Yield each step when it first comes, and again with a higher reward; stop after ``most`` different ones."""
         for trace in traces:
             if self.improves(trace):
                 yield trace
@@ -83,7 +83,7 @@ class BestOf:
                 return
 
     def once(self, traces: Iterable[StepTrace]) -> Iterator[StepTrace]:
-        """Each step that was noted once, in the place of the first and with what belongs to the best."""
+        """Return each registered step once, in the place of its first appearance, with the data of its best."""
         seen: set[str] = set()
         for trace in traces:
             if trace.id in self._best and trace.id not in seen:

@@ -36,7 +36,7 @@ def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> N
 
 
 def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]) -> AlgorithmConfig:
-    """A config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+    """Apply ``--set`` keys to a config, in place; ``engine.dtype`` keeps the other keys of ``engine``.
 
     Raises:
         ValueError: there is no such key, or its value has no keys.

@@ -44,7 +44,7 @@ class ExpertRows:
         self.share = value_at(self._share, env_steps)
 
     def row(self, place: int) -> Question:
-        """The row that a place of the training's order has, of those that nothing was wrong with so far."""
+        """Return the row for a place in the training's order, of those that were not refused so far."""
         rng = random.Random(f"{self._seed}/row/{place}")
         for _ in range(_DRAWS):
             number, index = rng.choice(self._rows)

@@ -28,7 +28,7 @@ FEWEST_LEFT = 2  # steps left to the policy: behind all but the last one it woul
 
 
 def signal_chance(success: float, size: int) -> float:
-    """The chance that the outcomes of a group differ, so that something is learned from them.
+    """Return the probability that the outcomes of a group differ and so have a signal.
 
         1 - p^G - (1 - p)^G
 
@@ -92,7 +92,7 @@ class ExpertStarts:
         return sum(len(steps) > FEWEST_LEFT for steps in self._steps.values())
 
     def begun(self, place: int, question: Question) -> Question:
-        """The question, with the steps that its trajectories begin behind, if it is to have any."""
+        """Return the question, with the given first steps of its trajectories if it is to have any."""
         steps = self._steps.get(_key(question), ())
         self._asked += 1
         self._without += not steps

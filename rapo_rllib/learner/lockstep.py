@@ -33,7 +33,7 @@ class Lockstep:
         self._left_out = 0  # how many of them, from the first, the other learners have behind them
 
     def add_model(self, root: Any) -> None:
-        """A model whose passes may break off."""
+        """Register a model whose passes may break off."""
         self._models.append(root)
 
     def add_unit(self, unit: Any) -> None:

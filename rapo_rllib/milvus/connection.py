@@ -72,7 +72,7 @@ class MilvusConnection:
             self._close_dropped(0.0)
 
     def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """One idempotent call about a collection, or about none (``""``), repeated with backoff while the server is away.
+        """Make one idempotent call for a collection (``""``: none), repeated with backoff while the server is away.
 
         Raises:
             RetrievalError: Milvus does not answer, or refuses.

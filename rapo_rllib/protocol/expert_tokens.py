@@ -74,7 +74,7 @@ def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: 
 
 
 def expert_step(group: TrajectoryGroup, chat: RolloutProtocol) -> Trajectory:
-    """The step that the expert wrote where a group writes single steps, behind the same given ones; it is right.
+    """Return the expert's step for a group of single steps, behind the same given ones; it is right.
 
     Args:
         group: of a question with ``expected``, with at least one member that began.

@@ -131,7 +131,7 @@ class NativeProtocol:
                 )
 
     def served_otherwise(self) -> str:
-        """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
+        """Return a warning if the template drops thoughts that trained prompts keep, since servers render by it; else empty."""
         thoughts, by_user = self._thoughts, not self._schemas  # a user's turn follows one of the policy's in games alone
         if thoughts.closing not in str(self.tokenizer.chat_template) or (by_user and not self._game):
             return ""

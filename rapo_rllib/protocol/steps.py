@@ -124,7 +124,7 @@ def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
 
 
 def render_observation(text: str, settings: ProtocolSettings) -> str:
-    r"""A tool's output as it stands in a trajectory: the only place that knows the whitespace around results.
+    r"""Render a tool's output as it stands in a trajectory: the only place that knows the whitespace around results.
 
     Text from outside cannot end its result, nor answer or think in the policy's name: the protocol's own tags in it are quoted.
 

@@ -43,19 +43,19 @@ class Observer:
     """
 
     def created(self, episode: Episode) -> None:
-        """It has an environment, which is not reset yet; a branch has that of its origin, as it stood there."""
+        """Note that it has an environment, not reset yet; a branch has a copy of its origin's."""
 
     def started(self, episode: Episode) -> None:
-        """Its environment has been reset, and its prompt is made; a branch has the steps that it shares."""
+        """Note that its environment has been reset and its prompt is made; a branch has its shared steps."""
 
     def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
-        """The environment has answered its last step, with ``info``; ``end`` says what ended it, if anything did."""
+        """Note that the environment has answered its last step, with ``info``; ``end`` says what ended it, if anything."""
 
     def given_up(self, episode: Episode) -> None:
-        """Its group is wanted no more: it is to be forgotten."""
+        """Forget it, since its group is no longer needed."""
 
     def ended(self, episode: Episode) -> None:
-        """It is whole, however it ended; its environment is about to be released."""
+        """Note that it is whole, however it ended; its environment is about to be released."""
 
 
 class AgentLoop(Protocol):

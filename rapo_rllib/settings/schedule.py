@@ -25,7 +25,7 @@ def check_schedule(name: str, value: Any, high: float = MOST, low: float = 0) ->
 
 
 def value_at(value: Any, env_steps: int | None) -> float:
-    """The number that is in force after ``env_steps``: on the line between two points, the last one behind it.
+    """Return the number in force after ``env_steps``: interpolated between two points, the last one after them.
 
     Args:
         value: a number or a schedule.

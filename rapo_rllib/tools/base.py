@@ -89,4 +89,4 @@ class SharesState(Protocol):
     begins: bool  # with the trajectory, and not at the first call; ``session_in`` may raise ``BusyError`` then
 
     def session_in(self, shared: dict[Any, Any]) -> ToolSession:
-        """Its session; what it has in common with others is found, or put, in ``shared``, a trajectory's own."""
+        """Return the tool's session; parts common to several tools are kept in ``shared``, one for each trajectory."""

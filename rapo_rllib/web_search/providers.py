@@ -86,7 +86,7 @@ class Provider:
 
 
 def wait_for_windows(headers: Mapping[str, str]) -> float | None:
-    """Seconds until all windows of a rate limit that are used up begin anew; else what ``Retry-After`` says.
+    """Return the seconds until all used-up windows of a rate limit restart; else those of ``Retry-After``.
 
     Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
     """

@@ -56,10 +56,10 @@ def base_digests(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
 
 
 def fingerprint(digests: Mapping[str, int]) -> str:
-    """One checksum of all, whatever their order: eight hexadecimal digits."""
+    """Return one checksum of all, independent of their order: eight hexadecimal digits."""
     return f"{zlib.crc32(repr(sorted(digests.items())).encode()):08x}"
 
 
 def differing(expected: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """Names that are in one only, or have another digest."""
+    """Return the names that are in one only, or whose digests differ."""
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

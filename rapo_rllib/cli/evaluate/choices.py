@@ -30,7 +30,7 @@ Extra = Annotated[
 def chosen_models(
     models: Sequence[str], key_variables: Sequence[str] | None, requests: dict[str, Any], **sampling: Any
 ) -> dict[str, AgentChoice]:
-    """One choice per name, by what the model is called: its short name, with its place where an earlier one is called the same.
+    """Return one choice per model, by its short name; a repeated short name gets the model's position.
 
     Args:
         models: as on the command line.

@@ -107,7 +107,7 @@ class QuestionLedger:
             self.complete[place] = Complete(place, group, out.retrieval_prob)
 
     def lost(self, runner: int, kept: Iterable[int] = ()) -> int:
-        """An engine does not know its questions any more, but for those ``kept``; they are asked again. Returns how many."""
+        """Ask the lost questions of an engine again, all but those ``kept``; return their number."""
         places = [place for place, out in self.out.items() if out.runner == runner and place not in set(kept)]
         for place in places:
             del self.out[place]
@@ -159,7 +159,7 @@ class QuestionLedger:
         self.rejected, self.num_stale, self.num_again = [], 0, 0
 
     def set_version(self, version: int) -> dict[int, list[int]]:
-        """The policy has moved: drop what is too old now. Returns the places that each engine may give up."""
+        """Drop groups that are too old after an update; return the places that each engine may give up."""
         self.version, self.updating = version, False
         for place in [place for place, found in self.complete.items() if self._too_old(found.group.policy_version)]:
             del self.complete[place]

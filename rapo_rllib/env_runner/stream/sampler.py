@@ -159,7 +159,7 @@ class StreamSampler:
         return result
 
     def set_version(self, version: int) -> None:
-        """All engines hold this version of the weights now."""
+        """Note that all engines hold this version of the weights now."""
         with self._changed:
             if version != self._ledger.version:
                 for runner, places in self._ledger.set_version(version).items():

@@ -67,7 +67,7 @@ class Gem(ExternalEnv):
             return _shown(observation, info)
 
     def play(self, action: str) -> Played:
-        """One step; it draws from the question's seed, so a process takes one at a time."""
+        """Play one step with random numbers of the question's seed, so a process takes one at a time."""
         with self._drawing():
             observation, reward, terminated, truncated, info = self._env.step(action)
         ended = bool(terminated or truncated)

@@ -85,7 +85,7 @@ class OpenEnv(ExternalEnv):
             raise EnvError(f"OpenEnv, {self.options.url!r}: reset: {error}") from error
 
     def play(self, action: str) -> Played:
-        """One step. An action of a wrong form costs the policy the step, and a server that fails the trajectory its try."""
+        """Play one step. A malformed action costs the policy the step; a server that fails costs the trajectory."""
         try:
             written = self._written(action)
         except ValueError as error:

@@ -82,7 +82,7 @@ class SkyRLGym(ExternalEnv):
         return text
 
     def play(self, action: str) -> Played:
-        """One step; turns of the environment become one observation."""
+        """Play one step; turns of the environment become one observation."""
         told = self._env.step(action)
         metadata = told.get("metadata") or {}
         text = "\n".join(str(message["content"]).strip("\n") for message in told["observations"])

@@ -74,7 +74,7 @@ class LoadWatch:
         return sorted(name for name in self._comparable if self._holds(self._holders[name]) is False)
 
     def compared_share(self) -> float:
-        """The share of the parameters that ``stale()`` knows about."""
+        """Return the share of the parameters that ``stale()`` can check."""
         return len(self._comparable) / max(len(self._holders), 1)
 
     def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:

@@ -126,7 +126,7 @@ class PolicyWorker:
         return ""
 
     def record_version(self, version: int) -> None:
-        """Tokens that are sampled from now on are of this version of the weights."""
+        """Set the version of the weights that samples the tokens from now on."""
         self._recorder.version = version
 
     def take_records(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
