@@ -57,7 +57,7 @@ class EngineError(RolloutError):
 
 
 class RequestError(RolloutError):
-    """One request is refused (too long for the model, say, or its prompt over the budget); the others run on."""
+    """One request is refused (for example too long, or its prompt over the budget); the others run on."""
 
 
 class GivenUpError(RolloutError):
@@ -91,7 +91,7 @@ class CheckpointError(RuntimeError):
 class ServiceError(Exception):
     """A web service refused, did not answer, or answered with something else than JSON.
 
-    Whoever calls the service turns it into an observation, a score or a ``ToolError``.
+    The caller of the service turns it into an observation, a score or a ``ToolError``.
     """
 
     def __init__(

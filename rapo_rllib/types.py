@@ -48,7 +48,7 @@ class Question:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All that are accepted."""
+        """All accepted answers."""
         return tuple(filter(None, (self.answer, *self.aliases)))
 
     @property
@@ -91,11 +91,11 @@ FALLBACK = "fallback"  # id and source of the trace that stands for "nothing sui
 
 @dataclass(frozen=True)
 class RetrievedTrace:
-    """A step trace with the cosine similarity of its key to the query, in [-1, 1]; 0 where its key was not compared."""
+    """A step trace with the cosine similarity of its key to the query, in [-1, 1]; 0 if its key was not compared."""
 
     trace: StepTrace
     similarity: float
-    noisy: bool = False  # drawn at random in place of what was found (retrieval_noise)
+    noisy: bool = False  # a random one in place of the retrieved one (retrieval_noise)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Step:
     reward: float = 0.0  # that the environment paid at it; a trajectory's is their sum
     state: str = ""  # key of the environment's state that it was written in, where its environment tells
     right: bool | None = None  # whether it is a step of a solution, where its environment can tell
-    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: nobody noted it
+    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: not noted
     record: str | None = None  # its text in the text protocol, where it is written in another form
     calls: tuple[ToolUse, ...] = ()  # of a turn with several
     num_sampled: int | None = None  # tokens as its author counts them, with another tokenizer; None: ``stop - start``
@@ -238,7 +238,7 @@ class Trajectory:
     others: list[Trajectory] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
-        """A trajectory of the same tokens so far, which member ``member`` of the group goes on writing."""
+        """Return a copy of the trajectory that member ``member`` of the group continues."""
         own: dict[str, Any] = {name: copy(value) for name, value in vars(self).items() if isinstance(value, list | dict)}
         return replace(self, **own | {"segments": [*self.segments, (len(self.token_ids), member)]})
 

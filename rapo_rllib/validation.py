@@ -1,4 +1,4 @@
-"""Check a user's keys wherever they are read: unknown ones, and values of ``env_config``."""
+"""Checks of a user's keys: unknown names, and values of ``env_config``."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ BUDGETS = {
     "root": 688,
     "sandbox": 1848,
     "services": 320,
-    "settings": 1040,
+    "settings": 1030,
     "tools": 1809,
     "traces": 938,
     "web_search": 598,

@@ -34,7 +34,7 @@ class Keeping:
         buffer: StepTraceBuffer,
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store the steps of the best attempts, while nobody else adds to the buffer.
+        """Store the steps of the best attempts, with the buffer locked.
 
         Only if every question is finished it notes that the buffer may be trained with.
 

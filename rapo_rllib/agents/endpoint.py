@@ -106,7 +106,7 @@ class EndpointEngine:
         return [self._ended(self._running.pop(future), future) for future in found if future in self._running]
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Forget requests; a thread that waits for the endpoint is left behind."""
+        """Drop these requests; a thread that waits for the endpoint is left to finish."""
         names = set(request_ids)
         forgotten = [future for future, request in self._running.items() if request.request_id in names]
         for future in reversed(forgotten):  # the last first: the thread of an earlier one would begin them

@@ -143,7 +143,7 @@ class Journal:
 
 
 def sum_of_questions(questions: Iterable[Question]) -> str:
-    """A sum of texts and answers, which other questions under the same names do not have.
+    """Return a checksum of texts and answers, which tells other questions under the same names apart.
 
     Questions that are made when they are asked for follow from the environment, which is compared, too: of these, the first's.
     """
@@ -155,7 +155,7 @@ def sum_of_questions(questions: Iterable[Question]) -> str:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names whose values are not the same in both, or that one of them lacks."""
+    """Return the names whose values differ, or that one side lacks."""
     return sorted(key for key in {*before, *now} if key not in before or key not in now or before[key] != now[key])
 
 

@@ -47,7 +47,7 @@ class AgentChoice:
 
     @property
     def short_name(self) -> str:
-        """The model's name, or that of its folder; of a checkpoint also its run's."""
+        """The name of the model or its folder; for a checkpoint, with the name of its run."""
         if self.endpoint is not None:
             return self.endpoint.model
         folder = Path(self.name).expanduser()
@@ -57,7 +57,7 @@ class AgentChoice:
         return f"{folder.parent.name}/{folder.name}" if (folder / MANIFEST).is_file() else folder.name
 
     def seed_in(self, settings: Settings) -> int | None:
-        """The seed of what it samples with the settings of a job."""
+        """Return the sampling seed for the settings of a job."""
         return self.seed if self.seed is not None or self.endpoint else settings.rllib.seed or 0
 
     def rollout_in(self, settings: Settings) -> RolloutSettings:
@@ -116,7 +116,7 @@ def make_agent_factory(
 
 
 def policy_folder(name: str, option: str = "MODEL") -> str:
-    """The Hugging Face export of one of our checkpoints; any other name as it is. ``option``: what the user calls it.
+    """Return the Hugging Face folder of one of our checkpoints, or any other name unchanged. ``option``: its name for the user.
 
     Raises:
         ValueError: the checkpoint has no export, or is damaged.

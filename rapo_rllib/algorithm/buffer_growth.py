@@ -1,4 +1,4 @@
-"""Updates of the Step-Trace Buffer between two rollouts: count uses, let it grow, tell the env runners.
+"""Updates of the Step-Trace Buffer between two rollouts: count uses, add grown traces, tell the env runners.
 
     groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> grown traces in Milvus
                                            --view--> env runners, with the next rollout
@@ -31,7 +31,7 @@ class BufferUpdater:
 
     Args:
         buffer: the off-policy agents'; open.
-        run: name of the run, in the names of what it stores; a checkpoint may bring another one.
+        run: name of the run, which collections are named by; a checkpoint may have another one.
         objective: how retrieval rewards are computed.
         protocol: how the policy's steps are rendered.
         guard: knows the evaluation questions. What the policy wrote on one does not enter.

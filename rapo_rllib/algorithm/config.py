@@ -145,7 +145,7 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """The language model."""
+        """Return the spec of the language model."""
         from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
         from rapo_rllib.learner.rl_module import CausalLMRLModule

@@ -103,7 +103,7 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
 def make_starts(
     settings: Settings, asked: QuestionSource, progress: Progress, test_questions: Sequence[Question] = ()
 ) -> tuple[ExpertStarts | None, ExpertRows | None]:
-    """The steps that a share of the groups begins behind, and the single steps that others are of; None: there are none.
+    """Return the sources of given first steps and of single steps for shares of the groups; None: there are none.
 
     Raises:
         ValueError: there are no trajectories with a positive reward to take them from.

@@ -1,4 +1,4 @@
-"""Do the parts that a config names exist? Checked in seconds, before engines, learners or embedders are loaded."""
+"""Checks that the parts of a config exist, in seconds, before engines, learners or embedders are loaded."""
 
 from __future__ import annotations
 

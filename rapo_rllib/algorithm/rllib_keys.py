@@ -1,7 +1,7 @@
 """The keys of RLlib's ``AlgorithmConfig`` that RAPO or RLlib reads in a training of RAPO; every other one is refused.
 
 RLlib keeps the settings of all its algorithms in one config, and most of them mean nothing to an engine that writes texts. A
-key that nobody reads is refused as soon as it has another value than ``RAPOConfig``'s own.
+key that is not read is refused as soon as its value differs from ``RAPOConfig``'s own.
 """
 
 from __future__ import annotations

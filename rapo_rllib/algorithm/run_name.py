@@ -23,7 +23,7 @@ class RunName:
         return re.sub(r"\W", "_", self.text, flags=re.ASCII)
 
     def get_state(self) -> str | None:
-        """For checkpoints; None: whoever reads it has a name of its own."""
+        """Return the name for checkpoints; None if Tune names the run."""
         return None if self.tunes else self.text
 
     def after(self, state: str | None) -> RunName:

@@ -31,7 +31,7 @@ class RunSummary:
         return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """The first one is 'before', the latest 'after', the highest 'best'; a user's own need not know of accuracies."""
+        """Record an evaluation: the first is 'before', the latest 'after', the highest 'best'; a user's own may lack them."""
         self.evaluations += 1
         self.evaluated_questions = int(evaluated.get("num_episodes", 0))
         if "accuracy" not in evaluated:
@@ -56,11 +56,11 @@ class RunSummary:
 
     @property
     def expected_end_s(self) -> float:
-        """When one more iteration and a last evaluation would be over, seconds after the start."""
+        """Expected end of one more iteration and a last evaluation, in seconds after the start."""
         return (self.last_end_s or 0.0) + self.slowest_iteration_s + self.evaluation_s
 
     def as_dict(self, seconds: float) -> dict[str, Any]:
-        """The numbers of ``summary.json``; the checkpoint is added by who knows it."""
+        """Return the numbers of ``summary.json``, without the checkpoint."""
         return {
             "accuracy_before": self.accuracy_before,
             "accuracy_after": self.accuracy_after,

@@ -32,7 +32,7 @@ def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -
 
 
 def write_held_out(algorithm: Any, groups: Sequence[TrajectoryGroup], version: int) -> None:
-    """Write the trajectories of an evaluation of the weights ``version``, where ``transcripts`` asks for it."""
+    """Write the trajectories of an evaluation of the weights ``version``, if ``transcripts`` is set."""
     settings: Settings = algorithm.settings
     if settings.run.transcripts:
         folder, filesystem = trial_folder(algorithm, HELD_OUT)

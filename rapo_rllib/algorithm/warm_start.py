@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 FACTS = "warm_start.json"
 _FACTS_SHAPE = {"num_trajectories": int, "loss_first": float, "loss_last": float}
 WARM_UP = 0.05  # share of the optimiser steps in which the learning rate rises
-SEED = 0  # of the order, and of what is shown: jobs that differ in their seed begin with the same model
+SEED = 0  # of order and shown traces: jobs that differ only in their seed begin with the same model
 SAY_S = 10.0  # between two lines of progress
 
 

@@ -43,7 +43,7 @@ def padded_row(row: PackedRow) -> PackedRow:
 
 
 def block_mask(row: PackedRow, window: int | None = None) -> BlockMask:
-    """The same as ``row.mask(window)``, of a row whose length is a multiple of ``BLOCK``, as FlexAttention reads it."""
+    """Return ``row.mask(window)`` as FlexAttention's block mask; the row's length is a multiple of ``BLOCK``."""
     ends, positions = row.subtree_ends, row.position_ids
 
     def visible(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

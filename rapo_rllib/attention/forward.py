@@ -35,7 +35,7 @@ IMPLEMENTATIONS = {RowAttention.FLEX: "flex_attention", RowAttention.BLOCKS: TRE
 
 
 def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> None:
-    """Switch the model to the attention function that ``attention`` needs; a no-op where it is the model's own."""
+    """Switch the model to the attention function that ``attention`` needs; a no-op if that is the model's own."""
     if attention is RowAttention.BLOCKS:
         register_tree_attention()
     if attention is RowAttention.FLEX:

@@ -89,7 +89,7 @@ def _tell(language_model: PreTrainedModel, attention: RowAttention, reasons: lis
 
 @contextmanager
 def _probing(language_model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout; gradients are asked for where they are wanted."""
+    """Switch dropout off in the context; gradients are computed only where they are asked for."""
     training = language_model.training
     language_model.eval()
     try:
@@ -145,7 +145,7 @@ def _values(language_model: PreTrainedModel, attention: RowAttention) -> Values:
 
 
 def _embedding(language_model: PreTrainedModel) -> Any:
-    """None where the model does not name it, or is in shards: a backward pass through those is one of all learners."""
+    """Return the embedding; None if the model does not name it or is sharded, where all learners must pass together."""
     if any(isinstance(parameter, DTensor) for parameter in language_model.parameters()):
         return None
     try:

@@ -152,7 +152,7 @@ def step_states(trajectory: Trajectory) -> list[Hashable]:
 
 
 def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
-    """The number of its members' steps that start from the same state as another one, where that is asked for."""
+    """Count its members' steps that start from the same state as another one, if the settings need it."""
     if objective.credit != "gigpo":
         return 0
     return sum(map(len, state_groups([step_states(trajectory) for trajectory in group.members])))

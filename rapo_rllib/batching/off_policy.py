@@ -29,7 +29,7 @@ class OffPolicySource(Protocol):
         ...
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Take note of what was rolled out, after it was trained on."""
+        """Remember finished groups after they were trained on."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -67,7 +67,7 @@ class ExpertSource:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` of what the agent wrote for this question, as tokens; of a single step that which it did there."""
+        """Return at most ``count`` trajectories of the agent for this question, as tokens; for a single step, its step."""
         known = self._by_question.get(_key(group.question), ())
         drawn: list[Trajectory] = []
         possible: list[Callable[[], Trajectory]]
@@ -91,7 +91,7 @@ class ExpertSource:
         return drawn
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """An expert does not learn."""
+        """Do nothing: an expert does not learn from outcomes."""
 
     def metrics(self) -> dict[str, float]:
         """Count them, and those that were too long, or had no form of the policy's own, so far."""
@@ -119,7 +119,7 @@ class OffPolicyMixing:
         self._seed = seed
 
     def mixed(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The same groups with their off-policy members; one of which all rollouts failed stays as it is."""
+        """Return the groups with off-policy members added; a group whose rollouts all failed stays unchanged."""
         return [self._mixed(group) for group in groups]
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
@@ -130,7 +130,7 @@ class OffPolicyMixing:
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Metrics of what was mixed into these groups: ``off_policy/...``."""
+        """Return the metrics of the off-policy members of these groups: ``off_policy/...``."""
         added = [t for group in groups for t in group.off_policy]
         ages = [group.policy_version - t.policy_version for group in groups for t in group.off_policy]
         values = {

@@ -81,7 +81,7 @@ class PackedRow:
         return visible
 
     def to(self, device: torch.device | str) -> PackedRow:
-        """The same row on another device."""
+        """Return the row on another device."""
         return PackedRow(**{name: value.to(device) for name, value in vars(self).items() if value is not None})
 
 

@@ -35,7 +35,7 @@ class StoredTrajectory:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> StoredTrajectory:
-        """Keep what training needs."""
+        """Make a stored trajectory of what training needs."""
         return cls(
             np.array(trajectory.prompt_ids, dtype=np.int32),
             np.array(trajectory.token_ids, dtype=np.int32),

@@ -71,14 +71,14 @@ class BestOf:
         return len(self._best)
 
     def improves(self, trace: StepTrace) -> bool:
-        """Take note of a step trace; whether it is the first of its id, or earned more than those before."""
+        """Register a step trace; whether it is the first of its id, or earned more than earlier ones."""
         better = trace.id not in self._best or trace.reward > self._best[trace.id][0]
         if better:
             self._best[trace.id] = trace.reward, trace.question_id, trace.step_index
         return better
 
     def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
-        """Each step when it comes first, and again whenever it earned more; ends with the ``most``-th different one."""
+        """Yield each step when it first comes, and again with a higher reward; stop after ``most`` different ones."""
         for trace in traces:
             if self.improves(trace):
                 yield trace
@@ -86,7 +86,7 @@ class BestOf:
                 return
 
     def once(self, traces: Iterable[StepTrace]) -> Iterator[StepTrace]:
-        """Each step that was noted once, in the place of the first and with what belongs to the best."""
+        """Return each registered step once, in the place of its first appearance, with the data of its best."""
         seen: set[str] = set()
         for trace in traces:
             if trace.id in self._best and trace.id not in seen:
@@ -177,7 +177,7 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
 
 
 def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:
-    """Held by who adds to the buffer: of several processes with the same Lite path one does so at a time.
+    """Lock for adding to the buffer: only one process at a time may add to a Lite path.
 
     Raises ``ValueError`` if the Lite path is none.
     """

@@ -61,7 +61,7 @@ class Drawable:
         return self._allowed[1]
 
     def _listed(self) -> Table:
-        """What filters ask about, of every row: a table without keys, in the order of the ids."""
+        """Return the columns that filters read, of every row, in the order of the ids."""
         if self._rows is None:
             columns = [field for field in FIELDS if field.name in ("id", "source", "question", "reward")]
             pages = self._milvus.pages(self.settings.collection, [field.name for field in columns])

@@ -1,4 +1,4 @@
-"""A history's vector: the text that ``keys.py`` makes of it, embedded.
+"""The vector of a history: the embedding of the text that ``keys.py`` makes of it.
 
 Flow: ``store.py`` -> here -> ``embedding/local.py`` (in this process) or ``embedding/endpoint.py`` (behind an address)
 """
@@ -107,7 +107,7 @@ class Embedder:
 
 
 def check_embedder(name_or_path: str, pooling: str, tokenizer: str | None) -> None:
-    """Refuse what cannot belong together, and a name that names nothing; loads nothing and asks nobody.
+    """Refuse inconsistent settings and unknown names, without loading or asking anything.
 
     Raises:
         ValueError: naming the key and what to do.

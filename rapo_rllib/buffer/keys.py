@@ -33,7 +33,7 @@ RECIPES = {  # name -> what a fingerprint says
 
 
 def trace_id(question: str, history: str, text: str, source: str = "") -> str:
-    """Identity of a step trace: 32 hex digits of SHA-256 over its content, so that importing twice stores once."""
+    """Return the id of a step trace: 32 hex digits of SHA-256 over its content, so that importing twice stores once."""
     digest = hashlib.sha256()
     for part in (question, history, text, source):
         encoded = part.encode("utf-8", "surrogatepass")
@@ -47,7 +47,7 @@ def id_of(trace: StepTrace) -> str:
 
 
 def looks_made(id: str) -> bool:
-    """Whether an id looks as :func:`trace_id` makes them; others were given by somebody else."""
+    """Whether an id has the form that :func:`trace_id` makes; other ids come with imported files."""
     return len(id) == 32 and set(id) <= set("0123456789abcdef")
 
 

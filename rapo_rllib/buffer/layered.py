@@ -1,4 +1,4 @@
-"""Two Step-Trace Buffers as one: the off-policy agents', and what the policy has added to it in this run.
+"""Two Step-Trace Buffers as one: that of off-policy agents, and that of the policy's own traces in this run.
 
 Retriever --retrieve--> LayeredBuffer --one embedding--> both --by similarity--> the nearest of all
 """
@@ -55,7 +55,7 @@ class LayeredBuffer:
                 buffer.close()
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
-        """For each query the nearest traces of both, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
+        """Return for each query the nearest traces of both buffers, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
         if self._grown is None or not queries:
             return self._base.retrieve(queries, top_k)
         wanted = top_k or self._base.settings.top_k
@@ -65,7 +65,7 @@ class LayeredBuffer:
         return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """For each query one of those that :meth:`retrieve` could find, of both alike; see ``StepTraceBuffer``'s."""
+        """Return for each query a random trace that :meth:`retrieve` could find; see ``StepTraceBuffer``'s."""
         if self._grown is None or not queries:
             return self._base.random_traces(queries, rngs)
         for buffer in (self._base, self._grown):

@@ -1,4 +1,4 @@
-"""Whether a text shows an answer, and a search that leaves out the step traces that show the one their asker must find.
+"""Check whether a text shows an answer, and search for step traces that do not show that of the question asked.
 
 Milvus has no such filter, so the nearest are looked at, and more of them until enough are left.
 """
@@ -51,7 +51,7 @@ def _number(text: str) -> Decimal | None:
 def nearest_without_answers(
     find: Callable[[Sequence[int], int], list[list[RetrievedTrace]]], queries: Sequence[HistoryQuery], top_k: int
 ) -> list[list[RetrievedTrace]]:
-    """For each query the ``top_k`` nearest traces that do not show its answers, nearest first.
+    """Return for each query the ``top_k`` nearest traces that do not show its answers, nearest first.
 
     Args:
         find: the nearest traces of some of the queries, by their positions; as many of each as it is told.

@@ -119,7 +119,7 @@ class StepTraceBuffer(Collection):
         self.retrieve([HistoryQuery("", "")], 1)
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
-        """For each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
+        """Return for each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
 
         All queries are embedded as one batch and searched by one request, for what ``settings.filter`` allows each.
 
@@ -133,7 +133,7 @@ class StepTraceBuffer(Collection):
         return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
 
     def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
-        """The vectors that queries are searched by: ``[B, D]``."""
+        """Return the vectors of queries, ``[B, D]``."""
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
@@ -158,7 +158,7 @@ class StepTraceBuffer(Collection):
         return random_traces([self.drawable], queries, rngs)
 
     def all_traces(self) -> Iterator[StepTrace]:
-        """Every step trace, in no particular order. The embedder is not asked for: who has lost it keeps the texts.
+        """Yield every step trace, in no particular order. It needs no embedder, so texts survive a lost one.
 
         Raises:
             RetrievalError: Milvus does not answer.

@@ -1,4 +1,4 @@
-"""The trained policy as a folder for others: a whole Hugging Face model, or LoRA adapters alone. Learners write it."""
+"""Export of the trained policy by the learners: a whole Hugging Face model, or only its LoRA adapters."""
 
 from __future__ import annotations
 

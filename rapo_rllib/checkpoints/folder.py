@@ -35,7 +35,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
 
     Args:
         path: of the checkpoint; one that is there already is replaced.
-        **facts: written into the list of files, for whoever reads it without loading the checkpoint.
+        **facts: written into the manifest, which is read without loading the checkpoint.
 
     Raises:
         CheckpointError: ``path`` holds something that belongs to no checkpoint, and would be lost; or the disk is full, or no
@@ -71,7 +71,7 @@ def replace_file(file: Path, content: bytes) -> None:
 
 
 def finish_replacement(path: Path) -> None:
-    """Bring back the checkpoint that was about to be replaced when its process was killed, if its place is empty."""
+    """Restore a checkpoint whose replacement was killed halfway, if its place is empty."""
     if _replaced(path).exists() and not path.exists():
         _replaced(path).rename(path)
 
@@ -93,7 +93,7 @@ def check_whole(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The list of files and facts of a checkpoint; empty where there is none that can be read."""
+    """Return the manifest of a checkpoint, its files and facts; empty if there is none or it cannot be read."""
     try:
         return _listing(folder)
     except CheckpointError:

@@ -99,7 +99,7 @@ def examples() -> dict[str, Path]:
 
 
 def described(path: Path) -> str:
-    """The first line of what an example says about itself."""
+    """Return the first line of an example's description."""
     text = path.read_text(encoding="utf-8")
     said = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text.lstrip("# ")
     return said.partition("\n")[0]

@@ -33,11 +33,10 @@ from rapo_rllib.web_search.options import SearchOptions
 _INTRODUCTION = """\
 # Every key of `config`
 
-Made from the code by `rllib config markdown`; a test compares the two. `rllib config keys WORD` shows those with WORD in name
-or meaning on the terminal. Nested keys are written with a dot here and as mappings in YAML: `model.lora.rank` is
-`model: {lora: {rank: 16}}`. A key that is neither in these tables nor in RLlib's `AlgorithmConfig` is refused, with the nearest
-valid one named; one of RLlib's that nothing would read, as `gamma`, is refused. `preset` sets several
-keys by one name: [algorithms](algorithm.md#11-other-algorithms) and [ablations](algorithm.md#ablations).
+Made from the code by `rllib config markdown`; a test compares the two. `rllib config keys WORD` searches names and meanings.
+Nested keys have a dot here and are mappings in YAML: `model.lora.rank` is `model: {lora: {rank: 16}}`. A key is refused if it
+is neither here nor in RLlib's `AlgorithmConfig`, or if RAPO does not read it, as `gamma`. `preset` sets several keys by one
+name: [algorithms](algorithm.md#11-other-algorithms) and [ablations](algorithm.md#ablations).
 """
 # title of a section, what stands before its keys, the class that declares them
 _SECTIONS: tuple[tuple[str, str, type], ...] = (
@@ -101,7 +100,7 @@ def config_sections() -> list[ConfigSection]:
 
 
 def markdown() -> str:
-    """The whole reference as a page."""
+    """Return the whole reference as a Markdown page."""
     return "\n".join([_INTRODUCTION, *(_section_markdown(section) for section in config_sections())])
 
 

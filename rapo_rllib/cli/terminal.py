@@ -117,7 +117,7 @@ class AttemptsDisplay(Display):
 
 @contextmanager
 def resumable(things: str) -> Iterator[BuildDisplay]:
-    """A display of what the same command goes on with after Ctrl-C, which is said then."""
+    """Show progress; after Ctrl-C say that the same command continues."""
     display = BuildDisplay(things)
     try:
         with display:
@@ -165,7 +165,7 @@ def _line(things: str, done: int, total: int, parts: list[str], fresh: int, seco
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``80 s``, ``15 min``, ``2.5 h``."""
+    """Format seconds in words: ``80 s``, ``15 min``, ``2.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""Refuse keys of ``env_config`` that only our environments read, where a user's own environment would ignore them.
+"""Refusal of keys of ``env_config`` that only our environments read, if a user's own environment would ignore them.
 
 An environment of a user's own that reads such a key says so: ``env_config_keys = ("tools",)``, or an argument of that name.
 """

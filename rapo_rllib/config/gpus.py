@@ -7,7 +7,7 @@ from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 
 def check_gpus(settings: Settings, has_env_runners: bool, in_evaluation: bool) -> None:
-    """Refuse a use of GPUs that would end in a crash, or on devices that nobody meant.
+    """Refuse a use of GPUs that would crash, or run on unintended devices.
 
     Args:
         settings: of one job.

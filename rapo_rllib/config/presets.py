@@ -73,7 +73,7 @@ def check_preset(name: Any) -> None:
 
 
 def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """The keys that change where a config with ``keys`` gets the preset ``name`` in place of the one that it has.
+    """Return the keys that change if a config with ``keys`` gets the preset ``name`` instead of its own.
 
     What a search is to choose (``tune.grid_search`` and the like) is kept as it is, and applied by :func:`with_preset` in each
     trial.

@@ -57,7 +57,7 @@ class QuestionSource:
         return cls(env, options)
 
     def over(self, options: Mapping[str, Any]) -> QuestionSource:
-        """The same environment with some other options."""
+        """Return the question source with some options replaced."""
         return replace(self, options={**self.options, **options})
 
     def env_maker(self) -> Callable[[], gymnasium.Env]:
@@ -141,7 +141,7 @@ def _is(env: Any, kind: type) -> bool:
 
 
 def _env_class(env: Any) -> type | None:
-    """The class behind ``env`` where it is known without making one."""
+    """The class behind ``env``; None if only making one tells."""
     if isinstance(env, type):
         return env
     if isinstance(env, str) and env in gymnasium.registry:

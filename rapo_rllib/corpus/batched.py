@@ -35,7 +35,7 @@ class Batched(Generic[Query, Answer]):
             self._waiting.append((query, future))
         while not future.done():
             with self._turn:
-                if not future.done():  # nobody answered it meanwhile: this thread works for all who wait
+                if not future.done():  # unanswered: this thread works for all waiting ones
                     self._work()
         return future.result()
 

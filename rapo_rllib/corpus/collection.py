@@ -56,7 +56,7 @@ class PassageCollection(Collection):
     """Cheap to construct; connects on first use. Safe to read from several threads; from several processes as a buffer is.
 
     Args:
-        place: where it is.
+        place: its address.
         embedder: of passages and queries; None: the one it was made with, or the default one for a new collection.
         device: that the embedder runs on.
 
@@ -112,7 +112,7 @@ class PassageCollection(Collection):
         self.set_note(NOTE, facts)
 
     def missing(self, passages: Sequence[Passage]) -> list[Passage]:
-        """Those of ``passages`` that are not stored yet, each once."""
+        """Return the ``passages`` that are not stored yet, each once."""
         unique = {passage.id: passage for passage in passages}
         present = {row["id"] for row in self.milvus.get(self.collection, list(unique), ["id"])}
         return [passage for key, passage in unique.items() if key not in present]
@@ -132,7 +132,7 @@ class PassageCollection(Collection):
         self.milvus.set_index(self.collection)
 
     def search(self, queries: Sequence[str], top_k: int, mode: str = "hybrid") -> list[list[Hit]]:
-        """For each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
+        """Return for each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
 
         All queries are embedded as one batch and searched by one request per ranking.
 

@@ -1,7 +1,7 @@
 """Texts to vectors: a sentence-transformers model. Flow: the Step-Trace Buffer and the corpus embed with it.
 
 In a training it runs on the CPU although a GPU may be there: the engine and the learner fill that one, and a query is one short
-text. Whoever embeds millions of passages beforehand names another device.
+text. To embed millions of passages, name another device.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TextEncoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Return what the model puts before texts of a role, for roles where that is not empty."""
+        """Return the model's prefixes of texts by role, without empty ones."""
         prompts = self.loaded().model.prompts
         return {role: prompts[role] for role in ROLES if prompts.get(role)}
 

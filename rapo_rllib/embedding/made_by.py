@@ -1,7 +1,7 @@
-"""What made the vectors of a collection, as it is noted beside them, and whether an encoder that is here makes comparable ones.
+"""Record of the encoder that made a collection's vectors, and the check that a present encoder makes comparable ones.
 
 Noted are its facts (weights, width, pooling, length, what of a text is embedded) and the vector of a fixed text: by that an
-endpoint is known, whose weights nobody sees, and what a model's folder says beside its weights.
+endpoint, whose weights are hidden, is known, and what a model's folder says beside its weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPE = {"fingerprint": str, "probe": [float]}  # of a note
 
 
 def made_by(fingerprint: str, probe: np.ndarray) -> dict[str, Any]:
-    """What is noted of an encoder: its facts as JSON, and its vector of the fixed text, ``[D]``."""
+    """Return the record of an encoder: its facts as JSON, and its vector of the fixed text, ``[D]``."""
     return {"fingerprint": fingerprint, "probe": [round(float(x), 5) for x in probe]}
 
 
@@ -34,7 +34,7 @@ def lasting_name(name: str) -> str:
 
 
 def facts_of(note: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts in a note. Raises ``RetrievalError`` where they are none."""
+    """Return the facts in a note. Raises ``RetrievalError`` if it has none."""
     try:
         return dict(parsed(note["fingerprint"], dict, "the fingerprint of the embedder"))
     except ValueError as error:

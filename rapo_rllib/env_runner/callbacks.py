@@ -1,4 +1,4 @@
-"""RLlib's callbacks of an env runner: which of them somebody has defined, and the calls."""
+"""RLlib's callbacks of an env runner: find those that the user has defined, and call them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunnerCallbacks:
 
     @property
     def listens(self) -> bool:
-        """Whether anybody wants to know of episodes."""
+        """Whether any callback is about episodes."""
         return bool(self._heard)
 
     def _functions(self, name: str) -> Any:

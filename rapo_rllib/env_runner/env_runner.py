@@ -84,7 +84,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation | LoadFailure:
         """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences.
 
-        Errors are returned, as RLlib would end this process without telling anybody why.
+        Errors are returned, since RLlib would end this process without a reason.
         """
         start = time.perf_counter()
         try:

@@ -69,7 +69,7 @@ class EpisodeObserver(Observer):
         return [self._episodes[id(trajectory)] for group in groups for trajectory in group.trajectories]
 
     def take(self, groups: Sequence[TrajectoryGroup]) -> list[SingleAgentEpisode]:
-        """The same, which are then forgotten."""
+        """Return the episodes and forget them."""
         return [self._episodes.pop(id(trajectory)) for group in groups for trajectory in group.trajectories]
 
     def _episode_of(self, trajectory: Trajectory) -> SingleAgentEpisode:

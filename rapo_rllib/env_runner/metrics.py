@@ -31,7 +31,7 @@ class SampleResult:
     questions_again: int = 0  # asked again, because their engine was lost
     groups_under_way: int = 0  # when the batch was taken
     left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
-    values: dict[str, float] = field(default_factory=dict)  # metrics of what chose the questions, by flat name
+    values: dict[str, float] = field(default_factory=dict)  # metrics of the choice of questions, by flat name
 
     def extend(self, other: SampleResult) -> None:
         """Add another runner's part."""

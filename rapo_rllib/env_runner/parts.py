@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
-    """A vLLM engine of the policy.
+    """Make a vLLM engine of the policy.
 
     Args:
         settings: of the job.
-        seed: of what has no seed of its own.
-        evaluates: for held-out questions alone; such an engine does not go on while weights change.
+        seed: of requests without a seed of their own.
+        evaluates: whether it only answers held-out questions; such an engine waits while weights change.
     """
     check_device("num_gpus_per_env_runner", settings.rllib.num_gpus_per_env_runner, cuda_problem())
     from rapo_rllib.rollout.vllm.engine import VLLMEngine

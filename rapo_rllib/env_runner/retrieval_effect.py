@@ -1,4 +1,4 @@
-"""Measure what retrieval did to a sampling phase: who was right with it and without, what was shown, and what of it was copied.
+"""Effect of retrieval in a sampling phase: accuracy with and without it, shown traces, and copied answers.
 
 Flow: ``metrics.py`` -> here. The counts beside the shares let warnings add iterations up.
 """

@@ -1,4 +1,4 @@
-"""What environments of this package share: sources of questions, options, spaces, the info of a step with tool calls."""
+"""Shared parts of this package's environments: sources of questions, options, spaces, the info of a step with tool calls."""
 
 from __future__ import annotations
 

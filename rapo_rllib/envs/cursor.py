@@ -40,7 +40,7 @@ class QuestionCursor:
         return [question for _, question in self.take_places(count)]
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """The same, each with its place in the order of all epochs; those that were put back come first."""
+        """Return questions with their places in the order of all epochs; those that were put back come first."""
         return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
 
     def put_back(self, places: Iterable[int]) -> None:
@@ -66,7 +66,7 @@ class QuestionCursor:
         """Return what is needed to continue with the questions that would have come.
 
         Args:
-            untrained: places of those that were taken, and that nobody has trained on: they are asked again.
+            untrained: places of questions that were taken and not trained on: they are asked again.
         """
         again = sorted({*self._again, *untrained})
         return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions), "again": again}

@@ -1,4 +1,4 @@
-"""Which answers may be handed to a verifier that evaluates them as Python.
+"""Check of answers that a verifier will evaluate as Python.
 
 Some verifiers of reasoning-gym call ``eval`` on what the policy wrote, or sympy's ``parse_expr``, which does. An answer is a
 policy's own text: it must be able to name a value, and nothing else.

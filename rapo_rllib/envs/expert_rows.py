@@ -1,4 +1,4 @@
-"""Groups of single steps: behind the first steps of an expert, the policy writes the next one (algorithm.md section 14).
+"""Groups of single steps: the policy writes the next step after the first steps of an expert (algorithm.md section 14).
 
     trajectories of another agent --rows--> (question, steps before, the step) --some places of the order--> env runners
 
@@ -44,7 +44,7 @@ class ExpertRows:
         self.share = value_at(self._share, env_steps)
 
     def row(self, place: int) -> Question:
-        """The row that a place of the training's order has, of those that nothing was wrong with so far."""
+        """Return the row for a place in the training's order, of those that were not refused so far."""
         rng = random.Random(f"{self._seed}/row/{place}")
         for _ in range(_DRAWS):
             number, index = rng.choice(self._rows)
@@ -55,7 +55,7 @@ class ExpertRows:
         return row
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-        """Return the metrics of what was rolled out: ``single_steps/...``."""
+        """Return the metrics of the finished groups: ``single_steps/...``."""
         rows = [group for group in groups if group.question.expected]
         for group in rows:
             if any(trajectory.start_refused for trajectory in group.trajectories):

@@ -5,7 +5,7 @@
 A reward that comes behind T right steps in a row is found by chance with p^T, behind all but the last two with p^2. How many
 are left to the policy is drawn by where the outcomes of groups differ now: of steps that it always gets right, or never, it
 learns nothing. All members of a group begin alike, so they share a baseline, and what they write is on-policy: the steps that
-are given are history, as a tool's results are, and nobody is trained on them.
+are given are history, as a tool's results are, and are not trained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEWEST_LEFT = 2  # steps left to the policy: behind all but the last one it woul
 
 
 def signal_chance(success: float, size: int) -> float:
-    """The chance that the outcomes of a group differ, so that something is learned from them.
+    """Return the probability that the outcomes of a group differ and so have a signal.
 
         1 - p^G - (1 - p)^G
 
@@ -43,7 +43,7 @@ def signal_chance(success: float, size: int) -> float:
 
 
 def success_rate(right: int, count: int) -> float:
-    """The rate at which trajectories are right, ½ where nobody knows (Laplace's rule of succession).
+    """Return the estimated success rate of trajectories, ½ without data (Laplace's rule of succession).
 
         (r + 1) / (n + 2)
 
@@ -92,7 +92,7 @@ class ExpertStarts:
         return sum(len(steps) > FEWEST_LEFT for steps in self._steps.values())
 
     def begun(self, place: int, question: Question) -> Question:
-        """The question, with the steps that its trajectories begin behind, if it is to have any."""
+        """Return the question, with the given first steps of its trajectories if it is to have any."""
         steps = self._steps.get(_key(question), ())
         self._asked += 1
         self._without += not steps
@@ -108,7 +108,7 @@ class ExpertStarts:
         return signal_chance(success_rate(sum(outcomes), len(outcomes)), self._group_size)
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-        """Take note of what was rolled out; returns the metrics of it: ``starts/...``."""
+        """Count the outcomes of finished groups, and return their metrics: ``starts/...``."""
         started = []
         for group in groups:
             if group.question.expected:

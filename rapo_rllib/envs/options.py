@@ -62,7 +62,7 @@ class ToolEnvOptions(Knobs):
     )
     max_tool_calls: int = knob(3, "one call more ends the episode", at_least=0, hidden=True)
     scorer: Any = knob("math", "math, qa (token F1), qa_em, auto (by the question's source), judge, or package.module:function")
-    read_answer: Answers = knob("tagged", "where the answer is read; boxed: in the last box; any: as the model gives it")
+    read_answer: Answers = knob("tagged", "tagged: in <answer>; boxed: in the last box; any: either, or after usual phrases")
     require_boxed: bool = knob(True, "a well-formed answer holds one \\boxed{...}")
     reward: RewardOptions = knob(RewardOptions, "a mapping of weights, or the name of a preset")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its tags are read here", hidden=True)
@@ -103,13 +103,13 @@ class DatasetOptions(Knobs):
     dataset: str = knob(
         "", ".jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)"
     )
-    dataset_config: str | None = knob(None, "of a Hugging Face data set, for example 'main'")
+    dataset_config: str | None = knob(None, "configuration of a Hugging Face data set, for example 'main'")
     test_dataset: str | tuple[str, ...] | None = knob(
-        None, "where the test questions are, or a list; None: `dataset` (if no file)"
+        None, "source of the test questions, or a list of sources; None: `dataset`, unless that is a file"
     )
-    test_split: str = knob("test", "of a Hugging Face data set or a folder, whose training questions are its split `train`")
-    limit_train: int | None = knob(None, "only the first so many questions", at_least=1)
-    limit_test: int | None = knob(None, "the same of the test questions, of each data set", at_least=1)
+    test_split: str = knob("test", "test split of a Hugging Face data set or folder; the training split is `train`")
+    limit_train: int | None = knob(None, "use only the first so many training questions; None: all", at_least=1)
+    limit_test: int | None = knob(None, "use only the first so many test questions of each data set; None: all", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,9 +35,9 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
     """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
 
     scorer: Any = knob("auto", "by the question's source, or any that the other environments know")
-    question_field: str | None = knob(None, "dotted; of a text, or of a list of turns; None: known formats")
-    answer_field: str | None = knob(None, "the same of the accepted answer")
-    skip_bad_rows: bool = knob(False, "leave rows without question or answer out, with a warning, instead of refusing the file")
+    question_field: str | None = knob(None, "column with a text or a list of turns (`a.b`: nested); None: known names")
+    answer_field: str | None = knob(None, "column of the accepted answer; None: known names")
+    skip_bad_rows: bool = knob(False, "leave out rows without question or answer, with a warning, instead of refusing the file")
     traces: str | None = knob(None, ".jsonl[.gz] file of recorded trajectories, or 'annotations': GSM8K's own, in its answers")
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Questions(ToolEnv):
 
 
 def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
-    """Those of ``split`` of the data set ``name``."""
+    """Return the questions of ``split`` of the data set ``name``."""
     key, upstream, limit = options.of_split(split)
     if (named := split_name(name)) is not None:
         return benchmark_questions(*named, split, limit)

@@ -83,14 +83,14 @@ class ToolEnv(TextEnv):
             for tool in self._tools.values():
                 if tool.begins:
                     self._sessions[tool.tag] = tool.session(self._shared)
-        except ToolError:  # whoever has one session is not to wait for another, nor to keep it
+        except ToolError:  # a holder of one session must neither wait for another nor keep it
             self.end_sessions()
             raise
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
         return question.text, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one generated step: a text in the text protocol, or a :class:`Turn` whose calls were read.
+        """Play one generated step: a text in the text protocol, or a :class:`Turn` with parsed calls.
 
         Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
         ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
@@ -174,7 +174,7 @@ class ToolEnv(TextEnv):
         return self._outcome(None)
 
     def end_sessions(self) -> None:
-        """Let go of what tools keep for the present episode; also for an episode that is given up half-way."""
+        """Close the tools' sessions of the present episode; also of an abandoned one."""
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()

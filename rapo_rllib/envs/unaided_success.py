@@ -44,7 +44,7 @@ class UnaidedSuccess:
 
     @property
     def overall(self) -> float:
-        """Share of the newest that are right; 0 where there is none, so that help comes first."""
+        """Share of the newest that are right; 0 without any, so that help comes first."""
         return sum(self._newest) / max(len(self._newest), 1)
 
     def share(self, question: Question) -> float:
@@ -53,7 +53,7 @@ class UnaidedSuccess:
         return 1.0 - unaided_rate(sum(seen), len(seen), self.overall)
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-        """Take note of what was rolled out; returns the metrics of it: ``unaided/...``."""
+        """Count the outcomes of finished groups, and return their metrics: ``unaided/...``."""
         whole = [group for group in groups if group.question.is_whole]
         for group in whole:
             alone = [t for t in group.counted if not t.retrievals]

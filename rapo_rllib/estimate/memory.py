@@ -199,7 +199,7 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
 
 
 def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
-    """Count whole weights beside the shards in a pass, and their gradients, at most: the root unit and two layers.
+    """Return the most bytes of whole weights and gradients that a pass needs beside the shards: the root unit and two layers.
 
     Gradients are at least float32 where there are masters; frozen weights have none.
     """

@@ -1,4 +1,4 @@
-"""Models on named benchmarks.
+"""Evaluation of models on named benchmarks.
 
     benchmarks -> questions -> agent (checkpoint, model, endpoint; retrieval only if asked) -> journal -> metrics
 
@@ -52,7 +52,7 @@ class AskedBenchmark:
 
 
 def for_benchmarks(base: Config) -> Config:
-    """A copy of ``base`` with the benchmarks' environment, and of its own ``env_config`` what means the same there."""
+    """Return a copy of ``base`` with the benchmarks' environment and those keys of ``env_config`` that apply there."""
     config = base.copy(copy_frozen=False)
     own: Mapping[str, Any] = base.env_config if base.env is None or is_tool_env(base.env) else {}
     # env_config of the job would be merged into
@@ -75,7 +75,7 @@ def _tools(base: Config, benchmark: Benchmark) -> Any:
 
 
 def model_settings(base: Config, choice: AgentChoice, asked: Iterable[AskedBenchmark]) -> dict[str, Any]:
-    """All settings that a model's answers depend on, with their values, as JSON has them."""
+    """Return all settings that a model's answers depend on, with their values, as JSON."""
     config = _evaluation_config(base, [])
     found = answer_settings(config.settings, config.question_source, choice)
     for key in ("dataset", "tools"):

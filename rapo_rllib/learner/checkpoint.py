@@ -6,7 +6,7 @@
     progress.<name>              version of the weights, optimiser steps skipped in a row
     model.json                   which model all that belongs to: identity.py
 
-Replicated tensors are written once, sharded ones (DTensors) by who has them. The learning rate is not among them: it follows
+Replicated tensors are written once, sharded ones (DTensors) by their holders. The learning rate is not among them: it follows
 from the config and from how much was sampled.
 """
 
@@ -98,7 +98,7 @@ def _trained(policy: CausalLMRLModule) -> NamedParameters:
 
 @contextmanager
 def _alone_or_together() -> Iterator[bool]:
-    """Whether there is nobody to write and read with; torch warns of that each time. Its errors are no ``Exception``."""
+    """Whether this learner is alone; torch warns of that each time. Its errors are no ``Exception``."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

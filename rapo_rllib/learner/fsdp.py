@@ -86,7 +86,7 @@ class ShardedModel:
         return result
 
     def computed(self, weight: torch.Tensor) -> torch.Tensor:
-        """A weight, or a shard of it, in the dtype that passes compute with."""
+        """Return a weight, or a shard of it, in the dtype that passes compute with."""
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
 
     def _make_unit(self, module: torch.nn.Module) -> None:

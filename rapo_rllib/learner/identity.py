@@ -75,7 +75,7 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
 
 def _relevant(config: PretrainedConfig) -> dict[str, Any]:
     def kept(value: Any) -> Any:
-        """A config, or a part of one such as ``text_config``, without what may differ."""
+        """Return a config, or a part of one such as ``text_config``, without the entries that may differ."""
         if not isinstance(value, dict):
             return value
         return {key: kept(inner) for key, inner in value.items() if not any(part in key for part in _IRRELEVANT)}

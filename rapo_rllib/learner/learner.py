@@ -239,7 +239,7 @@ class RAPOTorchLearner(TorchLearner):
         return loss.detach()
 
     def _add_no_gradient(self, _: PackedRow) -> None:
-        """The same passes with nothing in them, for what is left of an update that failed on this learner."""
+        """Run a pass without gradient, in place of one that is left of a failed update."""
         scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: self.rows.empty_row()}})
         scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
 

@@ -1,4 +1,4 @@
-"""Learners with sharded weights pass through the model in lockstep: none may leave while the others wait for its shards.
+"""Lockstep of learners with sharded weights: none may leave a pass while the others wait for its shards.
 
 Every forward and backward pass gathers weights and scatters gradients, in the same order on all learners. So all run equally
 many passes, those with fewer rows on empty ones; and one that fails in the middle of a pass must still take part in what is
@@ -33,7 +33,7 @@ class Lockstep:
         self._left_out = 0  # how many of them, from the first, the other learners have behind them
 
     def add_model(self, root: Any) -> None:
-        """A model whose passes may break off."""
+        """Register a model whose passes may break off."""
         self._models.append(root)
 
     def add_unit(self, unit: Any) -> None:
@@ -44,7 +44,7 @@ class Lockstep:
         unit.set_force_sum_reduction_for_comms(True)  # by a plain sum: gloo has no other
 
     def run(self, items: Sequence[Item], work: Callable[[Item], Result], dummy_pass: Callable[[Item], Any]) -> list[Result]:
-        """The results of one pass for each item; the other learners run equally many, with the same collectives in each.
+        """Run one pass for each item and return the results; all learners run equally many, with the same collectives in each.
 
         Args:
             items: of this learner.

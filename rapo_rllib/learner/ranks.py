@@ -22,7 +22,7 @@ from rapo_rllib.errors import LearnerError
 
 
 class Ranks:
-    """All learners of the group; a single local learner is a group of one, and communicates with nobody."""
+    """All learners of the group; a single local learner is a group of one, without communication."""
 
     def __init__(self, device: torch.device, distributed: bool) -> None:
         self._device = device
@@ -84,7 +84,7 @@ class Ranks:
 
 
 class RAPOLearnerGroup(LearnerGroup):
-    """RLlib's for learners whose weights may be sharded: whoever asks for state, asks all learners at once.
+    """RLlib's learner group for sharded weights: state is asked of all learners at once.
 
     It is made from the first learner's answers, for which the others give their shards.
     """

@@ -189,7 +189,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @contextmanager
     def _as_engine(self) -> Iterator[None]:
-        """Inside, the weights have the values that an engine makes of what it receives."""
+        """Give the weights, inside the context, the values that an engine makes of them."""
         merged = nullcontext() if self.adapters is None else self.adapters.in_weights()
         with merged, rounded(self.language_model.parameters(), self.engine_dtype):
             yield

@@ -42,7 +42,7 @@ class Collection:
         return self.milvus.count(self.collection) if self.exists() else 0
 
     def note(self, name: str, shape: Any = dict) -> dict | None:
-        """Return what :meth:`set_note` stored under ``name``.
+        """Return the note that :meth:`set_note` stored under ``name``.
 
         Raises:
             RetrievalError: that is of another shape (see ``json_files.py``).

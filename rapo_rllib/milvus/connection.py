@@ -72,7 +72,7 @@ class MilvusConnection:
             self._close_dropped(0.0)
 
     def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """One idempotent call about a collection, or about none (``""``), repeated with backoff while the server is away.
+        """Make one idempotent call for a collection (``""``: none), repeated with backoff while the server is away.
 
         Raises:
             RetrievalError: Milvus does not answer, or refuses.
@@ -109,7 +109,7 @@ class MilvusConnection:
             return self._client
 
     def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
-        """Return what to raise in place of ``error``. Raises ``error`` itself if it is none of Milvus or gRPC."""
+        """Return the ``RetrievalError`` for ``error``. Raises ``error`` itself if it is not from Milvus or gRPC."""
         return RetrievalError(self._message(method, collection, fault_of(error)))
 
     def _message(self, method: str, collection: str, fault: Fault) -> str:
@@ -129,7 +129,7 @@ class MilvusConnection:
         return self._timeout_s if self._is_there else min(self._timeout_s, FIRST_CONNECT_S)
 
     def _drop_client(self, lost: MilvusClient | None) -> None:
-        """Use ``lost`` no more, if nobody was faster. It is closed later: other threads may be in the middle of a call."""
+        """Drop the client ``lost``, unless another thread has. It is closed later, since threads may still call it."""
         with self._lock:
             if lost is not None and self._client is lost:
                 self._dropped.append((time.monotonic(), lost))

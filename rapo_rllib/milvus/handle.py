@@ -111,7 +111,7 @@ class MilvusHandle(MilvusConnection):
         index: str = "auto",
         only: Sequence[Conditions] | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """For each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
+        """Return for each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
 
         One request per different conditions: one in all, unless they are about the question that asks.
 
@@ -137,7 +137,7 @@ class MilvusHandle(MilvusConnection):
     def search_words(
         self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
     ) -> list[list[dict[str, Any]]]:
-        """For each text the ``top_k`` rows whose words match it best (BM25), best first; rows without any are left out."""
+        """Return for each text the ``top_k`` rows that match it best by BM25, best first; others are left out."""
         found = self._search(collection, list(texts), TERMS, top_k, fields, {"metric_type": "BM25"})
         return [[{**row, "similarity": abs(row["similarity"])} for row in rows] for rows in found]
 
@@ -163,7 +163,7 @@ class MilvusHandle(MilvusConnection):
             collection: whose.
             ids: primary keys.
             fields: columns.
-            latest: as they are after the latest write of anybody, which a server makes a reader wait for; else after the
+            latest: as they are after the latest write of any client, which a server makes a reader wait for; else after the
                 latest one of this process.
         """
         if not ids:

@@ -1,4 +1,4 @@
-"""The import of pymilvus, which leaves traces in the process. Flow: ``connection.py`` and ``schema.py`` import it here."""
+"""Import of pymilvus without its side effects. Flow: ``connection.py`` and ``schema.py`` import it here."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def cuda_problem() -> str:
 
 
 def check_device(key: str, gpus: float, problem: str) -> None:
-    """Refuse to compute on the CPU what was to run on a GPU.
+    """Raise ``ValueError`` if a GPU was asked for and none is usable.
 
     Args:
         key: that asked for it.

@@ -226,7 +226,7 @@ def _may_be_hub_id(name_or_path: str) -> bool:
 
 
 def _packaged_gguf(name: str) -> Path:
-    """The GGUF file of a packaged model. The package itself is not imported: it may need a runtime that nobody here uses."""
+    """Return the GGUF file of a packaged model, without importing the package, which may need another runtime."""
     model = PACKAGED_MODELS[name]
     spec = importlib.util.find_spec(model.package)
     for location in (spec.submodule_search_locations or []) if spec else []:

@@ -25,7 +25,7 @@ _KEY = "model.lora.target_modules"
 
 
 def merge(weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, scaling: float) -> torch.Tensor:
-    """``W + scaling * B A``, ``[out, in]``, in at least the adapters' float32: whoever wants less rounds the sum once."""
+    """Return ``W + scaling * B A``, ``[out, in]``, in at least the adapters' float32, so that the sum is rounded once."""
     wide = torch.promote_types(weight.dtype, lora_a.dtype)
     return torch.addmm(weight.to(wide), lora_b.to(wide), lora_a.to(wide), alpha=scaling)
 

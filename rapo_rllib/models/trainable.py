@@ -1,4 +1,4 @@
-"""Kinds of language models that learner and engine do not compute alike, or that nobody has measured: refused by name.
+"""Refusal of kinds of language models that learner and engine compute differently, or that are untested.
 
 A mixture of experts routes a token by a comparison of scores, so that rounding alone sends tokens of learner and engine through
 different experts; a small Qwen3-MoE differed by 0.048 nats with every weight in its place, which no tolerance tells from a lost

@@ -18,7 +18,7 @@ _NAME = re.compile(r"iteration_(\d{5,})\.jsonl(\.partial)?")  # the second: of a
 
 
 def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveSettings = PAPER) -> dict[str, Any]:
-    """One trajectory: its text, who wrote which tokens, and what came of it; entropies and reward as ``objective`` has them."""
+    """Return a trajectory's transcript: text, authors of tokens, outcome; entropies and reward by ``objective``."""
     how = (objective.step_entropy_tokens, objective.step_entropy_reduction)
     steps = [
         {**asdict(step), "entropy": step_entropy(trajectory.step_entropies(index), *how)}
@@ -93,7 +93,7 @@ def write_iteration(
     settings: ObjectiveSettings,
     keep: int | None,
 ) -> None:
-    """Write the transcripts of an iteration, and keep those of the newest ones, as many as are to be kept.
+    """Write the transcripts of an iteration, and delete those of older ones beyond ``keep``.
 
     Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
 

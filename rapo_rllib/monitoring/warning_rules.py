@@ -64,13 +64,13 @@ def errors_apart(right: float, count: float, other_right: float, other_count: fl
 
 
 def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | None:
-    """The last ``count`` values of a metric; None where there are not that many."""
+    """Return the last ``count`` values of a metric; None if there are fewer."""
     values = [row[name] for row in rows[-count:] if name in row]
     return values if len(values) == count else None
 
 
 def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float | None:
-    """Sum of ``part`` over sum of ``whole``, over the last iterations; None below ``at_least``, or if nobody counted."""
+    """Return the sum of ``part`` over that of ``whole`` in the last iterations; None below ``at_least``, or without counts."""
     wholes = _last(rows, whole)
     if wholes is None or not sum(wholes):
         return None

@@ -1,4 +1,4 @@
-"""Warn of what goes wrong in a training, and say what to do about it.
+"""Warnings of problems in a training, with their remedies.
 
 result of every iteration --> WarningWatch --rules--> TrainingWarning (when it begins) --> terminal, summary.json, report
 """

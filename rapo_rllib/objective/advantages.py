@@ -132,7 +132,7 @@ def shared_token_advantages(
 
     Args:
         advantages: A, of each response token of ``G`` trajectories.
-        segments: of each trajectory, ``(first token, who wrote from there on)``; empty: all its own. Two trajectories share
+        segments: of each trajectory, ``(first token, author from there on)``; empty: all its own. Two trajectories share
             token t if both have it from the same writer.
 
     Returns:

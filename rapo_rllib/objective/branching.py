@@ -1,4 +1,4 @@
-"""When a trajectory forks: ARPO's entropy-based adaptive rollout (algorithm.md section 10; arXiv 2507.19849, section 3.1).
+"""Forks of trajectories: ARPO's entropy-based adaptive rollout (algorithm.md section 10; arXiv 2507.19849, section 3.1).
 
 entropies of the first k tokens of step 0 --> H_0 --+
 entropies of the first k tokens of step t --> H_t --+--> ΔH --branch_probability--> P --> fork or not

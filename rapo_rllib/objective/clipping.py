@@ -1,4 +1,4 @@
-"""Bound the ratio: the term of eq. 11 that a token contributes, picked by ``clip_mode`` (algorithm.md sections 8, 11).
+"""Clipped terms of eq. 11 for each token, chosen by ``clip_mode`` (algorithm.md sections 8, 11).
 
     r̂, A --CLIP_MODES[clip_mode]--> objective of each token, to be maximised
 

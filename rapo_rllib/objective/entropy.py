@@ -44,7 +44,7 @@ def entropy_and_logprobs(
 
 
 def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, reduction: str = "mean") -> float:
-    """Entropy of a step from those of its generated tokens (section 5; the released code's, section 9).
+    """Return the entropy of a step from those of its generated tokens (section 5; the released code's: section 9).
 
         mean (paper): H(s) = 1/n Σᵢ Hᵢ        sum: H(s) = Σᵢ Hᵢ
 

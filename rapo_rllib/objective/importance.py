@@ -73,7 +73,7 @@ def sequence_token_ratio(
     trajectory_ids: torch.Tensor,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The same value with every token's own gradient: GSPO-token (arXiv 2507.18071).
+    """Return the sequence's ratio with every token's own gradient: GSPO-token (arXiv 2507.18071).
 
         sᵢ,ₜ = sg(sᵢ) · π_θ(yᵢ,ₜ) / sg(π_θ(yᵢ,ₜ))
 

@@ -113,7 +113,7 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
 
 
 def _without_masked(inputs: LossInputs, loss_mask: torch.Tensor) -> LossInputs:
-    """The same with 0 for every number of a masked token: a weight of 0 alone would let NaN and infinity through."""
+    """Set all numbers of masked tokens to 0; a weight of 0 alone would let NaN and infinity through."""
     given = inputs.given().items()
     return replace(inputs, **{name: torch.where(loss_mask, values, values.new_zeros(())) for name, values in given})
 

@@ -26,7 +26,7 @@ class LossMetrics:
 
     num_tokens: torch.Tensor  # tokens of weight > 0, off-policy ones included
     num_off_policy_tokens: torch.Tensor
-    num_trajectories: torch.Tensor  # that have tokens and are not off-policy; 0 where nobody said which token is whose
+    num_trajectories: torch.Tensor  # with tokens, not off-policy; 0 if tokens are not assigned to trajectories
     ratio_sum: torch.Tensor  # r = π_θ / π_old, or its sequence's, before shaping and clipping
     ratio_max: torch.Tensor
     clipped_low: torch.Tensor  # tokens with A < 0 and r̂ < 1 - ε_low: without gradient, unless clipping preserves it

@@ -28,7 +28,7 @@ LEAST_ENTROPY = 1e-6  # nats, that ``low_entropy`` divides by
 
 
 def entropy_change(before: float, after: float) -> float:
-    """Relative fall of the entropy over a retrieval (eq. 5).
+    """Return the relative fall of the entropy over a retrieval (eq. 5).
 
         ΔH = -(H_after - H_before) / H_before
 
@@ -131,7 +131,7 @@ def measured_retrievals(
 
 
 def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[Retrieval, float]]:
-    """The same retrievals, each with its reward ``Z`` (eq. 7), nats in the paper's form."""
+    """Return the retrievals with their rewards ``Z`` (eq. 7), nats in the paper's form."""
     kinds = (settings.retrieval_quality, settings.retrieval_timing)
     return [
         (retrieval, retrieval_reward(*pair, *kinds, noisy=retrieval.noisy))

@@ -16,7 +16,7 @@ States = Sequence[Sequence[Hashable]]  # [G][K_i]
 
 
 def state_groups(states: States) -> list[list[tuple[int, int]]]:
-    """Steps ``(trajectory, step)`` by the state that they start from, of every state that two or more start from."""
+    """Group steps ``(trajectory, step)`` by the state that they start from; states of a single step are left out."""
     groups: dict[Hashable, list[tuple[int, int]]] = {}
     for i, own in enumerate(states):
         for k, state in enumerate(own):

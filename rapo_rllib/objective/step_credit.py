@@ -80,8 +80,8 @@ def turn_advantages(
     both forms are the paper's there. The sums for more turns, and ``group``, are ours.
 
     ``reached`` is biased where the policy decides how many turns there are (verl#7244): what it takes off turn l it takes off
-    those alone that went on to l. If going on always earns 1, nobody who went on is better than another, so going on earns an
-    advantage of 0, and the policy does not learn it. ``group`` counts who has ended as 0, and is the policy gradient times
+    only those that went on to l. If going on always earns 1, all that went on are equal, so going on earns an
+    advantage of 0, and the policy does not learn it. ``group`` counts ended ones as 0, and is the policy gradient times
     (G - 1) / G without ``normalize_std``.
 
     Args:

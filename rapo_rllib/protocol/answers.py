@@ -1,4 +1,4 @@
-r"""Read the answer out of the last step: ``env_config.read_answer``, and ``rllib evaluate --answers``.
+r"""Reading of the answer in the last step: ``env_config.read_answer``, and ``rllib evaluate --answers``.
 
 ``tagged``: between the protocol's tags, with or without a box, as the prompt asks for; ``boxed``: in the last ``\boxed{...}``,
 with or without tags; ``any``: as the model gives it, in tags, a box, behind "The answer is" or "####", or in the last line.
@@ -22,7 +22,7 @@ _MAX_WORDS = 3  # of a last line that is an answer, not a sentence about one
 
 
 def read_answer(tagged: str | None, text: str, settings: ProtocolSettings, answers: Answers, in_words: bool) -> str | None:
-    r"""The answer that a final step gives; None: none.
+    r"""Return the answer in a final step; None if there is none.
 
     Args:
         tagged: what stands between the tags, where the step has them.

@@ -1,4 +1,4 @@
-"""What a parser finds in a turn, and our own one, of plain JSON; the others are vLLM's: ``rollout/vllm/tool_calls.py``.
+"""Parsed calls of a turn, and our parser of plain JSON; the others are vLLM's: ``rollout/vllm/tool_calls.py``.
 
 text of a turn -> ReadCalls: its content, and (name, arguments) of each call
 """
@@ -42,7 +42,7 @@ MakeReader = Callable[[str, Any, Sequence[dict[str, Any]]], CallReader]  # of a 
 
 
 def looks_broken(text: str, parser: str) -> bool:
-    """Whether a turn without a call begins like one, of this family or another.
+    """Whether a turn without a call begins like a call of this or another model family.
 
     >>> looks_broken("<|tool_call_start|>[weather(city=Rome)]<|tool_call_end|>", "json"), looks_broken("{8}", "hermes")
     (True, False)
@@ -92,12 +92,12 @@ def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
 
 
 def first_mark(text: str) -> re.Match[str] | None:
-    """The mark with which a turn's calls begin: one that begins a line, if any does."""
+    """Return the mark with which a turn's calls begin; one at the beginning of a line is preferred."""
     return re.search(f"^(?:{_MARK.pattern})", text, re.MULTILINE) or _MARK.search(text)
 
 
 def num_marks(mark: str, text: str, calls: Sequence[tuple[str, str]]) -> int:
-    """How often ``mark`` stands in ``text`` outside of arguments, which may have it escaped."""
+    """Count ``mark`` in ``text`` outside of arguments, which may have it escaped."""
     return text.count(mark) - sum(json.dumps(read_object(one)[0], ensure_ascii=False).count(mark) for _, one in calls)
 
 
@@ -120,7 +120,7 @@ def read_json(text: str) -> ReadCalls:
 
 
 def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
-    r"""The JSON object in ``text``, None where it holds none, and what is wrong with it as the arguments of a call.
+    r"""Return the JSON object in ``text`` (None: there is none), and the fault that makes it no arguments of a call.
 
     >>> read_object('{"a": 1}'), read_object("[1]")
     (({'a': 1}, ''), (None, 'must be a JSON object'))
@@ -150,7 +150,7 @@ def _call(item: Any) -> tuple[str, str] | None:
 
 
 def expected_form(names: Sequence[str], parser: str, sample: str) -> str:
-    """What a call looks like, for a policy that wrote none; ``sample`` is one as the template writes it, if it does."""
+    """Describe the form of a call to a policy that wrote none; ``sample`` is one as the template writes it, if it does."""
     tools = ", ".join(names) or "none"
     if parser == JSON or '"name"' in sample:
         return f'a call is JSON with "name" (one of {tools}) and "arguments" (an object)'

@@ -103,7 +103,7 @@ class ChatProtocol:
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
-        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first; none where there is none
+        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first
 
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
         """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
@@ -131,7 +131,7 @@ class ChatProtocol:
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """All closing tags; behind the answer's the policy is asked for the end of its turn."""
+        """Return all closing tags; after the answer's the policy is asked for the end of its turn."""
         return closing, self._closing_tag
 
     @property
@@ -147,7 +147,7 @@ class ChatProtocol:
         return Piece(self.encode(step), step)
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """A result in its tags, less what the policy's last token has already written."""
+        """Return the tokens of a result in its tags, without the part that the policy's last token has already written."""
         text = without_spill(render_observation(observation, self.settings), turn.spill)
         return Piece(self.encode(text), text)
 
@@ -158,7 +158,7 @@ class ChatProtocol:
 
 
 def end_ids(tokenizer: Any) -> list[int]:
-    """Tokens that end a turn: the one that the chat template writes, where it writes one, and the tokenizer's EOS.
+    """Return the tokens that end a turn: that of the chat template, if it writes one, and the tokenizer's EOS.
 
     They differ for base models: Qwen2.5's EOS is ``<|endoftext|>``, and its template ends a turn with ``<|im_end|>``.
     """
@@ -167,7 +167,7 @@ def end_ids(tokenizer: Any) -> list[int]:
 
 
 def template_end_ids(tokenizer: Any, ended: bool = True) -> list[int]:
-    """The special token that the chat template ends a turn with; not ``ended``: that a user's turn behind it begins with."""
+    """Return the special token that ends a turn in the chat template; not ``ended``: the one that begins a user's turn."""
     if not getattr(tokenizer, "chat_template", None):
         return []
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]

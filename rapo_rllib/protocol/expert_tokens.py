@@ -60,7 +60,7 @@ def expert_tokens(
 
 
 def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: int = 0) -> Trajectory:
-    """A trajectory of origin ``expert`` without any token yet."""
+    """Return a trajectory of origin ``expert`` without tokens."""
     return Trajectory(
         expert.question.id,
         list(prompt_ids),
@@ -74,7 +74,7 @@ def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: 
 
 
 def expert_step(group: TrajectoryGroup, chat: RolloutProtocol) -> Trajectory:
-    """The step that the expert wrote where a group writes single steps, behind the same given ones; it is right.
+    """Return the expert's step for a group of single steps, behind the same given ones; it is right.
 
     Args:
         group: of a question with ``expected``, with at least one member that began.

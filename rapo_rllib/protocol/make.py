@@ -1,4 +1,4 @@
-"""The protocol of a job: the implementation that ``protocol.format`` names, told what the environment's tools are."""
+"""Construction of a job's protocol: the implementation for ``protocol.format``, with the environment's tools."""
 
 from __future__ import annotations
 

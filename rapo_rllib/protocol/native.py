@@ -75,7 +75,7 @@ class NativeProtocol:
         self._check()
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
-        """What stands before the policy's turns, and what a user's turn brings: some templates open none behind a result."""
+        """Return the text before the policy's turns, and that after a user's turn: some templates open none after a result."""
         if not self._schemas or self._template.opening_behind(self._result()):
             return Piece(self._guard.encode(opening, self._end), opening), ""
         return Piece((), ""), opening
@@ -131,7 +131,7 @@ class NativeProtocol:
                 )
 
     def served_otherwise(self) -> str:
-        """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
+        """Return a warning if the template drops thoughts that trained prompts keep, since servers render by it; else empty."""
         thoughts, by_user = self._thoughts, not self._schemas  # a user's turn follows one of the policy's in games alone
         if thoughts.closing not in str(self.tokenizer.chat_template) or (by_user and not self._game):
             return ""

@@ -1,4 +1,4 @@
-"""Which parser reads a model's calls: the one that is named, or the first that reads back what the chat template writes.
+"""Choice of the parser of a model's calls: the named one, or the first that reads back a call of the chat template.
 
 ChatTemplate.sample_turn -> a call as the template writes it -> parsers in turn -> the one that finds that very call
 """
@@ -64,7 +64,7 @@ def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: 
 
 
 def reader_of(parser: str, tokenizer: Any, schemas: Any, make_reader: MakeReader) -> CallReader:
-    """What reads calls, by a parser of vLLM's or ours. Raises ``ValueError`` as ``make_reader`` does."""
+    """Return the reader of calls of a parser, vLLM's or ours. Raises ``ValueError`` as ``make_reader`` does."""
     return OWN[parser] if parser in OWN else make_reader(parser, tokenizer, schemas)
 
 

@@ -75,7 +75,7 @@ def boxed_answer(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""Stripped content of the last ``\boxed{...}`` whose braces balance; None where there is none. One pass over the text.
+    r"""Return the stripped content of the last ``\boxed{...}`` with balanced braces; None if there is none. One pass.
 
     Of boxes within boxes the outermost counts, unless it holds nothing but the inner one.
 
@@ -124,7 +124,7 @@ def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
 
 
 def render_observation(text: str, settings: ProtocolSettings) -> str:
-    r"""A tool's output as it stands in a trajectory: the only place that knows the whitespace around results.
+    r"""Render a tool's output as it stands in a trajectory: the only place that knows the whitespace around results.
 
     Text from outside cannot end its result, nor answer or think in the policy's name: the protocol's own tags in it are quoted.
 

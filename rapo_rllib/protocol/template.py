@@ -54,7 +54,7 @@ class Guard:
         return done + text
 
     def safe_schema(self, part: Any) -> Any:
-        """The same in all names and texts of a tool's schema."""
+        """Make all names and texts of a tool's schema safe."""
         if isinstance(part, Mapping):
             return {self.safe_schema(name): self.safe_schema(value) for name, value in part.items()}
         if isinstance(part, list | tuple):
@@ -217,7 +217,7 @@ class ChatTemplate:
         return self.render([_QUESTION], opening=True).removeprefix(closed)
 
     def opening_behind(self, message: Message) -> str:
-        """The same behind a turn of another, a result say."""
+        """Return the text that opens the policy's turn behind another's, for example a result."""
         return self.behind_turn([message], opening=True).removeprefix(self.behind_turn([message]))
 
     def _check_tools(self) -> None:

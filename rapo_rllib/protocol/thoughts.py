@@ -51,7 +51,7 @@ class Thoughts(NamedTuple):
         return text.rfind(self.opening) > text.rfind(self.closing)
 
     def tagged(self, thoughts: str, tag: str) -> str:
-        """The same thoughts between the protocol's tags.
+        """Return the thoughts between the protocol's tags.
 
         >>> Thoughts("<|channel>thought", "<channel|>").tagged("<|channel>thought Add.<channel|>", "think")
         '<think> Add.</think>'

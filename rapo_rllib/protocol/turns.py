@@ -95,7 +95,7 @@ class RolloutProtocol(Protocol):
         """Read one generated step; the arguments are those of a ``Completion``."""
 
     def written(self, step: str) -> Piece:
-        """What another agent wrote in one step, in the text protocol and without its result, as the policy would write it."""
+        """Return another agent's step, from the text protocol and without its result, as the policy would write it."""
 
     def observation(self, observation: str, turn: Turn) -> Piece:
         """An observation as it is appended behind the turn."""

@@ -24,7 +24,7 @@ class Comparison:
 
 
 def compared(trials: Sequence[Trial]) -> Comparison:
-    """The table of all trials; of one trial it has no config columns."""
+    """Return the table of all trials; with a single trial it has no config columns."""
     keys = differing_keys(trials)
     outcomes = [_outcome(trial) for trial in trials]
     columns = [*keys, *dict.fromkeys(name for outcome in outcomes for name in outcome)]

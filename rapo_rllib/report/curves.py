@@ -71,7 +71,7 @@ _PANELS = (
         "Retrieved share: retrieved tokens / response tokens of hybrid trajectories. Similarity: cosine of query and key.",
     ),
     Panel(
-        "Tokens by who wrote them",
+        "Tokens by author",
         {"policy": POLICY_TOKENS, "tool": _ROLLOUT + "tokens/observation", "retrieved": _ROLLOUT + "tokens/retrieved"},
         "Response tokens of an iteration.",
         stacked=True,
@@ -152,7 +152,7 @@ def _accuracy_before(trial: Trial) -> float | None:
 
 
 def generated_tokens(row: Mapping[str, float | None]) -> float:
-    """Tokens of an iteration that the policy generated; 0 where nobody counted."""
+    """Return the tokens that the policy generated in an iteration; 0 if they were not counted."""
     return row.get(GENERATED) or row.get(POLICY_TOKENS) or 0.0
 
 

@@ -36,7 +36,7 @@ class Report:
 
 
 def write_report(run_dir: Path, output: Path | None = None, max_mb: float = 20.0) -> Report:
-    """Write the page of a run; it appears whole or not at all, so that it can be written again while somebody reads it.
+    """Write the page of a run atomically, so that it can be replaced while it is read.
 
     Args:
         run_dir: a trial's folder, or one with trials in it.

@@ -76,7 +76,7 @@ def _trial_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def read_trial(folder: Path) -> Trial:
-    """One trial. A run that was restored goes on from its checkpoint: what it had beyond that before is left out."""
+    """Read one trial, without results behind the checkpoint that a restored run went on from."""
     trial = Trial(folder, params=_json_object(folder / "params.json"))
     results: dict[int, dict[str, Any]] = {}
     objectives: dict[int, dict[str, Any]] = {}

@@ -131,7 +131,7 @@ def _member(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The response cut by who wrote it; the texts of all parts add up to the response.
+    """Split the response by author; the texts of all parts add up to the response.
 
     Behind what a step generated stand the tool's result and the retrieved trace.
     """

@@ -65,13 +65,13 @@ class JudgeOptions(Knobs):
 
     where: ClassVar[str] = _WHERE
 
-    base_url: str = knob("", "with its version, for example http://127.0.0.1:8000/v1")
-    model: str = knob("", "as the endpoint calls it")
+    base_url: str = knob("", "address of the endpoint with its version, for example http://127.0.0.1:8000/v1")
+    model: str = knob("", "name of the model at the endpoint")
     api_key_env: str | None = knob(None, "environment variable that holds the key; None: none is sent")
-    prompt: str = knob(DEFAULT_PROMPT, "with {answer}, and {question}, {accepted} and {fence} as needed")
-    max_tokens: int = knob(512, "of the reply, thoughts included", at_least=1)
-    timeout_s: float = knob(30.0, "of one try, of three at most", above=0)
-    max_concurrent: int = knob(8, "requests at a time in one process", at_least=1)
+    prompt: str = knob(DEFAULT_PROMPT, "template with {answer}, and {question}, {accepted} and {fence} as needed")
+    max_tokens: int = knob(512, "most tokens of the reply, thoughts included", at_least=1)
+    timeout_s: float = knob(30.0, "deadline of one try, of three at most", above=0)
+    max_concurrent: int = knob(8, "most requests at a time in one process", at_least=1)
     on_failure: str = knob("error", "error: the trajectory ends with an error; wrong; or the name of a scorer that takes over")
     extra: Mapping[str, Any] = knob(dict, "further fields of the request, for example {temperature: 0.5}")
 
@@ -149,7 +149,7 @@ def _kind(error: ServiceError) -> str:
 
 
 def filled(prompt: str, question: str, accepted: Sequence[str], answer: str) -> str:
-    """``prompt`` with its fields ``{question}``, ``{accepted}``, ``{answer}`` and ``{fence}`` filled in, all in one pass."""
+    """Fill ``{question}``, ``{accepted}``, ``{answer}`` and ``{fence}`` into ``prompt``, in one pass."""
     shown = answer[:MAX_ANSWER_CHARS]
     # the same for the same text, so that a run can be repeated; an answer cannot contain its own digest
     fence = hashlib.sha256(f"{question}\0{accepted}\0{shown}".encode("utf-8", "backslashreplace")).hexdigest()[:16]

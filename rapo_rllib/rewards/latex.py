@@ -87,7 +87,7 @@ _HEDGE = re.compile(rf"(?<![a-zA-Z])(?:{_WORDS})(?![a-zA-Z])", re.IGNORECASE)
 
 
 def tidied(text: str) -> str:
-    r"""The answer without what changes its looks only.
+    r"""Return the answer without pure formatting.
 
     >>> tidied("$\\left( 3,\\ \\dfrac12 \\right)$.")
     '( 3, \\frac{1}{2} )'

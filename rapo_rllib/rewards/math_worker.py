@@ -27,7 +27,7 @@ _SURE_DIGITS = 12  # of them are no noise
 
 
 def equal(predicted: str, gold: str) -> bool:
-    r"""Whether math-verify finds the two equal, and ``predicted`` holds no calculation that ``gold`` does not.
+    r"""Whether math-verify finds the two equal and ``predicted`` has no open calculation that ``gold`` lacks.
 
     An inequality may stand for an interval: ``x > 3`` for ``(3, \infty)``.
     """
@@ -158,7 +158,7 @@ def _number(tree: Any) -> Any:
 
 
 def _answer(requests: Connection) -> None:
-    """Answer until nobody asks any more, or a comparison takes more than there is."""
+    """Answer requests until there are no more, or a comparison exceeds its limits."""
     while True:
         *sides, seconds = json.loads(requests.recv_bytes())
         signal.setitimer(signal.ITIMER_PROF, seconds)  # of computing, so that a busy machine judges like an idle one

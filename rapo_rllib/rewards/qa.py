@@ -35,7 +35,7 @@ def qa_score(predicted: str, question: Question, normalization: str = "signs") -
 
 
 def qa_em_score(predicted: str, question: Question, normalization: str = "signs") -> Score:
-    """1 if the normalised answer is one of the accepted ones, else 0."""
+    """Score 1 if the normalised answer is an accepted one, else 0."""
     plain = NORMALIZATIONS[normalization]
     correct = plain(predicted) in {plain(gold) for gold in accepted_answers(question)} - {""}
     return Score(float(correct), correct)

@@ -56,7 +56,7 @@ _REWRITTEN = (
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it was written."""
+    """A number in its written form."""
 
     value: Fraction
     percent: bool
@@ -73,7 +73,7 @@ class Number:
 
 
 def parsed_number(text: str) -> Number | None:
-    """The number that a tidied text is, and nothing else; None if it is none."""
+    """Return the number if a tidied text is nothing else, else None."""
     match = _NUMBER.fullmatch(_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text, count=1))
     if match is None:
         return None
@@ -132,7 +132,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def bare_unit(text: str) -> str | None:
-    """The unit that a tidied text is, and nothing else: ``km per hour``; letters that may be variables are none."""
+    """Return the unit (``km per hour``) if a tidied text is nothing else; letters that may be variables are no unit."""
     text = _rewritten(text)
     value, unit = _without_tail(f"1 {text}")
     words = [word for word in _words(re.sub(r"\\text|[{}^\d]", " ", text)) if word not in _BEFORE]

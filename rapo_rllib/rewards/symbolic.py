@@ -1,4 +1,4 @@
-"""Symbolic equality by math-verify, in a few worker processes; one that takes too long ends.
+"""Symbolic equality by math-verify, in worker processes that are ended after a time limit.
 
 (predicted, gold) -> ``comparable`` -> Once -> Workers -> ``math_worker.py``
 """

@@ -31,20 +31,20 @@ class RewardOptions(Knobs):
 
     where: ClassVar[str] = "env_config.reward."
 
-    preset: str | None = knob(None, "values for what is not given here: see `presets.py`")
-    correct: Any = knob(1.0, "times the scorer's score, in [0, 1]", **_WEIGHT)
+    preset: str | None = knob(None, "name that sets the weights not given: `released_code` or `r1_searcher`")
+    correct: Any = knob(1.0, "weight of the scorer's score, which is in [0, 1]", **_WEIGHT)
     format: Any = knob(0.0, "added for a good format", **_WEIGHT)
     bad_format: Any = knob(0.0, "added for a bad one, or when there is no answer", **_WEIGHT)
     called_tool: Any = knob(0.0, "added when any tool was called", **_WEIGHT)
     all_tools: Any = knob(0.0, "added when the answer is right and every tool was called", **_WEIGHT)
     all_tools_for: Literal["correct", "partial"] = knob(
-        "correct", "which answers that is for: correct ones, or partial: with a score above 0"
+        "correct", "answers that `all_tools` is added for: `correct` ones, or `partial`: all with a score above 0"
     )
     tool_error: Any = knob(0.0, "added for every tool call that failed", **_WEIGHT)
-    steps: Any = knob(1.0, "times the scorer's rewards of single steps (`Score.steps`), which are the steps' own", **_WEIGHT)
+    steps: Any = knob(1.0, "weight of the scorer's rewards of single steps (`Score.steps`)", **_WEIGHT)
     strict_format: bool = knob(False, "an answer in bad format earns nothing but bad_format (and tool_error)")
     format_check: Literal["final_step", "whole_text"] = knob(
-        "final_step", "what is checked: the final_step, or the whole_text (see `formats.py`)"
+        "final_step", "text whose format is checked: the `final_step`, or the `whole_text` (released code)"
     )
 
     def at(self, env_steps: int | None) -> RewardOptions:

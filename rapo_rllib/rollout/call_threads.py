@@ -31,7 +31,7 @@ class _Call(Future[Any]):
 
 
 class CallThreads:
-    """At most ``count`` calls at a time that somebody waits for, in the order in which they came.
+    """Threads for at most ``count`` awaited calls at a time, in the order of arrival.
 
     Args:
         count: threads; they start when they are needed.
@@ -111,7 +111,7 @@ class CallThreads:
 
 
 def _outcome(call: _Call) -> Callable[[], None]:
-    """Make the call; returns what hands its result to those who wait."""
+    """Make the call; return a function that hands its result to the waiting ones."""
     try:
         return partial(call.set_result, call.function(*call.arguments))
     except BaseException as error:  # it is the waiting thread's to judge

@@ -71,7 +71,7 @@ class Engine(Protocol):
         """The version of its weights."""
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; it joins the running batch. ``RequestError`` if this one cannot be served."""
+        """Queue a request, which joins the running batch. Raises ``RequestError`` if it cannot be served."""
 
     def poll(self) -> Sequence[Completion | Failure]:
         """Advance every running request by one engine step; return those that finished. ``EngineError`` if it broke."""

@@ -70,7 +70,7 @@ class EnginePump:
         self.forget([name for name, (_, of) in self._running.items() if of is group])
 
     def forget(self, names: Iterable[str]) -> None:
-        """Generate no more for these requests: whoever waits is told that they were given up."""
+        """Abort these requests; their waiters are told so."""
         names = [name for name in names if name in self._running]
         if names:
             self._engine.abort(names)

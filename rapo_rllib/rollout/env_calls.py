@@ -49,7 +49,7 @@ class EnvPool:
         episode.stop = tuple(f"</{tag}>" for tag in tags)
 
     def release(self, episode: Episode, close_failed: bool = True) -> None:
-        """Take the environment of a trajectory that ended; one that failed is lent to nobody again.
+        """Take back the environment of an ended trajectory; one that failed is not lent again.
 
         Args:
             episode: has it.
@@ -110,7 +110,7 @@ def _calling(name: str, episode: Episode) -> Iterator[None]:
 
 
 def acquire_env(episode: Episode, envs: EnvPool) -> None:
-    """Lend an environment; ``reset_env`` does it where nobody has."""
+    """Lend an environment to the episode; if this is not called, ``reset_env`` does it."""
     with _calling("acquire", episode):
         envs.acquire(episode)
 
@@ -132,7 +132,7 @@ def step_env(episode: Episode, text: str, turn_ended: bool | None = None) -> Env
 
 
 def truncate_env(episode: Episode) -> EnvResult:
-    """Tell the environment that a budget of the rollout has ended its episode; returns its judgement of what there is.
+    """Tell the environment that a budget has ended its episode; return its reward and info.
 
     ``truncate()`` of an environment returns reward and info as its step does at an end. Without it the rewards so far are all.
     """

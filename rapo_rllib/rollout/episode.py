@@ -35,12 +35,12 @@ class RunPlan:
     seeded: bool  # whether what a request samples depends on the seed, too
     greedy: bool
     branching: BranchingSettings | None
-    env_steps: int | None = None  # that the training had sampled, for schedules of the reward; None: nobody counts
+    env_steps: int | None = None  # sampled so far in training, for schedules of the reward; None: not counted
 
 
 @dataclass
 class Episode:
-    """One trajectory under way. What it draws depends on its name and the seed, never on timing."""
+    """A running trajectory. Its random draws depend on its name and the seed, never on timing."""
 
     name: str  # unique in the run: "version/question/3", or ".../3.1.0" for the first fork of that one at its step 1
     question: Question
@@ -85,7 +85,7 @@ class Episode:
         return limit is not None and len(self.trajectory.steps) >= limit
 
     def begin(self, question_text: str) -> None:
-        """Make the prompt. Raises ``RequestError`` if it is over the budget."""
+        """Make the prompt. Raises ``RequestError`` if it exceeds the budget."""
         self.trajectory.question_text = question_text
         self.trajectory.prompt_ids = self.plan.chat.prompt_ids(question_text, self.question)
         length, limit = len(self.trajectory.prompt_ids), self.plan.settings.max_prompt_tokens
@@ -113,7 +113,7 @@ class Episode:
         return self.turn
 
     def give_result(self, result: EnvResult) -> None:
-        """Append what the environment answers to such a step now. What it pays for that is not the policy's.
+        """Append the environment's answer to a given step; its reward is not the policy's.
 
         Raises:
             RequestError: the environment ends there, or the budget has no room for it.
@@ -224,7 +224,7 @@ class Episode:
         return self.append_turns(observation, self.plan.chat.observation(observation, self.turn))
 
     def append_turns(self, said: str, piece: Piece) -> bool:
-        """The same of turns that are encoded already, in which ``said`` is what the policy is told."""
+        """Append turns that are already encoded; ``said`` is the text for the policy."""
         chat = self.plan.chat
         length = len(piece.token_ids) + len(chat.opening.token_ids)
         if length >= self.remaining_tokens:

@@ -1,4 +1,4 @@
-"""The trajectories of one question while they grow: who starts, who may retrieve, who forks, and what fills the budget.
+"""The growing trajectories of one question: which start, may retrieve, fork, and fill the budget.
 
     open -> N episodes -> fork after uncertain tool results (ARPO) -> refill when all have ended early -> TrajectoryGroup
 
@@ -39,7 +39,7 @@ class RolloutGroup:
     plan: RunPlan
     stats: RolloutStats
     episodes: list[Episode] = field(default_factory=list)
-    given_up: bool = False  # nobody wants it any more
+    given_up: bool = False  # it is no longer needed
 
     def open(self) -> list[Episode]:
         """The episodes that are sampled from the start."""
@@ -51,7 +51,7 @@ class RolloutGroup:
 
     @property
     def _num_hybrid(self) -> int:
-        return self.plan.num_hybrid if self.question.is_whole else 0  # behind another's steps nobody needs more help
+        return self.plan.num_hybrid if self.question.is_whole else 0  # behind an expert's steps none retrieves
 
     @property
     def _helps_who_failed(self) -> bool:
@@ -60,7 +60,7 @@ class RolloutGroup:
 
     @property
     def is_complete(self) -> bool:
-        """Whether its trajectories are all there, and have ended."""
+        """Whether all trajectories of the group have ended."""
         return len(self.episodes) == self.plan.size and all(episode.trajectory.end for episode in self.episodes)
 
     def refill(self) -> list[Episode]:
@@ -136,7 +136,7 @@ class RolloutGroup:
         return forked
 
     def discard(self) -> None:
-        """Count what the policy has generated, and the tools that it has called, for a group that nobody wants any more."""
+        """Count generated tokens and tool calls of an abandoned group."""
         for episode in self.episodes:
             self.stats.add_given_up(episode.trajectory)
 

@@ -43,23 +43,23 @@ class Observer:
     """
 
     def created(self, episode: Episode) -> None:
-        """It has an environment, which is not reset yet; a branch has that of its origin, as it stood there."""
+        """Note that it has an environment, not reset yet; a branch has a copy of its origin's."""
 
     def started(self, episode: Episode) -> None:
-        """Its environment has been reset, and its prompt is made; a branch has the steps that it shares."""
+        """Note that its environment has been reset and its prompt is made; a branch has its shared steps."""
 
     def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
-        """The environment has answered its last step, with ``info``; ``end`` says what ended it, if anything did."""
+        """Note that the environment has answered its last step, with ``info``; ``end`` says what ended it, if anything."""
 
     def given_up(self, episode: Episode) -> None:
-        """Its group is wanted no more: it is to be forgotten."""
+        """Forget it, since its group is no longer needed."""
 
     def ended(self, episode: Episode) -> None:
-        """It is whole, however it ended; its environment is about to be released."""
+        """Note that it is whole, however it ended; its environment is about to be released."""
 
 
 class AgentLoop(Protocol):
-    """Rolls out trajectories of agents that have a loop of their own, in place of ``Run.roll_out``."""
+    """Loop of trajectories of agents with a loop of their own, in place of ``Run.roll_out``."""
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
         """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
@@ -122,7 +122,7 @@ class RolloutLoop:
             retrieval_prob: chance that a hybrid trajectory retrieves after a completed step.
             greedy: the likeliest tokens, no retrieval, no branches (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
-            env_steps: generated steps that the training has sampled before; None: nobody counts.
+            env_steps: generated steps that the training has sampled before; None: not counted.
             on_progress: called with (ended, all) trajectories whenever one ends.
             observer: told of every trajectory while it grows, in this thread; what it raises ends the run.
 
@@ -325,11 +325,11 @@ class Run:
 
     @property
     def waited_s(self) -> float:
-        """Seconds in which nobody could go on."""
+        """Seconds in which no trajectory could go on."""
         return self._coroutines.waited_s
 
     def tick(self) -> None:
-        """Let the engine take one step, and everybody go on who can."""
+        """Let the engine take one step, and all trajectories go on that can."""
         generating = self.engine.poll()
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self.env_calls.end_overdue()

@@ -1,4 +1,4 @@
-"""When a history may be answered by a step trace, and by which one. algorithm.md sections 3, 4.
+"""Retrieval of step traces: when a history is answered by one, and by which. algorithm.md sections 3, 4.
 
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
 above a share of failures training stops (``retrieval_failures.py``). Where nothing suitable is found,
@@ -40,7 +40,7 @@ class Retriever:
         top_k: nearest traces to look at.
         fallback_text: stands for a trace where nothing suitable was found; empty: nothing is shown.
         noise: chance that a query is answered by a random trace. Coin and draw depend on ``seed`` and the query alone, so
-            neither on timing nor on who asks at the same time.
+            neither on timing nor on simultaneous queries.
         seed: of the noise.
     """
 

@@ -1,4 +1,4 @@
-"""Searches as coroutines have them: those who ask while one is under way are answered together by the next."""
+"""Batched searches for coroutines: requests during a running search are answered together by the next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Searcher:
         return await result_of(answer)
 
     def start(self, coroutines: Coroutines) -> None:
-        """Search for all who have asked, unless a search is under way."""
+        """Search for all waiting requests, unless a search is running."""
         if self._asked and not self._searching:
             asked, self._asked = self._asked, []
             coroutines.run(self._answer(asked))

@@ -45,7 +45,7 @@ class RolloutStats:
         self._add_calls(trajectory)
 
     def take(self) -> RolloutStats:
-        """Return what was counted since the last time; counting begins anew, also for those who hold this object."""
+        """Return the counts since the last call and reset them, also for other holders of this object."""
         taken = replace(self)
         self.__dict__.update(vars(RolloutStats()))
         return taken

@@ -3,7 +3,7 @@
     begin(questions) --> trajectories under way --advance--> complete groups
                               |  weights may change between two calls of ``advance``
 
-``RolloutLoop.run`` waits for all of its questions. Here nobody waits: whoever drives the stream gives it work as it has room,
+``RolloutLoop.run`` waits for all of its questions. Here nothing waits: the driver of the stream gives it work as it has room,
 and between two calls the engine may be given new weights. A trajectory then goes on with these, and knows for each of its
 tokens which version wrote it (``Trajectory.token_versions``). A group that has become too old is given up, and counted.
 """
@@ -40,7 +40,7 @@ class RolloutStream:
 
     @property
     def under_way(self) -> list[int]:
-        """Places of the questions whose groups are not complete."""
+        """Places of the questions with incomplete groups."""
         return list(self._groups)
 
     def begin(self, places: Iterable[tuple[int, Question]], retrieval_prob: float, env_steps: int | None = None) -> None:

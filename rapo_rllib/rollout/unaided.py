@@ -96,7 +96,7 @@ def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
 
 
 def _copy(source: Trajectory, target: Trajectory, start: int, stop: int, trained: bool) -> None:
-    """Append tokens ``[start, stop)``; those of the policy that are trained as somebody else's: the context was another one."""
+    """Append tokens ``[start, stop)``; the policy's trained ones count as off-policy, since their context was another."""
     for kind, run in groupby(range(start, stop), source.kinds.__getitem__):
         token_ids = [source.token_ids[index] for index in run]
         if trained and kind == TokenKind.POLICY:

@@ -83,5 +83,5 @@ def check_no_secret(values: Any, key: str, instead: str) -> None:
 
 
 def secret_of(variable: str | None) -> str:
-    """Return what the environment variable holds in this process; "" where it is not set, or none is named."""
+    """Return the value of the environment variable; "" if it is not set, or none is named."""
     return os.environ.get(variable, "") if variable else ""

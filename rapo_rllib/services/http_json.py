@@ -1,4 +1,4 @@
-"""One JSON request to a web service, repeated while that can help: used by web search and LLM judge."""
+"""JSON requests to web services, with retries: used by web search and the LLM judge."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class JsonService:
         with self._lock:
             if self._client is None:
                 self._client = httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
-                weakref.finalize(self, self._client.close)  # of a service that nobody closes
+                weakref.finalize(self, self._client.close)  # of a service that is never closed
             return self._client
 
     def _body(self, response: httpx.Response) -> bytes:

@@ -36,7 +36,7 @@ def parsed(text: str | bytes, shape: Any, where: str) -> Any:
 
 
 def difference(value: Any, shape: Any, name: str = "it") -> str:
-    """Tell where a JSON value differs from the shape; empty: nowhere.
+    """Say where a JSON value differs from the shape; empty if nowhere.
 
     Example: ``difference({"files": {"a": 1}}, {"files": {str: [int]}})`` is ``"files.a must be a list, not 1"``
     """

@@ -1,4 +1,4 @@
-"""Programs that end with this process, however it ends: a process that is killed tells nobody."""
+"""Programs that end with this process, even if it is killed."""
 
 from __future__ import annotations
 

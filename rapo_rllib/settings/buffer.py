@@ -21,63 +21,65 @@ def _check_collection(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class TraceFilter(Knobs):
-    """The step traces that may be retrieved; all, unless something is said."""
+    """Conditions on the step traces that may be retrieved; default: none."""
 
     where: ClassVar[str] = "step_trace_buffer.filter."
 
     sources: tuple[str, ...] | None = knob(
-        None, "only those of these agents; `policy` is the policy itself; None: all", check=_check_sources
+        None, "only traces of these agents (`policy`: the policy itself); None: all", check=_check_sources
     )
-    min_reward: float | None = knob(None, "of the trajectory that a trace was cut from")
+    min_reward: float | None = knob(None, "least reward of the trace's trajectory; None: any")
     question: Literal["any", "other", "same"] = knob(
-        "any", "`any`; `other`: none of the question that asks; `same`: only those"
+        "any", "traces of `any` question, of every `other` than the one asked, or of the `same`"
     )
-    hide_answers: bool = knob(False, "none that shows an accepted answer of the question that asks: its number, or its words")
+    hide_answers: bool = knob(False, "no trace that shows an accepted answer of the question, as number or words")
 
 
 @dataclass(frozen=True)
 class BufferSettings(Knobs):
-    """The place of the Step-Trace Buffer, and how it is read. algorithm.md section 4."""
+    """Place of the Step-Trace Buffer, and retrieval from it. algorithm.md section 4."""
 
     where: ClassVar[str] = "step_trace_buffer."
 
     uri: str = knob("./step_traces.db", "a Milvus Lite path ending in .db, or http(s)://host:port")
-    db_name: str = knob("", "database of a server; empty: its default one")
-    collection: str = knob("step_traces", "its name in Milvus", check=_check_collection)
+    db_name: str = knob("", "database on a server; empty: its default one")
+    collection: str = knob("step_traces", "name of the Milvus collection", check=_check_collection)
     embedder: str = knob(
-        "all-minilm-l6-v2", "sentence-transformers id, path, packaged short name; or http(s)://host:port/v1#model"
+        "all-minilm-l6-v2", "sentence-transformers id, folder or packaged name; or an endpoint http(s)://host:port/v1#model"
     )
-    embedder_tokenizer: str | None = knob(None, "of an endpoint: id or path of what keys are cut with; None: MiniLM's")
+    embedder_tokenizer: str | None = knob(None, "for an endpoint: id or folder of the tokenizer that cuts keys; None: MiniLM's")
     traces: str | None = knob(
-        "expert", "built from on first use: `expert` (the environment's), a .jsonl[.gz] file, None: must exist"
+        "expert", "source of its first build: `expert` (the environment's) or a .jsonl[.gz] file; None: it must exist"
     )
     max_traces: int | None = knob(None, "stop building after so many step traces; None: all", at_least=1)
-    top_k: int = knob(1, "nearest keys to look at", at_least=1)
-    selection: Literal["nearest", "best_reward"] = knob("nearest", "`nearest`, or `best_reward` among the top_k")
-    fallback_text: str = knob("", "shown where nothing suitable was found; empty: nothing is")
+    top_k: int = knob(1, "nearest traces to choose from", at_least=1)
+    selection: Literal["nearest", "best_reward"] = knob(
+        "nearest", "show the `nearest` of these, or that with the `best_reward`"
+    )
+    fallback_text: str = knob("", "text shown if no trace suits; empty: nothing is shown")
     pooling: Literal["mean", "last_token"] = knob(
-        "mean", "what a text's vector is made of: `mean` of its tokens, or `last_token` (released code)"
+        "mean", "a text's vector: the `mean` over its tokens, or that of the `last_token` (released code)"
     )
     key_recipe: Literal["goal_and_recent", "last_characters"] = knob(
         "goal_and_recent",
-        "what is embedded: question and history whole where they fit, else both ends of the question and the recent end of the "
-        "history; `last_characters` as in the released code",
+        "the embedded text: `goal_and_recent`: question and history, shortened to both ends of the question and the recent "
+        "end of the history; `last_characters` (released code)",
     )
     key_history_tokens: int | None = knob(
         None,
-        "of `goal_and_recent`: so many of the history's end alone, 32 say where the latest observation tells the situation; "
-        "None: question and history",
+        "with `goal_and_recent`: embed only so many tokens of the history's end, for example 32 if the latest observation "
+        "tells the situation; None: question and history",
         at_least=8,
         at_most=256,
     )
     index: Literal["auto", "exact", "hnsw"] = knob(
-        "auto", "`auto`: exact while small; `exact`; `hnsw` on a server (released code)"
+        "auto", "`auto`: exact while small; `exact`; `hnsw`, on a server (released code)"
     )
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
-    filter: TraceFilter = knob(TraceFilter, "which traces may be shown at all")
+    filter: TraceFilter = knob(TraceFilter, "conditions on traces that may be shown")
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
-    max_grown: int = knob(10_000, "step traces of the policy's own; above, those of the lowest score leave", at_least=1)
-    timeout_s: float = knob(10.0, "of one request to Milvus", above=0)
+    max_grown: int = knob(10_000, "most step traces of the policy's own; above it the lowest scores leave", at_least=1)
+    timeout_s: float = knob(10.0, "deadline of a request to Milvus", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

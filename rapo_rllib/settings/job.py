@@ -38,38 +38,36 @@ def _check_callbacks(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class UpdateSettings(Knobs):
-    """One training step: what it asks, how the learner goes through it, and how weights reach the engines."""
+    """One training step: its questions, the learner's passes, and the transfer of weights to the engines."""
 
     questions_per_step: int = knob(32, "questions of one training step (paper: 32)", at_least=1)
-    dynamic_sampling: bool = knob(False, "drop groups with equal rewards and sample others in their place (DAPO)")
-    num_minibatches: int = knob(2, "optimiser steps per epoch, by whole groups (paper: 2)", at_least=1)
-    max_tokens_per_micro_batch: int = knob(8192, "tokens of one forward and backward pass", at_least=1)
+    dynamic_sampling: bool = knob(False, "replace groups with equal rewards by others (DAPO)")
+    num_minibatches: int = knob(2, "optimiser steps per epoch; a minibatch holds whole groups (paper: 2)", at_least=1)
+    max_tokens_per_micro_batch: int = knob(8192, "most tokens of one forward and backward pass", at_least=1)
     old_logprobs: Literal["auto", "rollout", "learner"] = knob(
         "auto",
-        "`π_old` is the engine's (`rollout`) or the `learner`'s; `auto`: the learner's where that costs nothing, with one "
-        "minibatch and `max_staleness` 0, and with `max_staleness` above 1",
+        "`π_old`: the engine's (`rollout`) or the `learner`'s; `auto`: the learner's with one minibatch and `max_staleness` 0 "
+        "(no extra pass), and with `max_staleness` above 1",
     )
-    weight_decay: float = knob(0.01, "of AdamW", at_least=0)
+    weight_decay: float = knob(0.01, "weight decay of AdamW", at_least=0)
     learner_num_threads: int | None = knob(None, "CPU threads of a learner; None: all cores if it is local", at_least=1)
     learner_parallelism: Literal["ddp", "fsdp"] = knob(
-        "ddp", "what several learners hold: all weights each (`ddp`), or shards of them (`fsdp`: FSDP2)"
+        "ddp", "each of several learners holds all weights (`ddp`), or a shard of them (`fsdp`: FSDP2)"
     )
     weight_transfer: Literal["auto", "object_store", "nccl", "ipc"] = knob(
         "auto",
-        "how weights reach engines in other processes: `auto` (`nccl` where engines and learners have whole GPUs, else "
-        "`object_store`); `object_store`, Ray's; or vLLM's own from GPU to GPU: `nccl`, or `ipc` where a learner and an engine "
-        "share each GPU",
+        "how weights reach engines in other processes: `object_store` (Ray's), `nccl` (GPU to GPU) or `ipc` (learner and "
+        "engine share a GPU), both by vLLM; `auto`: `nccl` if engines and learners have whole GPUs, else `object_store`",
     )
     max_staleness: int = knob(
         0,
-        "updates that may lie between the weights that began a group and those that train on it; 0: on-policy, an update waits "
-        "for its rollouts and they wait for the update; above: rollouts go on beside updates and change weights on the way",
+        "most updates between the weights that began a group and those that train on it; 0: on-policy, rollouts and updates "
+        "alternate; above: rollouts go on during updates, and take new weights on the way",
         at_least=0,
     )
     stale_groups: Literal["drop", "wait"] = knob(
         "drop",
-        "of groups that would get older than `max_staleness`: `drop` them, and ask their questions again; or let the update "
-        "`wait` for them",
+        "groups older than `max_staleness`: `drop` them and ask their questions again, or let the update `wait` for them",
     )
 
 
@@ -78,36 +76,31 @@ class OffPolicySettings(Knobs):
     """Trajectories of others that train beside the policy's own. algorithm.md section 11."""
 
     off_policy_trajectories: int = knob(
-        0, "trajectories of others that join each group before its advantages, on top of `G`", at_least=0
+        0, "trajectories of others that join each group before advantages are computed, in addition to `G`", at_least=0
     )
     off_policy_source: Literal["expert", "replay"] = knob(
-        "expert",
-        "whose: an `expert`'s (LUFFY; of a group of single steps, its step), or the policy's own earlier successes (`replay`)",
+        "expert", "their source: an `expert` (LUFFY; for single steps, its step), or the policy's earlier successes (`replay`)"
     )
     replay_choice: Literal["newest", "value"] = knob(
         "newest",
-        "which are kept and replayed: the `newest`, any of them; or by `value`, those of the least entropy, and most often for "
+        "successes that are kept and replayed: the `newest`, drawn at random; or by `value`: of least entropy, most often for "
         "questions that the group answers half of the time (ExGRPO)",
     )
     expert_start_share: float = knob(
         0.0,
-        "share of the groups that may begin, all members alike, behind the first steps that an expert wrote for their "
-        "question, as far as single steps leave room; how many is drawn by where the outcomes of groups differ now",
+        "share of the groups that may begin behind an expert's first steps for their question, as far as single steps leave "
+        "room; the number of steps given follows where outcomes of groups differ",
         at_least=0,
         at_most=1,
     )
     expert_step_share: float | tuple = knob(
         0.0,
-        "share of the groups that are of single steps, behind the first steps of an expert's trajectory of any question, and "
-        "right where they do what the expert did next; or a schedule `[[env steps sampled, share], ...]`",
+        "share of the groups that are single steps: continue an expert's trajectory of any question, and be right if the step "
+        "does what the expert did; or a schedule `[[env steps sampled, share], ...]`",
         rule="between 0 and 1 or a schedule",
         check=check_share,
     )
-    expert_traces: str = knob(
-        "expert",
-        "whose trajectories join groups, are begun behind, and give single steps: the environment's `expert`, or those of a "
-        ".jsonl[.gz] file",
-    )
+    expert_traces: str = knob("expert", "trajectories for all three: the environment's `expert`, or a .jsonl[.gz] file")
 
     @property
     def mixes_expert(self) -> bool:
@@ -126,24 +119,23 @@ class RunSettings(Knobs):
 
     preset: Any = knob(
         None,
-        "one name for several keys, which those given beside it override: an algorithm (`grpo`, `dapo`, ...; "
-        "`config/algorithm_presets.py`), `released_code` or an ablation of the paper (`config/presets.py`)",
+        "name that sets the keys not given: an algorithm (`grpo`, `dapo`, ...), `released_code`, or an ablation of the paper",
         rule="a preset's name or null",
     )
     buffer_growth: Literal["none", "successful", "advantage"] = knob(
         "none",
-        "which of the policy's own steps enter the buffer: `none`, those of `successful` trajectories, or of those with a "
-        "positive `advantage`; see docs/buffer.md",
+        "steps of the policy that enter the buffer: `none`, those of `successful` trajectories, or of those with a positive "
+        "`advantage`; see docs/buffer.md",
     )
-    export_with_checkpoints: bool = knob(True, "put the policy as a Hugging Face folder into every checkpoint")
-    evaluate_before_training: bool = knob(True, "evaluate the untrained policy too, before the first step")
+    export_with_checkpoints: bool = knob(True, "write the policy as a Hugging Face folder into every checkpoint")
+    evaluate_before_training: bool = knob(True, "evaluate the policy before the first training step, too")
     transcripts: bool | int = knob(
         False,
-        "write every trajectory as a JSON line into the trial's folder; a number: those of so many newest iterations stay",
+        "write every trajectory as a JSON line into the trial's folder; a number: keep only the newest iterations",
         at_least=1,
     )
     time_budget_s: float | None = knob(
-        None, "end after about so many seconds, with a last evaluation inside them; None: no limit", at_least=1
+        None, "end the training after about so many seconds, the last evaluation included; None: no limit", at_least=1
     )
 
 
@@ -153,10 +145,10 @@ class RLlibSettings(Knobs):
 
     env: Any = knob(
         None,
-        "id of an environment: `rapo/word_problems`, `rapo/questions`, or your own; beside `config` in a job file",
+        "id of an environment (`rapo/word_problems`, `rapo/questions`, or your own); beside `config` in a job file",
         check=_check_env,
     )
-    env_config: dict = knob(dict, "keys of the environment; those of ours are in the tables above", check=_check_env_config)
+    env_config: dict = knob(dict, "keys of the environment (tables above)", check=_check_env_config)
     lr: Any = knob(
         1e-6,
         "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
@@ -164,18 +156,18 @@ class RLlibSettings(Knobs):
         check=check_schedule,
     )
     num_epochs: int = knob(1, "passes over the groups of one training step (paper: 1)", at_least=1)
-    grad_clip: float | None = knob(1.0, "largest global norm of the gradient; None: no limit", at_least=1e-12)
+    grad_clip: float | None = knob(1.0, "maximal global norm of the gradient; None: no limit", at_least=1e-12)
     num_env_runners: int = knob(0, "vLLM engines in processes of their own; 0: one in the driver's process", at_least=0)
-    num_gpus_per_env_runner: float = knob(0, "GPUs of each; 0: vLLM on the CPU", at_least=0)
-    num_cpus_per_env_runner: float = knob(1, "CPU cores that Ray reserves for each", at_least=0)
+    num_gpus_per_env_runner: float = knob(0, "GPUs of each env runner; 0: vLLM on the CPU", at_least=0)
+    num_cpus_per_env_runner: float = knob(1, "CPU cores that Ray reserves for each env runner", at_least=0)
     num_learners: int = knob(0, "learners in processes of their own; 0: one in the driver's process", at_least=0)
-    num_gpus_per_learner: float = knob(0, "GPUs of each; 0: on the CPU", at_least=0)
-    num_cpus_per_learner: float | Literal["auto"] = knob("auto", "CPU cores that Ray reserves for each", at_least=0)
+    num_gpus_per_learner: float = knob(0, "GPUs of each learner; 0: on the CPU", at_least=0)
+    num_cpus_per_learner: float | Literal["auto"] = knob("auto", "CPU cores that Ray reserves for each learner", at_least=0)
     evaluation_interval: int | None = knob(
         None, "evaluate on the test questions every so many training steps; None: never", at_least=0
     )
     evaluation_duration: int = knob(
-        10, "test questions of one evaluation, of all data sets together, one greedy trajectory each", at_least=1
+        10, "test questions of one evaluation, over all data sets, with one greedy trajectory each", at_least=1
     )
     evaluation_config: Any = knob(
         None, "keys that differ in evaluation; needs `evaluation_num_env_runners`", check=_check_mapping

@@ -28,7 +28,7 @@ def knob(default: Any, meaning: str, **rules: Any) -> Any:
     """Declare a key as a field of a :class:`Knobs` class. Its type, ``Literal`` choices included, is the annotation.
 
     Args:
-        default: its value where nothing is said; a class or function is called for one.
+        default: its default value; a class or function is called for one.
         meaning: what it is, in a phrase; paper and defaults of others where they differ.
         **rules: bounds and checks, as the fields of :class:`Knob` have them.
     """
@@ -117,7 +117,7 @@ class Knob:
 
 
 class Knobs:
-    """A dataclass of declared keys, which checks its values when it is made; fields that are no knobs are left alone."""
+    """Base of dataclasses of declared keys, which check their values when made; fields that are no knobs are not checked."""
 
     where: ClassVar[str] = ""  # what stands before a key in a job, dot included
 
@@ -148,7 +148,7 @@ def choices(cls: type, name: str) -> tuple[Any, ...]:
 
 
 def build(cls: type[Declared], values: Mapping[str, Any], where: str | None = None) -> Declared:
-    """Make ``cls`` of a user's mapping; nested settings of nested mappings, tuples of lists.
+    """Make ``cls`` from a user's mapping; nested mappings become nested settings, lists become tuples.
 
     Args:
         cls: a dataclass of settings.

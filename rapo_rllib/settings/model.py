@@ -1,4 +1,4 @@
-"""Keys of the language model, of the engine that samples from it, and of what it imitates before the first iteration."""
+"""Keys of the language model, of its engine, and of the warm start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _check_extra(name: str, value: Any) -> None:
     for key, plain in _UNQUANTISED.items():
         if value.get(key) not in plain:
             raise ValueError(
-                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and what comes of "
+                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and the effect of "
                 "the difference is not measured; leave it out"
             )
 
@@ -40,11 +40,11 @@ class LoraSettings(Knobs):
 
     where: ClassVar[str] = "model.lora."
 
-    rank: int = knob(16, "of each adapter", at_least=1)
-    alpha: float = knob(32, "the adapter's output is scaled by alpha / rank", above=0)
+    rank: int = knob(16, "rank of each adapter", at_least=1)
+    alpha: float = knob(32, "scale: the adapter's output is multiplied by alpha / rank", above=0)
     target_modules: str | tuple[str, ...] = knob(
         ALL_LINEAR,
-        "`all-linear`: every linear layer but the LM head; or names of linear layers: `[q_proj, v_proj]`",
+        "`all-linear`: every linear layer but the LM head; or a list of names: `[q_proj, v_proj]`",
         check=_check_targets,
     )
 
@@ -61,26 +61,25 @@ class ModelSettings(Knobs):
     where: ClassVar[str] = "model."
 
     name_or_path: str = knob("smollm2-135m-instruct", "a folder, a Hugging Face id, or a packaged short name")
-    dtype: str = knob("float32", "of the trained weights: `float32` or `bfloat16`")
+    dtype: str = knob("float32", "precision of the trained weights: `float32` or `bfloat16`")
     autocast_dtype: str | None = knob(
-        "auto",
-        "of the learner's matrix products; `auto`: bfloat16 where the hardware has it; None: that of the weights",
+        "auto", "precision of the learner's matrix products; `auto`: bfloat16 if the hardware has it; None: that of the weights"
     )
     master_weights: Literal["float32"] | None = knob(
-        "float32", "of a bfloat16 model: what the optimiser updates; None: the bfloat16 weights"
+        "float32", "for a bfloat16 model: the optimiser updates float32 copies; None: the bfloat16 weights"
     )
     trust_remote_code: bool = knob(False, "run code that comes with the model's files")
     attention: Literal["auto", "sdpa", "flex"] = knob(
-        "auto", "over packed rows, in the learner: `flex` needs CUDA; `auto`: flex on CUDA, otherwise sdpa"
+        "auto", "attention of the learner: `sdpa`, or `flex` (needs CUDA); `auto`: flex on CUDA, else sdpa"
     )
     gradient_checkpointing: bool | Literal["selective"] = knob(
-        False, "compute activations again in the backward pass; `selective`: keep matrix products, compute what lies between"
+        False, "recompute activations in the backward pass; `selective`: keep matrix products"
     )
     compile: bool = knob(
-        False, "CUDA only: compile the decoder layers (torch.compile): minutes at the start, fewer and larger kernels then"
+        False, "compile the decoder layers (torch.compile, CUDA only): faster steps after minutes at the start"
     )
-    logits_chunk_size: int = knob(1024, "tokens whose logits exist at the same time in the learner", at_least=1)
-    lora: LoraSettings | None = knob(None, "adapters that train in place of the weights; None: all weights train")
+    logits_chunk_size: int = knob(1024, "tokens whose logits the learner computes at a time", at_least=1)
+    lora: LoraSettings | None = knob(None, "adapters that train instead of the weights; None: all weights train")
 
 
 @dataclass(frozen=True)
@@ -89,37 +88,37 @@ class EngineSettings(Knobs):
 
     where: ClassVar[str] = "engine."
 
-    dtype: str = knob("auto", "`auto`: bfloat16 where the hardware has it, else float32")
-    max_num_seqs: int = knob(64, "sequences that are generated at the same time; on GPUs 256 where it is not given", at_least=1)
-    gpu_memory_utilization: float = knob(
-        0.85, "share of the GPU's memory that the engine takes; CUDA only", at_least=1e-3, at_most=1
-    )
-    kv_cache_gib: float = knob(1.0, "memory for keys and values; CPU only", at_least=1e-3)
-    tensor_parallel_size: int = knob(1, "GPUs that share the model; workers are processes of their own then", at_least=1)
-    enforce_eager: bool = knob(False, "no CUDA graphs and no compilation: a faster start, slower tokens")
-    sleep: bool = knob(False, "CUDA only: give the GPU's memory back while the learner updates, for one GPU that both share")
-    extra: dict = knob(dict, "handed to `vllm.EngineArgs` as it is", check=_check_extra)
+    dtype: str = knob("auto", "precision of the engine; `auto`: bfloat16 if the hardware has it, else float32")
+    max_num_seqs: int = knob(64, "most sequences generated at a time; default on GPUs: 256", at_least=1)
+    gpu_memory_utilization: float = knob(0.85, "share of the GPU's memory for the engine; CUDA only", at_least=1e-3, at_most=1)
+    kv_cache_gib: float = knob(1.0, "memory of the KV cache; CPU only", at_least=1e-3)
+    tensor_parallel_size: int = knob(1, "GPUs that share one model, each with its own worker process", at_least=1)
+    enforce_eager: bool = knob(False, "disable CUDA graphs and compilation: a faster start, slower tokens")
+    sleep: bool = knob(False, "free the GPU's memory while the learner updates, for one GPU that both share; CUDA only")
+    extra: dict = knob(dict, "further arguments of `vllm.EngineArgs`", check=_check_extra)
 
 
 @dataclass(frozen=True)
 class WarmStartSettings(Knobs):
-    """Imitation of worked steps before the first iteration, so that the policy can use its tools and read what it is shown."""
+    """Fine-tuning on worked steps before the first iteration, so that the policy can use its tools and retrieved steps."""
 
     where: ClassVar[str] = "warm_start."
 
     traces: str = knob("expert", "whose trajectories: `expert` (the environment's), or a .jsonl[.gz] file of them")
-    env_config: dict = knob(dict, "keys over the job's own, of the questions that the expert solves: easier ones, say")
-    num_trajectories: int = knob(1000, "the first so many that are correct and fit into the budgets", at_least=1)
+    env_config: dict = knob(dict, "keys that override the job's own, for example to give the expert easier questions")
+    num_trajectories: int = knob(
+        1000, "most trajectories; taken are the first that are correct and fit the budgets", at_least=1
+    )
     shown_share: float = knob(
         0.5,
-        "chance that a step trace is shown before a step, as retrieval will do; 0 where nothing is retrieved",
+        "probability that a step trace is shown before a step, as retrieval will do; 0 without retrieval",
         at_least=0,
         at_most=1,
     )
     fitting_share: float = knob(
-        0.8, "of those, that show the step that comes next; the others are of another question", at_least=0, at_most=1
+        0.8, "share of these that show the very next step; the others are of another question", at_least=0, at_most=1
     )
-    num_epochs: int = knob(1, "times that all of them are seen", at_least=1)
+    num_epochs: int = knob(1, "passes over all trajectories", at_least=1)
     batch_size: int = knob(16, "trajectories of an optimiser step", at_least=1)
-    lr: float = knob(1e-4, "at first, after some steps of warm-up; it falls to 0", above=0)
-    folder: str | None = knob(None, "where the models are kept that came out; None: the cache; a cluster needs a shared one")
+    lr: float = knob(1e-4, "peak learning rate, after a short warm-up; it falls to 0", above=0)
+    folder: str | None = knob(None, "folder for the resulting models, shared by all machines of a cluster; None: the cache")

@@ -46,17 +46,17 @@ class BranchingSettings(Knobs):
 
     where: ClassVar[str] = "branching."
 
-    initial: int | None = knob(None, "`N`, sampled from the start; None: half of the group", at_least=1)
-    branches: int = knob(2, "`Z`, ways a fork goes on, the forking trajectory among them", at_least=2)
-    base_prob: float = knob(0.5, "`α`: chance of a fork where the entropy has not changed", at_least=0, at_most=1)
+    initial: int | None = knob(None, "`N`, trajectories sampled from the start; None: half of the group", at_least=1)
+    branches: int = knob(2, "`Z`, branches of a fork, the forking trajectory included", at_least=2)
+    base_prob: float = knob(0.5, "`α`: probability of a fork if the entropy has not changed", at_least=0, at_most=1)
     entropy_weight: float = knob(
-        0.2, "`β`: of the change of entropy in that chance (released code: `w`)", at_least=-1e3, at_most=1e3
+        0.2, "`β`: weight of the change of entropy in that probability (released code: `w`)", at_least=-1e3, at_most=1e3
     )
     rule: Literal["threshold", "coin"] = knob(
         "threshold", "`threshold`: fork if P > τ; `coin`: fork with probability P (released code)"
     )
-    threshold: float = knob(0.5, "`τ`: a fork needs more", at_least=0, at_most=1)
-    entropy_tokens: int = knob(20, "`k`, first tokens of a step whose mean entropy is compared", at_least=1)
+    threshold: float = knob(0.5, "`τ`: fork if P is larger", at_least=0, at_most=1)
+    entropy_tokens: int = knob(20, "`k`: compare the mean entropy of the first k tokens of a step", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -64,56 +64,56 @@ class RolloutSettings(Knobs):
     """Budgets, retrieval and branching of one group of trajectories. algorithm.md sections 3 and 10."""
 
     group_size: int = knob(16, "`G`, trajectories per question (paper: 16)", at_least=1)
-    num_hybrid: int = knob(8, "`N_hybrid`, how many of them may retrieve (paper: 8)", at_least=0)
+    num_hybrid: int = knob(8, "`N_hybrid`, trajectories per question that may retrieve (paper: 8)", at_least=0)
     hybrid_groups: Literal["all", "failed"] = knob(
         "all",
-        "which groups have them: `all` (paper), or those that have `failed`: the others of a group are sampled first, and "
-        "where one of them is right the rest are on-policy, too",
+        "which groups have hybrid trajectories: `all` (paper), or `failed`: the others of a group are sampled first, and only "
+        "if none of them is right may the rest retrieve",
     )
     retrieval_prob: float | tuple = knob(
         0.5,
-        "chance of a retrieval after a completed step (paper: 0.5), or a schedule `[[env steps sampled, chance], ...]`",
+        "probability of a retrieval after a completed step (paper: 0.5), or a schedule `[[env steps, probability], ...]`",
         rule="between 0 and 1 or a schedule",
         check=check_share,
     )
     retrieval_by_success: bool = knob(
-        False,
-        "`1 - ŝ` of that chance: ŝ is how often the question is right in trajectories that retrieved nothing",
+        False, "multiply `retrieval_prob` by `1 - ŝ`; ŝ is the question's success rate in trajectories without retrieval"
     )
     retrieval_level: Literal["step", "trajectory"] = knob(
-        "step", "what is retrieved: a `step`, or a whole `trajectory`, once and before the first step"
+        "step", "what is retrieved: a `step`, or a whole `trajectory`, once, before the first step"
     )
     retrieval_budget: Literal["response", "prompt_and_response"] = knob(
-        "response", "what a trace must fit into with the rest: `response`, or `prompt_and_response` (released code)"
+        "response", "the budget that a trace must fit into: the `response`, or `prompt_and_response` (released code)"
     )
     retrieval_noise: float = knob(
-        0.0,
-        "`p`: chance that a retrieved trace is replaced by a random one, of all that could be found",
-        at_least=0,
-        at_most=1,
+        0.0, "`p`: probability that a retrieved trace is replaced by a random one that the filter allows", at_least=0, at_most=1
     )
     temperature: float = knob(  # 0 is for those that only answer; vLLM refuses more than 2
         1.0,
-        "of sampling; the learner divides its logits by it too",
+        "sampling temperature; the learner divides its logits by it, too",
         at_least=0,
         at_most=2,
         rule=f"between {LEAST_TEMPERATURE} and 2.0",
     )
-    max_prompt_tokens: int = knob(1536, "longer prompts are refused", at_least=1)
+    max_prompt_tokens: int = knob(1536, "most tokens of a prompt; longer ones are refused", at_least=1)
     max_response_tokens: int = response_budget()
-    max_step_tokens: int | None = knob(None, "generated tokens of one step; None: the response budget alone", at_least=1)
-    max_tool_calls: int = knob(3, "calls of tools in a trajectory; one more ends it", at_least=0)
-    max_steps: int | None = knob(
-        None, "generated steps of a trajectory, for environments without a limit of their own", at_least=1
+    max_step_tokens: int | None = knob(
+        None, "most generated tokens of a step; None: only the response budget counts", at_least=1
     )
-    tool_workers: int | None = knob(None, "threads that wait for tools; None: 4, or 32 beside engines on GPUs", at_least=1)
+    max_tool_calls: int = knob(3, "most tool calls of a trajectory; one more ends it", at_least=0)
+    max_steps: int | None = knob(
+        None, "most generated steps of a trajectory, for environments without a limit of their own; None: no limit", at_least=1
+    )
+    tool_workers: int | None = knob(None, "threads for tool calls; None: 4, or 32 with engines on GPUs", at_least=1)
     step_timeout_s: float = knob(
-        120.0, "deadline of one env step (its tool call included; of several in a turn, each)", at_least=1e-3
+        120.0, "deadline of one env step with its tool call; each of several calls in a turn has it", at_least=1e-3
     )
     entropy_top_k: int | None = knob(
-        None, "likeliest tokens that a token's entropy is made of (released code: 10); None: all", at_least=1
+        None, "compute a token's entropy over its k likeliest tokens (released code: 10); None: over all", at_least=1
     )
-    branching: BranchingSettings | None = knob(None, "which trajectories fork; None: all of a group are sampled from the start")
+    branching: BranchingSettings | None = knob(
+        None, "ARPO's forks of trajectories; None: all trajectories of a group are sampled from the start"
+    )
 
     def check_trains(self) -> None:
         """Raise ``ValueError`` for what only answers: greedy tokens have no distribution that a ratio could be of."""
@@ -133,23 +133,21 @@ class ProtocolSettings(Knobs):
     where: ClassVar[str] = "protocol."
 
     format: Literal["tags", "native"] = knob(
-        "tags",
-        "`tags`: calls in tags of their own, in one turn (the paper); `native`: as the model's chat template has tools, "
-        "results as tool turns",
+        "tags", "`tags`: calls in tags, in one turn (paper); `native`: the chat template's tools, calls and tool turns"
     )
     tool_parser: str = knob(
         "auto",
-        "what reads calls of `native`: any of vLLM's tool parsers, `json`, a turn of plain JSON, or `harmony`, of gpt-oss; "
-        "`auto`: the first that reads back a call that the model's chat template wrote",
+        "parser of calls with `native`: one of vLLM's tool parsers, `json` (a turn of plain JSON), or `harmony` (gpt-oss); "
+        "`auto`: the first that reads back a call as the chat template writes it",
     )
     show_retrieved: Literal["turn", "tags"] = knob(
-        "turn", "of `native`: a retrieved step is a user `turn` of its own, or stands in its `tags` in the policy's turn"
+        "turn", "with `native`: show a retrieved step as a user `turn`, or in `tags` in the policy's turn"
     )
     template_options: dict = knob(
-        dict, "of `native`: variables of the chat template, for example `{enable_thinking: false}`", check=_check_options
+        dict, "with `native`: variables of the chat template, for example `{enable_thinking: false}`", check=_check_options
     )
     system_prompt: str | None = knob(
-        None, "None: the default one of the format, for `tags` made from the tool set", may_be_empty=True
+        None, "the system prompt; None: the format's default one, for `tags` made from the tools", may_be_empty=True
     )
     examples: tuple[tuple[str, str], ...] = knob(
         (),
@@ -157,9 +155,9 @@ class ProtocolSettings(Knobs):
         rule="a list of [question, response] pairs of texts",
         check=_check_examples,
     )
-    question_template: str = knob("{question}", "the user's turn", check=_check_template)
+    question_template: str = knob("{question}", "text of the user's turn", check=_check_template)
     retrieval_sentence: str = knob(
-        "Additional context follows; use it if it helps.", "stands before a retrieved trace", may_be_empty=True
+        "Additional context follows; use it if it helps.", "text before a retrieved trace", may_be_empty=True
     )
     result_tag: ClassVar[str] = "result"  # around what a tool returned
     retrieve_tag: ClassVar[str] = "retrieve"  # around a retrieved trace

@@ -30,11 +30,11 @@ def check_share(name: str, value: Any) -> None:
 
 
 def value_at(value: Any, env_steps: int | None) -> float:
-    """The number that is in force after ``env_steps``: on the line between two points, the last one behind it.
+    """Return the number in force after ``env_steps``: interpolated between two points, the last one after them.
 
     Args:
         value: a number or a schedule.
-        env_steps: generated steps that were sampled so far; None: nobody counts, the last point is in force.
+        env_steps: generated steps that were sampled so far; None: not counted, the last point is in force.
     """
     if not isinstance(value, (list, tuple)):
         return float(value)

@@ -17,7 +17,7 @@ class ToolResult:
 
     text: str
     error: str | None = None
-    seconds: float = 0.0  # wall clock of the call; 0: measured by whoever calls
+    seconds: float = 0.0  # wall clock of the call; 0: measured by the caller
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tool(Protocol):
 
     ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
     see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments. One with ``keeps_time = True`` returns
-    within its limits by itself, so that nobody has to give its calls up.
+    within its limits by itself, so that its calls need not be abandoned.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ToolSession(Protocol):
     """The state of a tool in one trajectory. ``extra_s``, if it has it: seconds that its next call may take beyond limits."""
 
     def run(self, input: str) -> ToolResult:
-        """As ``Tool.run``, after the earlier calls of this session."""
+        """Run one call, as ``Tool.run``, after the earlier calls of this session."""
 
     def fork(self) -> ToolSession:
         """A session of its own in the same state, for a trajectory that branches."""
@@ -89,4 +89,4 @@ class SharesState(Protocol):
     begins: bool  # with the trajectory, and not at the first call; ``session_in`` may raise ``BusyError`` then
 
     def session_in(self, shared: dict[Any, Any]) -> ToolSession:
-        """Its session; what it has in common with others is found, or put, in ``shared``, a trajectory's own."""
+        """Return the tool's session; parts common to several tools are kept in ``shared``, one for each trajectory."""

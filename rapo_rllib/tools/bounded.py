@@ -55,7 +55,7 @@ class BoundedTool:
 
     @cached_property
     def schema(self) -> Schema:
-        """The description of it in a prompt. ``ValueError`` where it has no description, or no proper schema."""
+        """The tool's description in a prompt. Raises ``ValueError`` without a description or a proper schema."""
         return tool_schema(self.tool)
 
     @property
@@ -69,7 +69,7 @@ class BoundedTool:
         return isinstance(self.tool, SharesState) and self.tool.begins
 
     def read(self, said: str) -> tuple[str, str]:
-        """What its ``run`` gets of what a policy wrote between tags, and what is wrong with it; empty: nothing.
+        """Return the input of ``run`` from the policy's text between tags, and its fault; empty: none.
 
         A tool of one text, code say, gets all that is written, but for an object with this very argument and nothing else.
         """

@@ -36,7 +36,7 @@ class Calculator:
     limits = ToolLimits(timeout_s=5.0, max_output_chars=200)
 
     def run(self, input: str) -> ToolResult:
-        """The value; or what a call looks like, if this is none."""
+        """Return the value, or the form of a call if this is none."""
         call = _CALL.fullmatch(input.strip())
         if call is None:
             return ToolResult("one operation on two numbers a call, such as 12 + 5", error="form")

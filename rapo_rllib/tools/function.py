@@ -93,7 +93,7 @@ def _problem_of(function: Any, name: str) -> str:
     if isinstance(inner, type):
         return "is a class, and no function: name a tool's class by its import path alone"
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-        return "is async, and nobody awaits what it returns: write a plain function"
+        return "is async: write a plain function"
     if inspect.isgeneratorfunction(called):
         return "is a generator: return the whole output"
     if not NAME.fullmatch(name):
@@ -106,7 +106,7 @@ def _problem_of(function: Any, name: str) -> str:
 
 
 def _open_parameters(function: Any) -> list[inspect.Parameter]:
-    """Those that the policy gives: not what a partial sets."""
+    """Return the parameters that the policy gives: not those that a partial sets."""
     given = function.keywords if isinstance(function, partial) else {}
     return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name not in given]
 

@@ -12,7 +12,7 @@ from typing import Any
 from rapo_rllib.tools.base import Tool
 from rapo_rllib.tools.function import function_tool
 
-# Import paths, so that a tool's packages are loaded only by those who use it.
+# Import paths, so that a tool's packages are loaded only if it is used.
 TOOLS = {
     "calculator": "rapo_rllib.tools.calculator:Calculator",
     "python": "rapo_rllib.tools.python:PythonTool",

@@ -77,7 +77,7 @@ def _missing_reference(parameters: Mapping[str, Any]) -> str | None:
 
 
 def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """The fault of a call's arguments, by schema; empty: none.
+    """Return the fault of a call's arguments by the tool's schema; empty: none.
 
     Arguments that the schema does not name are wrong, unless it says ``additionalProperties``.
 

@@ -19,7 +19,7 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(eq=False)
 class SearchOptions(Knobs):
-    """The options, checked. The key is in the environment only: nothing here holds it.
+    """Options of ``web_search``. The provider's key is only in the environment: nothing here holds it.
 
     Raises:
         ValueError: naming option, value and fix.
@@ -29,7 +29,7 @@ class SearchOptions(Knobs):
 
     provider: str = knob("", "searxng, tavily, brave or serper")
     top_k: int = knob(5, "results shown", at_least=1)
-    base_url: str | None = knob(None, "of a SearXNG instance; of others: instead of the public address")
+    base_url: str | None = knob(None, "address of a SearXNG instance, or a replacement of another provider's public one")
     api_key_env: Any = knob(
         None,
         "name of the environment variable that holds the key; None: the provider's usual one",

@@ -14,7 +14,7 @@ _USUAL_REFUSALS = ((401, b"", _NO_KEY), (403, b"", _NO_KEY), (402, b"", _SPENT))
 
 
 class Hit(NamedTuple):
-    """One result, as the provider wrote it: HTML and line breaks included."""
+    """A search result as the provider wrote it, with HTML and line breaks."""
 
     title: str
     url: str
@@ -43,7 +43,7 @@ class Provider:
     windows: bool = False  # after an error its headers tell of several windows of its rate limit, in seconds
     query_chars: int = 2000
     query_words: int = 400
-    # Status, a part of the answer, and why no search at all can succeed until somebody mends it.
+    # Status, a part of the answer, and the reason why every search must fail until it is fixed.
     refusals: tuple[tuple[int, bytes, str], ...] = ()
 
     def parameters(self, query: str, top_k: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Provider:
         return found
 
     def refusal(self, error: ServiceError) -> str | None:
-        """Why no search at all can succeed until somebody mends it; None: that is not so."""
+        """Return the reason why every search must fail until it is fixed; None: there is none."""
         for status, mark, reason in (*self.refusals, *_USUAL_REFUSALS):
             if error.status == status and mark in error.body:
                 return reason
@@ -86,7 +86,7 @@ class Provider:
 
 
 def wait_for_windows(headers: Mapping[str, str]) -> float | None:
-    """Seconds until all windows of a rate limit that are used up begin anew; else what ``Retry-After`` says.
+    """Return the seconds until all used-up windows of a rate limit restart; else those of ``Retry-After``.
 
     Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
     """
@@ -110,7 +110,7 @@ _EVERY = (
         path="/search",
         rows=("results",),
         snippet="content",
-        rate_per_s=2.0,  # the engines behind it shut out whoever asks too often
+        rate_per_s=2.0,  # the engines behind it block frequent clients
         fixed={"format": "json"},  # 403 is the documented answer to a format that is switched off
         refusals=((403, b"", "it refuses to answer in JSON: add json to search.formats in its settings.yml"),),
     ),

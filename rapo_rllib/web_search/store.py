@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class JSONTextDisk(diskcache.JSONDisk):
-    """Compressed JSON and nothing else: diskcache would unpickle a row that says it is one, whoever wrote it."""
+    """Disk cache of compressed JSON only: diskcache would unpickle any row that claims to be a pickle."""
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
         """The value of one row."""
@@ -121,7 +121,7 @@ def _hits(kept: Any) -> list[Hit] | None:
     """Return what ``put`` wrote; None for nothing.
 
     Raises:
-        ValueError: somebody else wrote it.
+        ValueError: another program wrote it.
     """
     if kept is None:
         return None

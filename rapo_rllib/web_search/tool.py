@@ -57,7 +57,7 @@ class WebSearch(SearchOptions):
         self._store = SearchStore(None if self.cache is None else Path(self.cache).expanduser())
         wait = wait_for_windows if self._provider.windows else retry_after
         self._service = JsonService(self.provider, self.timeout_s, self.attempts, self.patience_s, self._wait_turn, wait)
-        digest = hashlib.sha256((self.key() or "").encode()).hexdigest()[:16]  # equal keys share a limit; nobody reads it back
+        digest = hashlib.sha256((self.key() or "").encode()).hexdigest()[:16]  # equal keys share a limit; it is never read back
         self._queue = f"queue {self.provider} {self.address} {digest}"
         self._in_flight: dict[str, Future[list[Hit]]] = {}
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class WebSearch(SearchOptions):
         self._service.close()
 
     def _search(self, query: str) -> list[Hit]:
-        """The results from the cache, from whoever asks the same right now, or from the provider."""
+        """Return the results from the cache, from a running equal search, or from the provider."""
         key = json.dumps([self.provider, self.address, query, self.top_k, self.params], sort_keys=True)
         with self._lock:
             future = self._in_flight.get(key)

@@ -1,4 +1,4 @@
-"""Checksums of weights: whoever has them holds these values, bit for bit. They cost about a pass through memory.
+"""Checksums of weights: equal ones mean equal values, bit for bit. They cost about a pass through memory.
 
     learner: digest of what is published  ==  engine: digest of what its model was given, and of what it holds
 
@@ -43,7 +43,7 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def noted(
     named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, digests: Digests
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same names and tensors, rounded to ``dtype``; their digests are written into ``digests`` on the way."""
+    """Yield names and tensors rounded to ``dtype``, and write their digests into ``digests``."""
     for name, tensor in named:
         rounded = cast(tensor.detach(), dtype)
         digests[name] = digest(rounded)
@@ -51,5 +51,5 @@ def noted(
 
 
 def differing(expected: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """Names that are in one only, or have another digest."""
+    """Return the names that are in one only, or whose digests differ."""
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

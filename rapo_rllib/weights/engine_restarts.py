@@ -1,4 +1,4 @@
-"""Env runners whose engine is of no use are ended, and waited for until Ray has started them anew."""
+"""Restarts of env runners with a broken engine: they are ended, and awaited until Ray has started them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SILENCE_S = 20.0  # an engine that says nothing for so long waits in a transfer
 
 
 def any_engine_back(env_runner_group: Any, restarts: bool, timeout_s: float) -> list[int]:
-    """Numbers of the env runners in service; where there is none, wait for one.
+    """Return the numbers of the env runners in service; if there is none, wait for one.
 
     Raises:
         WeightSyncError: none came back, or none will.

@@ -1,4 +1,4 @@
-"""Weights as numpy: how parameters cross from learner to engine and into checkpoints.
+"""Weights as numpy arrays, for the way from learner to engine and into checkpoints.
 
 numpy has no bfloat16, so bfloat16 tensors travel as int16 views of the same bits, beside a tag that says what they are.
 Flow: ``rl_module.get_state`` -> Ray object store -> ``rollout/`` (engine) or ``rl_module.set_state``.
@@ -37,7 +37,7 @@ def pack_weights(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype |
 
 
 def unpack_weights(packed: Mapping[str, PackedTensor]) -> dict[str, torch.Tensor]:
-    """The tensors of :func:`pack_weights`, bit for bit, on the CPU.
+    """Return the tensors that :func:`pack_weights` packed, bit for bit, on the CPU.
 
     Writeable arrays share their memory; read-only ones (out of Ray's object store) are copied, as torch has no such tensors.
 

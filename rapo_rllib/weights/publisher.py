@@ -43,7 +43,7 @@ class EngineWeights(Protocol):
 
 @dataclass(frozen=True)
 class Publication:
-    """One version of the policy's weights, and where an engine finds it. Small, but for ``tensors``, which never travel."""
+    """A version of the policy's weights and its place for engines. Small, except for ``tensors``, which never travel."""
 
     version: int
     num_bytes: int = 0
@@ -101,14 +101,14 @@ class WeightSender:
         self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
 
     def reaches(self, engines: Mapping[str, Any]) -> bool:
-        """Whether these are the connected engines; a restarted one is another."""
+        """Whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
     def send(self) -> tuple[int, Digests]:
         """Send one version; returns its bytes and digests. Called on all learners.
 
         Raises:
-            WeightSyncError: not all engines have it within the time; this connection is of no use any more.
+            WeightSyncError: not all engines have it within the time; this connection is unusable.
         """
         with self._watched():
             try:

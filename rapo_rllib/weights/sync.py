@@ -49,7 +49,7 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class LoadFailure:
-    """An engine could not load a version, and is of no use until it can."""
+    """An engine that could not load a version, and is unusable until it can."""
 
     engine: EngineName
     version: int
@@ -224,7 +224,7 @@ def _answers(
 ) -> tuple[list[Confirmation], dict[int, str]]:
     """Let the engines load; confirmations, and of those without one the reason by number of the env runner."""
     arguments = {"publication": publication, "sequences": sequences}
-    manager = env_runner_group._worker_manager  # RLlib's group does not say who answered
+    manager = env_runner_group._worker_manager  # RLlib's group does not tell which ones answered
     results = manager.foreach_actor("load_policy", kwargs=arguments, remote_actor_ids=list(in_service))
     answers: list[Confirmation] = []
     failures = dict.fromkeys(in_service, "its process ended")

@@ -28,7 +28,7 @@ class PolicySource(WeightSource):
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._weights, self._dtype = weights, dtype
-        self._left: Iterator[Any] = iter(())  # whole tensors that nobody has asked for yet
+        self._left: Iterator[Any] = iter(())  # whole tensors not asked for yet
         self.digests: Digests = {}
 
     def metadata(self) -> list[ParamMeta]:

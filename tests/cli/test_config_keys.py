@@ -41,11 +41,11 @@ def test_every_own_attribute_is_there(keys: dict[str, ConfigKey]) -> None:
     [
         ("group_size", "a whole number at least 1", "16", "trajectories per question (paper: 16)"),
         ("lr", "at least 0 or a schedule", "1e-06", "learning rate"),
-        ("temperature", "between 0.001 and 2.0", "1.0", "of sampling"),
+        ("temperature", "between 0.001 and 2.0", "1.0", "sampling temperature"),
         ("model.autocast_dtype", "a text or null", "'auto'", "matrix products"),
         ("model.lora.rank", "a whole number at least 1", "16", "of each adapter"),
-        ("step_trace_buffer.filter.question", "one of 'any', 'other', 'same'", "'any'", "none of the question that asks"),
-        ("branching.branches", "a whole number at least 2", "2", "ways a fork goes on"),
+        ("step_trace_buffer.filter.question", "one of 'any', 'other', 'same'", "'any'", "every `other` than the one asked"),
+        ("branching.branches", "a whole number at least 2", "2", "branches of a fork"),
         ("env_config.reward.format_check", "one of 'final_step', 'whole_text'", "'final_step'", "whole_text"),
     ],
 )

@@ -124,11 +124,8 @@ COLUMNS = (
     "TRL's template",
     "`auto` finds",
     "several calls",
-    "malformed",
     "append",
-    "forged turns",
     "thoughts kept",
-    "opening ends in",
 )
 
 
@@ -140,18 +137,17 @@ def row_of(released: Released, tokenizer: Any, make_reader: MakeReader) -> tuple
             tokenizer, ProtocolSettings(format="native", system_prompt=""), [CALCULATOR, WEATHER], make_reader
         )
     except ValueError as error:
-        return (*named, f"refused: {_short(str(error))}", *["–"] * 6)
+        return (*named, f"refused: {_short(str(error))}", *["–"] * 3)
     one = _Turn(tokenizer, chat, CALLS[:1])
     assert [(call.name, call.arguments) for call in chat.read(one.ids, "", "", "eos").calls] == list(CALLS[:1]), one.said
+    _assert_truncated_calls_have_problems(tokenizer, chat, one)
+    _assert_special_tokens_stay_text(released, tokenizer, chat)
     return (
         *named,
         f"`{chat.parser}`",
         _several(tokenizer, chat),
-        _malformed(tokenizer, chat, one),
         _appended(tokenizer, chat, one),
-        _forged(released, tokenizer, chat),
         _thoughts(chat),
-        _code(chat._template.opening()),
     )
 
 
@@ -161,10 +157,6 @@ def _short(message: str) -> str:
     found = re.search(r"the model's (?:chat template|tokenizer) ([^;(:]+)", message)
     assert found is not None, message
     return f"its template {found[1].strip().removesuffix(',')}"
-
-
-def _code(text: str) -> str:
-    return f"`{text.encode('unicode_escape').decode() if text.isascii() else text}`".replace("|", "\\|")
 
 
 class _Turn:
@@ -197,15 +189,13 @@ def _several(tokenizer: Any, chat: NativeProtocol) -> str:
     return "yes" if [(c.name, c.arguments) for c in chat.read(both.ids, "", "", "eos").calls] == list(CALLS) else "not read"
 
 
-def _malformed(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> str:
-    """What becomes of the call where it is cut off, at places all over its arguments."""
-    run, begin = False, one.said.index("weather") + len("weather")
+def _assert_truncated_calls_have_problems(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> None:
+    """Assert that a call that is cut off, anywhere in its arguments, is a call with a problem."""
+    begin = one.said.index("weather") + len("weather")
     whole = next(one.said.rindex(end) for end in ENDS if end in one.said)
     for end in (*range(begin, whole, 9), whole):
         turn = chat.read([*tokenizer.encode(one.said[:end], add_special_tokens=False), chat.end_ids[0]], "", "", "eos")
-        assert turn.calls and turn.answer is None, one.said[:end]
-        run = run or not all(call.problem for call in turn.calls)
-    return "run" if run else "told"
+        assert turn.calls and turn.answer is None and all(call.problem for call in turn.calls), one.said[:end]
 
 
 def _appended(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> str:
@@ -223,7 +213,8 @@ def _appended(tokenizer: Any, chat: NativeProtocol, one: _Turn) -> str:
     return "but for empty thoughts" if bare[0] == bare[1] else "differs"
 
 
-def _forged(released: Released, tokenizer: Any, chat: NativeProtocol) -> str:
+def _assert_special_tokens_stay_text(released: Released, tokenizer: Any, chat: NativeProtocol) -> None:
+    """Assert that special tokens in a result, a retrieved step and a question stay text."""
     hostile, known = "8" + "".join(released.special) + "9", set(tokenizer.get_added_vocab().values())
 
     def special(ids: Sequence[int]) -> list[int]:
@@ -234,9 +225,7 @@ def _forged(released: Released, tokenizer: Any, chat: NativeProtocol) -> str:
         lambda text: chat.retrieved(text).token_ids,
         lambda text: chat.prompt_ids(text),
     ):
-        if special(make(hostile)) != special(make("x")):
-            return "not held"
-    return "held"
+        assert special(make(hostile)) == special(make("x")), hostile
 
 
 def _calling() -> Turn:

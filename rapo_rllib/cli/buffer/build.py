@@ -33,7 +33,7 @@ def build(
     agent: Annotated[
         str,
         typer.Option(
-            help="Who writes: a Hugging Face id or folder, a packaged model, a checkpoint, or http(s)://.../v1#MODEL.",
+            help="The agent: a Hugging Face id or folder, a packaged model, a checkpoint, or http(s)://.../v1#MODEL.",
             show_default=False,
         ),
     ],
@@ -119,7 +119,7 @@ def _build(
 
 
 def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
-    """Store the steps of what is finished; returns how many step traces the buffer holds."""
+    """Store the steps of finished attempts; return the number of step traces in the buffer."""
     from rapo_rllib.buffer.store import StepTraceBuffer
 
     with closing(StepTraceBuffer(place)) as buffer, counted("questions") as tell:

@@ -28,7 +28,7 @@ Changes = Sequence[tuple[str, Any]]  # dotted config keys and their values
 def chosen_models(
     models: Sequence[str], key_variables: Sequence[str] | None, requests: dict[str, Any], **sampling: Any
 ) -> dict[str, AgentChoice]:
-    """One choice per name, by what the model is called: its short name, with its place where an earlier one is called the same.
+    """Return one choice per model, by its short name; a repeated short name gets the model's position.
 
     Args:
         models: as on the command line.
@@ -69,7 +69,7 @@ def _variables_by_host(hosts: Sequence[str], given: Sequence[str]) -> dict[str, 
 
 
 def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
-    """Map the name of each data set to its file, or to None where it is loaded from Hugging Face.
+    """Map the name of each data set to its file, or to None if it is loaded from Hugging Face.
 
     Args:
         benchmarks: with commas between: names, ``NAME=PATH`` of a local copy or a user's own data, or its path alone.

@@ -1,4 +1,4 @@
-"""Show the numbers of attempts at questions as a table: of an evaluation, and of a build."""
+"""Table of the numbers of an evaluation or a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a trial ends: stop criteria, the time budget, and Ctrl-C, which lets the running iteration finish and saves it."""
+"""Ends of a trial: stop criteria, the time budget, and Ctrl-C, which lets the running iteration finish and saves it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOPPING = "Stopping after the running iteration, with a checkpoint. Press Ctrl
 
 
 class Interruption:
-    """Whether somebody pressed Ctrl-C."""
+    """State of Ctrl-C: whether it was pressed."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -28,7 +28,7 @@ class TrainingReporter(Callback):
         self._configs: dict[str, dict[str, Any]] = {}  # of the trials, which an exploit of population based training changes
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A trial started, or goes on: from where it was, or in another's place."""
+        """Report that a trial started, resumed, or was replaced by a clone."""
         config = {key: value for key, value in flattened(trial.config).items() if isinstance(value, int | float | str | list)}
         before = self._configs.get(trial.trial_id)
         self._configs[trial.trial_id] = config

@@ -127,7 +127,7 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounds(values: Any) -> list[Any]:
-    """Find the lowest and the highest number of what Tune draws from; None for an end that there is not.
+    """Return the lowest and the highest number of a search space of Tune; None for an open end.
 
     Example: [0.1, 0.9] for ``tune.uniform(0.1, 0.9)``, [1, 3] for ``tune.randint(1, 4)``.
     """
@@ -154,7 +154,7 @@ def with_value(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any
 
 @dataclass(frozen=True)
 class _WithinRange:
-    """After Tune has multiplied a value by a perturbation factor it may lie outside: a chance of 1.2, say."""
+    """Put a value back into its range: a perturbation factor of Tune may make a probability 1.2."""
 
     mutations: dict[str, Any]
 

@@ -1,1 +1,1 @@
-"""Rollouts that nobody waits for: questions to engines as they free up, groups back as they are complete."""
+"""Asynchronous rollouts: questions go to engines as they free up, groups come back as they are complete."""

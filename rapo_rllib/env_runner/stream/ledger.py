@@ -69,7 +69,7 @@ class QuestionLedger:
         self.rejected: list[TrajectoryGroup] = []  # since the last batch
         self._dropped_before: set[int] = set()  # places whose group was too old once
         self.num_stale = 0  # groups that were dropped as too old, since the last batch
-        self.num_again = 0  # questions that were lost with their engine, likewise
+        self.num_again = 0  # questions lost with their engine, since then
 
     @property
     def room(self) -> int:
@@ -89,14 +89,14 @@ class QuestionLedger:
         return len(self.complete) + len(self.rejected)
 
     def hand_out(self, runner: int, count: int, retrieval_prob: float = 0.0) -> list[tuple[int, Question]]:
-        """Up to ``count`` questions for an engine, with their places: those that are asked again first."""
+        """Return up to ``count`` questions for an engine with their places; those that are asked again come first."""
         taken = self._cursor.take_places(min(count, self.room))
         for place, _ in taken:
             self.out[place] = Out(runner, self.version, retrieval_prob)
         return taken
 
     def came_back(self, place: int, group: TrajectoryGroup) -> None:
-        """A group is complete; one that nobody waits for any more (it was given up meanwhile) is left alone."""
+        """Take a complete group; one that was given up meanwhile is ignored."""
         out = self.out.pop(place, None)
         if out is None:
             return
@@ -106,7 +106,7 @@ class QuestionLedger:
             self.complete[place] = Complete(place, group, out.retrieval_prob)
 
     def lost(self, runner: int, kept: Iterable[int] = ()) -> int:
-        """An engine does not know its questions any more, but for those ``kept``; they are asked again. Returns how many."""
+        """Ask the lost questions of an engine again, all but those ``kept``; return their number."""
         places = [place for place, out in self.out.items() if out.runner == runner and place not in set(kept)]
         for place in places:
             del self.out[place]
@@ -158,7 +158,7 @@ class QuestionLedger:
         self.rejected, self.num_stale, self.num_again = [], 0, 0
 
     def set_version(self, version: int) -> dict[int, list[int]]:
-        """The policy has moved: drop what is too old now. Returns the places that each engine may give up."""
+        """Drop groups that are too old after an update; return the places that each engine may give up."""
         self.version, self.updating = version, False
         for place in [place for place, found in self.complete.items() if self._too_old(found.group.policy_version)]:
             del self.complete[place]

@@ -24,7 +24,7 @@ class RunnerStream:
 
     Args:
         env_runner: the ``RAPOEnvRunner``.
-        observer: makes episodes of them, where somebody listens or records; None: nobody does.
+        observer: makes episodes of them for callbacks or records; None: there are none.
     """
 
     def __init__(self, env_runner: Any, observer: EpisodeObserver | None) -> None:

@@ -38,7 +38,7 @@ class Engine:
     """An engine that takes orders."""
 
     name: str = ""  # of its process; "" before its first answer
-    requests: int = 0  # that it had when it last answered, and those of what it was given since
+    requests: int = 0  # at its last answer, and those given to it since
     view: Any = None  # of the buffer, that it was sent
 
 
@@ -58,7 +58,7 @@ def work(env_runner: Any, order: Order) -> Answer:
 
 
 class StreamSampler:
-    """Keeps the env runners of a training at work.
+    """Sampler that keeps the env runners of a training busy.
 
     Args:
         env_runner_group: RLlib's; its remote env runners.
@@ -66,7 +66,7 @@ class StreamSampler:
         capacity: requests that an engine computes side by side.
         group_size: trajectories of a group.
         restore: brings back restarted env runners WITH the current weights.
-        timeout_s: how long an engine may take for an answer while somebody waits for groups.
+        timeout_s: how long an engine may take for an answer while groups are awaited.
         recovery_timeout_s: how long to wait when no env runner is left.
     """
 
@@ -83,7 +83,7 @@ class StreamSampler:
         self._group, self._ledger = env_runner_group, ledger
         self._capacity, self._group_size = capacity, group_size
         self._restore, self._timeout_s, self._recovery_timeout_s = restore, timeout_s, recovery_timeout_s
-        self._changed = threading.Condition()  # its lock is held by whoever touches what follows
+        self._changed = threading.Condition()  # its lock guards the attributes below
         self._conditions: Conditions | None = None  # None: nothing is to be sampled
         self._engines: dict[int, Engine] = {}  # that take orders, by number of the env runner
         self._calls: dict[Any, Call] = {}
@@ -159,14 +159,14 @@ class StreamSampler:
         return result
 
     def set_version(self, version: int) -> None:
-        """All engines hold this version of the weights now."""
+        """Note that all engines hold this version of the weights now."""
         with self._changed:
             if version != self._ledger.version:
                 for runner, places in self._ledger.set_version(version).items():
                     self._given_up.setdefault(runner, []).extend(places)
 
     def end_update(self) -> None:
-        """The update is over, also where it has not moved the weights."""
+        """Note that the update is over, even if it has not moved the weights."""
         with self._changed:
             self._ledger.updating = False
 
@@ -201,7 +201,7 @@ class StreamSampler:
                 self._give_orders()
                 self._collect()
                 self._bring_back()
-        except BaseException as error:  # whoever waits for groups raises it
+        except BaseException as error:  # raised by the thread that waits for groups
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -313,7 +313,7 @@ class StreamSampler:
             )
 
     def _check_answers(self, waiting_since: float) -> None:
-        """Raise where an engine lives and does not answer. Evaluations and new weights hold it up, but nobody waits then."""
+        """Raise if a live engine does not answer. Evaluations and new weights delay it, but then no group is awaited."""
         for call in self._calls.values():
             if time.monotonic() - max(call.begun, waiting_since) > self._timeout_s:
                 raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Table of the named benchmarks: where it is published, how its rows are read, how its answers are scored."""
+"""Table of the named benchmarks: place of publication, reader of rows, scorer of answers."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
 
 
 def own_benchmark(name: str, in_words: bool) -> Benchmark:
-    """Questions of a user's own; those that say in ``ability`` how they are scored are scored so."""
+    """Make a benchmark of a user's own questions; the field ``ability`` may choose the scorer."""
     return Benchmark(name, "", "test", WORDS if in_words else MATHS, "", own=True)

@@ -35,7 +35,7 @@ class ExternalOptions(Knobs):
     where: ClassVar[str] = "env_config."
 
     action_tag: str | None = knob(
-        None, "the tag (`act`), or the tool, that an action stands in; None: all that the policy writes in a step is the action"
+        None, "tag or tool of an action (`act`); None: all that the policy writes in a step is the action"
     )
     success_reward: float = knob(1.0, "an episode is correct if its last step, or all together, earned as much")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its format and its tags are read here", hidden=True)
@@ -53,7 +53,7 @@ class SeededOptions(CountOptions, ExternalOptions):
     """Keys of ``env_config`` of environments whose questions are seeds: the training questions those from 0 on."""
 
     def questions(self, split: str) -> SeedQuestions:
-        """Those of a split."""
+        """Return the questions of a split."""
         return SeedQuestions(self.count(split), offset=0 if split == "train" else 2**30)
 
 
@@ -136,7 +136,7 @@ class ExternalEnv(TextEnv):
         return played
 
     def _actions_in(self, action: str) -> list[str | Played]:
-        """Those of a step: of its calls, in its tag, or the step itself."""
+        """Return the actions of a step: its calls, the text in its tag, or the step itself."""
         if isinstance(action, Turn) and action.native and action.calls:
             return [self._called(call) for call in action.calls]
         if self._tag is not None and not self._native:

@@ -30,8 +30,8 @@ _draws = threading.RLock()  # gem's environments draw from the generators of the
 class GemOptions(SeededOptions):
     """Keys of ``env_config`` of ``rapo/gem``."""
 
-    id: str = knob("", "of an environment of gem, for example `game:GuessTheNumber-v0-easy`")
-    kwargs: dict = knob(dict, "handed to `gem.make`, for example {max_turns: 10}")
+    id: str = knob("", "id of a gem environment, for example `game:GuessTheNumber-v0-easy`")
+    kwargs: dict = knob(dict, "arguments of `gem.make`, for example {max_turns: 10}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +67,7 @@ class Gem(ExternalEnv):
             return _shown(observation, info)
 
     def play(self, action: str) -> Played:
-        """One step; it draws from the question's seed, so a process takes one at a time."""
+        """Play one step with random numbers of the question's seed, so a process takes one at a time."""
         with self._drawing():
             observation, reward, terminated, truncated, info = self._env.step(action)
         ended = bool(terminated or truncated)

@@ -25,15 +25,15 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 class OpenEnvOptions(SeededOptions):
     """Keys of ``env_config`` of ``rapo/openenv``."""
 
-    url: str = knob("", "of a server, for example `http://127.0.0.1:8000`")
-    token_env: str | None = knob(None, "variable of the environment with the token that goes to the server as a bearer's")
+    url: str = knob("", "address of the server, for example `http://127.0.0.1:8000`")
+    token_env: str | None = knob(None, "environment variable with the server's bearer token")
     action_field: str | None = knob(
-        "message", "of the server's action, which gets what the policy wrote; None: the policy writes the whole action, as JSON"
+        "message", "field of the server's action for the policy's text; None: the policy writes the whole action, as JSON"
     )
     observation_field: str | None = knob(
-        None, "of the server's observation, which the policy reads; None: its one text, or all of it as JSON"
+        None, "field of the server's observation that the policy reads; None: its only text, or all of it as JSON"
     )
-    reset: dict = knob(dict, "what is sent with each reset beside the seed, for example {task: easy}")
+    reset: dict = knob(dict, "arguments of each reset beside the seed, for example {task: easy}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +85,7 @@ class OpenEnv(ExternalEnv):
             raise EnvError(f"OpenEnv, {self.options.url!r}: reset: {error}") from error
 
     def play(self, action: str) -> Played:
-        """One step. An action of a wrong form costs the policy the step, and a server that fails the trajectory its try."""
+        """Play one step. A malformed action costs the policy the step; a server that fails costs the trajectory."""
         try:
             written = self._written(action)
         except ValueError as error:
@@ -102,7 +102,7 @@ class OpenEnv(ExternalEnv):
         return Played(self._shown(told.observation), told.reward, terminated=told.done)
 
     def _written(self, action: str) -> dict[str, Any]:
-        """The server's action. Raises ``ValueError`` if it cannot be made of what the policy wrote."""
+        """Return the server's action for the policy's text. Raises ``ValueError`` if there is none."""
         if self.options.action_field is not None:
             return {self.options.action_field: action}
         read = json.loads(action)

@@ -20,11 +20,11 @@ ANSWER_S = 60.0  # until a server must have answered a message: below the deadli
 
 
 class ServerError(Exception):
-    """The server died, hung, refused or told nonsense: the session is of no use any more."""
+    """The server died, hung, refused or sent nonsense; the session is unusable."""
 
 
 class RefusedActionError(Exception):
-    """The server's environment takes no such action; the session goes on."""
+    """The server's environment refuses the action; the session goes on."""
 
 
 @dataclass(frozen=True)

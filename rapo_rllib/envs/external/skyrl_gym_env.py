@@ -27,10 +27,8 @@ _ANSWERS = ("reward_spec.ground_truth", "reward_model.ground_truth")
 class SkyRLGymOptions(DatasetOptions, ExternalOptions):
     """Keys of ``env_config`` of ``rapo/skyrl_gym``."""
 
-    id: str | None = knob(
-        None, "of an environment of skyrl-gym, for example `gsm8k_multi_turn`; None: as `env_class` of each row"
-    )
-    extras: dict = knob(dict, "for the environments of all rows, where a row says nothing else, for example {max_turns: 3}")
+    id: str | None = knob(None, "id of a skyrl-gym environment, for example `gsm8k_multi_turn`; None: `env_class` of each row")
+    extras: dict = knob(dict, "extras of rows that set none, for example {max_turns: 3}")
     settings: dict = knob(dict, "the environment's own settings, for example {search_url: http://127.0.0.1:8000/retrieve}")
     stop_tags: tuple[str, ...] = knob(
         (), "tags whose closing form ends a generated step, for example [search]", rule="a list of tags"
@@ -53,7 +51,7 @@ class SkyRLGym(ExternalEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
-        """Those of ``split``.
+        """Return the questions of ``split``.
 
         Raises:
             ValueError: a row cannot be read, or its environment cannot be made: names file, row and field.
@@ -84,7 +82,7 @@ class SkyRLGym(ExternalEnv):
         return text
 
     def play(self, action: str) -> Played:
-        """One step; turns of the environment become one observation."""
+        """Play one step; turns of the environment become one observation."""
         told = self._env.step(action)
         metadata = told.get("metadata") or {}
         text = "\n".join(str(message["content"]).strip("\n") for message in told["observations"])

@@ -36,11 +36,11 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
     )
     step_weights: tuple[float, ...] | None = knob(
         None,
-        "how often each number of operations in `steps` is drawn, as weights; None: all alike",
+        "relative frequency of each number of operations in `steps`; None: all alike",
         above=0,
         rule="a list of numbers above 0, one for each number of operations in `steps`, or null",
     )
-    max_number: int = knob(20, "of the numbers in a story; results reach ten times as far", at_least=5)
+    max_number: int = knob(20, "largest number in a story; results may be ten times as large", at_least=5)
 
     def __post_init__(self) -> None:
         super().__post_init__()

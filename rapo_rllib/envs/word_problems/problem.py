@@ -141,7 +141,7 @@ def _told(composition: Composition, slots: list[dict[str, int]], rng: random.Ran
 
 
 def _cast(theme: Theme, rng: random.Random) -> dict[str, str]:
-    """Who and what a story is about. The friend is of the other gender, so that "she" and "he" are clear."""
+    """Draw the persons and things of a story. The friend is of the other gender, so that "she" and "he" are clear."""
     female = rng.random() < 0.5
     own, other = (NAMES_SHE, NAMES_HE) if female else (NAMES_HE, NAMES_SHE)
     she, her, possessive = ("she", "her", "Her") if female else ("he", "him", "His")

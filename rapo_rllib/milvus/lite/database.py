@@ -99,7 +99,7 @@ class Database:
             return True
 
     def has(self, name: str) -> bool:
-        """Whether there is such a collection."""
+        """Whether the collection exists."""
         return bool(self._lite.has_collection(name))
 
     def make(self, name: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
@@ -169,7 +169,7 @@ class Database:
             yield rows, vectors
 
     def search_words(self, name: str, texts: Sequence[str], top_k: int) -> list[list[tuple[str, float]]]:
-        """For each text the keys of the ``top_k`` rows that match it best by BM25, with their scores, best first."""
+        """Return for each text the keys of the ``top_k`` rows that match it best by BM25, with their scores, best first."""
         collection = self._collection(name)
         collection.load()
         found = collection.search(list(texts), top_k=top_k, anns_field=TERMS, output_fields=[])
@@ -224,7 +224,7 @@ class Database:
 
 
 def row_sum(values: Sequence[Any], vector: np.ndarray) -> int:
-    """CRC-32 of a row's values and its vector ``[D]``."""
+    """Return the CRC-32 of a row's values and its vector ``[D]``."""
     return zlib.crc32(vector.tobytes(), zlib.crc32(repr(tuple(values)).encode()))
 
 

@@ -1,7 +1,7 @@
 """Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
 
-Inside Ray the owner is an actor with the path in its name: who asks first makes it, on his node, and it ends when he lets go of
-it; who still asks makes the next. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
+Inside Ray the owner is an actor with the path in its name. Its first user makes it on its own node, and it ends with that user;
+the next user makes another. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMESPACE = "rapo_rllib"
 _lock = threading.RLock()  # for what follows; no call of Ray, Lite or the owner is made under it
 _here: dict[str, Owner] = {}  # the owners in this process, by path
 _reached: dict[str, Reached] = {}  # those in actors
-_users: dict[str, set[int]] = {}  # and who of this process uses either
+_users: dict[str, set[int]] = {}  # and the users of either in this process
 _inherited: list[Any] = []  # of a fork's parent: kept, because Ray would be told that they are gone
 
 
@@ -57,7 +57,7 @@ class Reached:
         self.known: set[str] = set()  # collections that it has read
 
     def drop(self) -> None:
-        """Let go of the actor, whoever still refers to this object."""
+        """Release the actor, even if this object is still referred to."""
         self.actor = None
         if self.line is not None:
             self.line.close()
@@ -217,7 +217,7 @@ class OwnerActor:
         return ray.get_runtime_context().get_node_id(), self._line.address
 
     def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
-        """Call a method of the owner, unless nobody waits any more: he may have asked again, and for other things since.
+        """Call a method of the owner, unless the caller has given up: it may have asked again, or for something else.
 
         ``deadline`` is by the clock of this machine.
         """

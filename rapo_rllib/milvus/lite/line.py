@@ -59,7 +59,7 @@ class Line:
         self._line.send_bytes(address.key)
 
     def ask(self, timeout_s: float, *request: Any) -> Any:
-        """Send a request and return its answer. Raises ``TimeoutError`` after ``timeout_s``; the line is of no use then."""
+        """Send a request and return its answer. Raises ``TimeoutError`` after ``timeout_s``; the line is then unusable."""
         with self._lock:
             try:
                 self._line.send(request)
@@ -71,5 +71,5 @@ class Line:
                 raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._line.close()

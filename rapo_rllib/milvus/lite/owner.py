@@ -44,20 +44,20 @@ class OwnerEndedError(ConnectionError):
 
 
 class Owner:
-    """Opens a Lite path on first use. Safe in threads; one call at a time.
+    """Owner of a Lite path, which it opens on first use. Thread-safe; one call at a time.
 
     Every method raises ``RetrievalError`` when the folder cannot be read or written.
 
     Args:
         path: absolute.
         uri_key: what the user calls it, for messages.
-        command: what this process does, for who is refused.
+        command: what this process does, for messages to refused ones.
     """
 
     def __init__(self, path: str, uri_key: str, command: str = "") -> None:
         self.path, self._uri_key = path, uri_key
         self._command = command or " ".join(sys.argv)[:200]
-        self._note = Path(f"{path}.owner")  # says who has the folder open
+        self._note = Path(f"{path}.owner")  # names the process that has the folder open
         self.lock = threading.RLock()
         self._database: Database | None = None
         self._tables: dict[str, Table] = {}
@@ -235,7 +235,7 @@ class Owner:
                 return database
 
     def _holder(self) -> tuple[int, str, str] | None:
-        """Process, machine and command of who says that it has the folder open; None: nobody who lives."""
+        """Return process, machine and command of the holder of the folder; None if no live process holds it."""
         try:
             pid, machine, command = json.loads(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError):

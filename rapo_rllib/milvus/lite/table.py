@@ -124,9 +124,9 @@ class Table:
         return [self._number_of[one] for one in ids if one in self._number_of]
 
     def page(self, after: str | None, size: int) -> tuple[list[int], str | None]:
-        """Up to ``size`` rows whose keys come after ``after`` (None: from the first on), and where to go on (None: nowhere).
+        """Return up to ``size`` rows with keys after ``after`` (None: all), and the next ``after`` (None: no more rows).
 
-        By their keys, so that a scan goes on where it was when the rows were read anew meanwhile.
+        By keys, so that a scan goes on where it was even if rows were reloaded meanwhile.
         """
         if self._sorted is None:
             self._sorted = sorted(self._number_of)

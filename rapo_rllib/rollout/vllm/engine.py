@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 def _set_environment(settings: EngineSettings) -> None:
     """vLLM reads these when it is imported; what the user has set stays, but for the process of its core."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of what is meant here
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of intended things
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
@@ -102,7 +102,7 @@ class VLLMEngine:
         return self._engine.get_num_unfinished_requests()
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; it joins the running batch. ``RequestError`` if vLLM's checks of its input refuse it."""
+        """Queue a request, which joins the running batch. Raises ``RequestError`` if vLLM refuses its input."""
         from vllm.exceptions import VLLMClientError
 
         self.weights.check()
@@ -223,7 +223,7 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
         stop_token_ids=list(request.end_ids),
         include_stop_str_in_output=True,
         logprobs=None if sampled else 0,  # 0: the chosen token's only; of sampled ones the recorder's
-        output_kind=RequestOutputKind.FINAL_ONLY,  # nobody reads a step before it is whole
+        output_kind=RequestOutputKind.FINAL_ONLY,  # a step is read only when it is whole
         extra_args=recording_args(request.request_id, request.entropy_top_k, request.seed) if sampled else None,
     )
 

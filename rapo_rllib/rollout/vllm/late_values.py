@@ -1,4 +1,4 @@
-"""Values that a device computes for running requests, and hands over late: whoever takes them waits for no later step.
+"""Values that a device computes for running requests and copies later, so that reading them waits for no later step.
 
 A read of a tensor on a GPU waits for all that is queued there, the next step of the engine too. So each step's values are
 copied to pinned memory behind their computation, with an event. When a request ends, its last token has come back from the
@@ -21,7 +21,7 @@ Place = tuple[str, int, int]  # name of the request, position in its response, v
 @dataclass
 class _Step:
     values: torch.Tensor  # [2, n] on the host
-    places: Sequence[Place | None]  # None: nobody will ask
+    places: Sequence[Place | None]  # None: it will not be read
     event: Any | None  # of the copy; None on a CPU
 
     @property

@@ -7,7 +7,7 @@ it puts around the module that samples (``watch``) then sees the logits that are
 of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
 ``SamplingParams.extra_args``, and by position in the response, where later ones replace earlier ones: vLLM also samples for
 rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for the
-device, and nobody who takes values waits for a later step (``late_values.py``). Batches in which all requests are greedy never
+device, and reading values waits for no later step (``late_values.py``). Batches in which all requests are greedy never
 reach that module; greedy requests are not recorded at all.
 """
 
@@ -47,7 +47,7 @@ class _Row:
 
 
 class TokenRecorder(LogitsProcessor):
-    """Follows the rows of the batch, draws the tokens of seeded ones, and records all; returns the logits untouched."""
+    """Logits processor that records every row of the batch and draws the tokens of seeded ones; logits stay unchanged."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, _Row] = {}
@@ -166,6 +166,6 @@ def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) 
 
 
 def _measured_in_blocks(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """The same on a CPU."""
+    """Measure in blocks, on a CPU."""
     blocks = zip(logits.split(CPU_BLOCK_ROWS), token_ids.split(CPU_BLOCK_ROWS), strict=True)
     return torch.cat([_measured(rows, tokens, top_k) for rows, tokens in blocks], dim=-1)

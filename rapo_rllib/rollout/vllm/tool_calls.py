@@ -73,7 +73,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
 
 
 def closed_calls(text: str, calls: tuple[tuple[str, str], ...], parser: str) -> tuple[tuple[str, str], ...]:
-    """The calls that may be run: without one that is cut off, and none where it is not clear which one is."""
+    """Return the calls that may be run: not a truncated one, and none if it is unclear which is truncated."""
     mark = first_mark(text)
     if parser not in _PAIRS or mark is None:
         return calls

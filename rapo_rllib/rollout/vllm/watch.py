@@ -95,7 +95,7 @@ class LoadWatch:
         self._given[name] = Given(rows, self.received[name] if held is tensor else digest(held), columns)
 
     def _holds(self, holder: Holder) -> bool | None:
-        """None where nothing was given."""
+        """Whether the parameter holds the given weights; None if some were not given."""
         given = [self._given[source] for source in holder.sources if source in self._given]
         if len(given) < len(holder.sources):
             return None

@@ -1,7 +1,7 @@
 """The weights of a ``VLLMEngine``: whole, confirmed, and without anything of the version before.
 
 From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
-error somebody caught, cannot end in a rollout with weights of no version.
+error that was caught, cannot end in a rollout with weights of no version.
 
 Requests that run meanwhile are ended, or they go on with the new weights: the scheduler is paused, the weights are swapped,
 and every running request computes all its tokens so far again. So each token is sampled by one version, given the whole
@@ -60,7 +60,7 @@ class EngineWeights:
             self.load_file(file.name, version)
 
     def load_file(self, path: str, version: int) -> None:
-        """The same for weights in a safetensors file, which every worker maps."""
+        """Load weights from a safetensors file, which every worker maps."""
         self._load("load_policy_weights_file", path, version)
 
     def _load(self, method: str, weights: Any, version: int) -> None:
@@ -126,7 +126,7 @@ class EngineWeights:
         self._engine.collective_rpc(method, kwargs=dict(arguments))
 
     def confirm(self, version: int) -> None:
-        """Say that the weights the workers were given are ``version``; forget every prefix of the version before.
+        """Declare the loaded weights to be ``version``, and drop the prefix cache of the previous version.
 
         Raises:
             WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.

@@ -96,7 +96,7 @@ class PolicyWorker:
         return report
 
     def load_policy_weights_file(self, path: str) -> None:
-        """The same for weights in a safetensors file, which is mapped, not read."""
+        """Load weights from a safetensors file, which is mapped, not read."""
         from safetensors.torch import load_file
 
         self.load_policy_weights(load_file(path))
@@ -115,7 +115,7 @@ class PolicyWorker:
         return ""
 
     def record_version(self, version: int) -> None:
-        """Tokens that are sampled from now on are of this version of the weights."""
+        """Set the version of the weights that samples the tokens from now on."""
         self._recorder.version = version
 
     def take_records(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:

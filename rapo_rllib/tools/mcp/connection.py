@@ -34,7 +34,7 @@ _END_S = 10.0  # for a server to end by itself, and then to be killed
 
 
 class ServerLostError(Exception):
-    """The server died, hung, or was never there; the session is of no use any more."""
+    """The server died, hung, or was never there; the session is unusable."""
 
 
 class ServerHungError(ServerLostError):
@@ -74,7 +74,7 @@ class McpConnection:
 
     @property
     def lost(self) -> bool:
-        """Whether it can be called no more."""
+        """Whether the connection is lost for good."""
         return bool(self._lost) or self._task.done()
 
     async def _serve(self) -> None:
@@ -122,7 +122,7 @@ class McpConnection:
 
     @property
     def _mode(self) -> Literal["legacy", "auto"]:
-        """Of the protocol: over HTTP its newest version has no sessions, by which a server says that it has lost a state."""
+        """Return the protocol's mode: over HTTP its newest version lacks sessions, by which a server reports lost state."""
         return "legacy" if self._http is not None and self._options.ends_with_session else "auto"
 
     def _check_session(self) -> None:
@@ -276,7 +276,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _wait(task: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """What a task returns that keeps to ``timeout_s`` itself; the thread of the sessions may be busy beyond it."""
+    """Wait for a task that keeps to ``timeout_s`` itself; the sessions' thread may be busy for longer."""
     future = asyncio.run_coroutine_threadsafe(task, _loop())
     if not wait([future], timeout_s + _BUSY_S).done:
         raise ServerLostError(f"this machine was too busy to hear of it within {timeout_s + _BUSY_S:g} s")

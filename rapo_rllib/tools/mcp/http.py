@@ -21,7 +21,7 @@ _CONNECT_S = 30.0
 
 
 class HttpWatch:
-    """Record of what the responses of one session said.
+    """Record of the responses of one session.
 
     Args:
         token_env: the variable with the token that goes with each request; None: none does.
@@ -44,7 +44,7 @@ class HttpWatch:
         return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [self.see]})
 
     async def see(self, response: Any) -> None:
-        """Take note of a response."""
+        """Record a response."""
         status, asked = response.status_code, response.request
         self._status = status if status >= HTTPStatus.BAD_REQUEST else 0
         self.has_session = self.has_session or SESSION in response.headers

@@ -27,22 +27,22 @@ class McpOptions(Knobs):
     where: ClassVar[str] = f"{_KEY}."
 
     command: str | None = knob(None, "a program that speaks MCP over stdin and stdout")
-    args: tuple[str, ...] = knob((), "of the program", may_be_empty=True)
-    env: Mapping[str, str] | None = knob(None, "variables of it; nothing secret", rule="a mapping of variables to texts")
-    env_from: tuple[str, ...] = knob((), "names of variables of this process that it gets, such as those of secrets")
-    cwd: str | None = knob(None, "folder that it runs in")
-    url: str | None = knob(None, "of a server over HTTP, in place of a command")
-    token_env: Any = knob(None, "variable with the token that goes to the URL as a bearer's")
-    only: tuple[str, ...] = knob((), "names of tools that the policy sees; none: all")
+    args: tuple[str, ...] = knob((), "arguments of the program", may_be_empty=True)
+    env: Mapping[str, str] | None = knob(
+        None, "its environment variables; nothing secret", rule="a mapping of variables to texts"
+    )
+    env_from: tuple[str, ...] = knob((), "environment variables of this process that are passed on, such as secrets")
+    cwd: str | None = knob(None, "working folder of the program")
+    url: str | None = knob(None, "address of a server over HTTP, instead of a command")
+    token_env: Any = knob(None, "environment variable with the server's bearer token")
+    only: tuple[str, ...] = knob((), "names of the tools that the policy sees; empty: all")
     state: Literal["trajectory", "none"] = knob(
-        "trajectory", "what ends with a session: what a trajectory did there, or nothing", rule="one of trajectory, none"
+        "trajectory", "a session for each `trajectory`, or shared ones without state (`none`)", rule="one of trajectory, none"
     )
-    state_key: str | None = knob(None, "an argument that keeps trajectories apart, filled in here; sessions are shared then")
-    state_end: str | None = knob(None, "a tool that is called with it at a trajectory's end, for the server to forget it")
-    sessions: int | None = knob(
-        None, "at once in a process; None: 4 that are shared, or 64 that trajectories have for themselves", at_least=1
-    )
-    start_timeout_s: float = knob(60.0, "until a server must have told its tools", above=0)
+    state_key: str | None = knob(None, "argument that separates trajectories in shared sessions, hidden from the policy")
+    state_end: str | None = knob(None, "tool that is called with `state_key` at a trajectory's end")
+    sessions: int | None = knob(None, "most sessions of a process; None: 4 shared ones, or 64 of trajectories", at_least=1)
+    start_timeout_s: float = knob(60.0, "seconds until the server must have listed its tools", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,5 +105,5 @@ class McpOptions(Knobs):
         return self.state != "none"
 
     def environment(self) -> dict[str, str]:
-        """Variables of the program beside the few that all programs get."""
+        """Environment variables of the program beside the few that all programs get."""
         return {**(self.env or {}), **{name: os.environ[name] for name in self.env_from}}

@@ -16,7 +16,7 @@ from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
-MOST_HUNG = 16  # calls without an answer in a session, which nobody new has then: each may hold a thread of the server
+MOST_HUNG = 16  # unanswered calls of a session, above which it takes no new users: each may hold a thread of the server
 
 
 class McpServer:
@@ -35,7 +35,7 @@ class McpServer:
         self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
         self._open: list[McpConnection] = []
         self._beginning, self._most = 1, options.num_sessions
-        self._waiting: list[Future[None]] = []  # for a session that nobody has
+        self._waiting: list[Future[None]] = []  # for a free session
         try:
             first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
@@ -107,7 +107,7 @@ class McpServer:
             trajectory.set_result(None)
 
     def _least_used(self) -> McpConnection | None:
-        """Of the open sessions, without those that nobody new should have."""
+        """Return the least used open session, of those that take new trajectories."""
         for gone in [
             one for one in self._open if (one.lost or one.hung >= MOST_HUNG) and (self.options.is_shared or not one.users)
         ]:
@@ -119,7 +119,7 @@ class McpServer:
         return min(self._open, key=lambda one: one.users, default=None)
 
     def release(self, connection: McpConnection, key: str, called: bool) -> None:
-        """Take a session back: its own from a trajectory, for nobody may see what it left there; else its state of that key.
+        """Take a session back: close a trajectory's own, or end the state of its key in a shared one.
 
         One that was not ``called``, of a trajectory that has to wait for another server say, is as good as new.
         """
@@ -184,7 +184,7 @@ class McpSession:
         self._called = False
         timeout_s = server.options.start_timeout_s
         if not (server.options.is_shared or self._hold(timeout_s).answers()):
-            self._called = True  # it died before it was wanted, so nobody else may have it
+            self._called = True  # it died before it was used, so nothing else may have it
             self.close()
             self._called = False
             self._hold(timeout_s)
@@ -241,7 +241,7 @@ class McpSession:
 
 
 def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
-    """Those that the policy sees."""
+    """Return the tools that the policy sees."""
     where, names = f"env_config.tools: mcp: {options.shown!r}", [tool.name for tool in found]
     for name in options.only:
         if name not in names:

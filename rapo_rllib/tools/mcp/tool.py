@@ -48,7 +48,7 @@ class McpTool:
         return McpToolSession(self, shared[id(self.server)])
 
     def run_in(self, session: McpSession, input: str) -> ToolResult:
-        """One call; what is wrong with it is an observation. ``ToolError`` where the server is gone, and its state with it."""
+        """Make one call; its faults are observations. Raises ``ToolError`` if the server and its state are lost."""
         arguments, problem = arguments_of(self._schema, input)
         if problem:
             return ToolResult(f"Error: {problem}", "arguments")
@@ -85,7 +85,7 @@ class McpToolSession:
 
 
 def text_of(result: Any) -> str:
-    """An answer as the policy reads it: texts, the kind of everything else, else structured content."""
+    """Return an answer as the policy reads it: texts, the kind of everything else, else structured content."""
     pieces = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
     if not pieces and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
