@@ -152,6 +152,6 @@ def _check_milvus(settings: BufferSettings) -> None:
         buffer.close()
     if not found and settings.traces is None:
         raise ValueError(
-            f"step_trace_buffer.traces = None, but there is no collection {settings.collection!r} at {settings.uri!r}: name "
-            "what it shall be built from, or correct uri and collection"
+            f"step_trace_buffer.traces = None, but there is no collection {settings.collection!r} at {settings.uri!r}: set it "
+            "to a source to build from, or correct uri and collection"
         )

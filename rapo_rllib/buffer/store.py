@@ -232,5 +232,5 @@ class StepTraceBuffer(Collection):
         if not self.exists():
             raise ValueError(
                 f"step_trace_buffer: there is no collection {self.where}. Set step_trace_buffer.traces to "
-                "what it shall be built from, or correct uri and collection."
+                "the source to build it from, or correct uri and collection."
             )

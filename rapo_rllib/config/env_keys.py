@@ -41,6 +41,6 @@ def check_env_keys(cls: type, keys: Iterable[str]) -> None:
     for key in keys:
         if key in _ADVICE and key not in takes:
             raise ValueError(
-                f"env_config.{key}: {cls.__name__} would ignore it, for it is a key of rapo_rllib's own environments: "
-                f"{_ADVICE[key]}; or, where your class reads it, say so there: env_config_keys = ({key!r},)"
+                f"env_config.{key}: {cls.__name__} would ignore it, a key of rapo_rllib's own environments: "
+                f"{_ADVICE[key]}; or, if your class reads it, declare it there: env_config_keys = ({key!r},)"
             )

@@ -57,7 +57,7 @@ def _check_compile(settings: Settings) -> None:
         )
     if model.gradient_checkpointing == "selective":
         raise ValueError(
-            "model.compile = True with model.gradient_checkpointing = 'selective': what is kept is told by operation, and a "
+            "model.compile = True with model.gradient_checkpointing = 'selective': results are kept by operation, and a "
             "compiled layer is one; set model.gradient_checkpointing to true or false"
         )
 

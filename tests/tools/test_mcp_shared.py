@@ -223,7 +223,7 @@ def test_in_a_rollout_a_server_that_was_started_again_costs_who_had_a_state_ther
 def test_without_sessions_nothing_would_tell_that_a_server_was_started_again(serve: Callable[..., Any]) -> None:
     port = free_port()
     first = serve(port, NOTES_STATELESS="1")
-    with pytest.raises(ValueError, match=r"no session, so nothing would tell that it was started again.* mcp\.state: none"):
+    with pytest.raises(ValueError, match=r"no session, so a restart without its state would go unnoticed.* mcp\.state: none"):
         shared_tools(entry(60, url=url_of(port)))
     env = environment(entry(60, url=url_of(port), state="none"))
     assert noted(env, "a") == ("a", None) and noted(env, "b") == ("a b", None)

@@ -62,7 +62,7 @@ def evaluate(
     agent_concurrency: Concurrency = 16,
     agent_timeout_s: Timeout = 120.0,
     agent_extra: Extra = None,
-    algo: Annotated[str | None, typer.Option(help="Of RLlib: what the checkpoint must be of.")] = None,
+    algo: Annotated[str | None, typer.Option(help="RLlib algorithm that the checkpoint must be of.")] = None,
     env: Annotated[str | None, typer.Option("--env", "-e", help="Environment, in place of the checkpoint's.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of any other algorithm (default: 10).")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of any other algorithm, in place of episodes.")] = None,

@@ -155,7 +155,7 @@ class EngineWeights:
             self._engine.step()  # lets go of what ended requests held
         raise WeightSyncError(
             f"weight version {version}: the engine's prefix cache is still in use after {_RESETS} tries, and could not be "
-            "cleared of what the version before had computed"
+            "cleared of the previous version's values"
         )
 
 

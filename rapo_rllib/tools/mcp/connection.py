@@ -128,8 +128,8 @@ class McpConnection:
     def _check_session(self) -> None:
         if self._http is not None and self._options.ends_with_session and not self._http.has_session:
             raise ConnectionError(
-                "it gives no session, so nothing would tell that it was started again without its state: serve it with "
-                "sessions, or say mcp.state: none if what it keeps outlives it"
+                "it gives no session, so a restart without its state would go unnoticed: serve it with "
+                "sessions, or set mcp.state: none if its state survives restarts"
             )
 
     async def _started(self, timeout_s: float) -> None:
