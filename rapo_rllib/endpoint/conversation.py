@@ -78,6 +78,12 @@ class Ask:
         asked = self.text if self.text is not None else [_said(message) for message in self.messages]
         return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
 
+    def said(self, matched: int = 0) -> str:
+        """What it says behind its first messages (characters)."""
+        if self.text is not None:
+            return self.text[matched:]
+        return "\n".join(message["content"] for message in self.messages[matched:])
+
     def prefixes(self, text_lengths: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
         """Yield (messages or characters of it, key of these), the longest first; of a text those of ``text_lengths``."""
         if self.text is not None:

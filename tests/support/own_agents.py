@@ -250,3 +250,19 @@ def texts(question: str, base_url: str) -> str:
 
 def wants(question: str, base_url: str, level: int) -> str:
     return question
+
+
+sent: list[list[Any]] = []  # messages of each request of ``two_questions``
+
+
+def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,)) -> str:
+    """Asks, answers calls until there is none, and asks once more in the same conversation."""
+    asked, messages = client(base_url), start(question)
+    for further in ("And 9 + 1?", ""):
+        while messages[-1]["role"] != "assistant":
+            sent.append(json.loads(json.dumps(messages)))
+            message = asked.chat.completions.create(model="policy", messages=messages, tools=list(tools)).choices[0].message
+            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
+        if further:
+            messages.append({"role": "user", "content": further})
+    return str(messages[-1]["content"])
