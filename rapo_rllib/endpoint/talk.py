@@ -255,7 +255,7 @@ class Talk:
             raise RequestError(f"the messages are refused: {error}") from error
 
     def _for_template(self, messages: Sequence[Message], thoughts: Mapping[int, str] | None = None) -> list[Message]:
-        """Messages in which results say whose they are, calls that were made here have the template's own ids, and turns thoughts."""
+        """Messages in which results say whose they are, and turns that were made here have their own ids and thoughts."""
         found = []
         for index, message in enumerate(messages):
             name, id = self._calls.get(message.get("tool_call_id", ""), ("", ""))

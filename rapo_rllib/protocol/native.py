@@ -225,13 +225,11 @@ class NativeProtocol:
         answer = content if content and not calls and not self._game else None
         tagged = self._thoughts.tagged(self._begun.rstrip() + thoughts, self.settings.think_tag)
         record = self._record(tagged, found.content, calls, answer)
-        read = {"calls": calls, "content": content, "thoughts": self._in_full(thoughts, found.content), "answer": answer}
+        if thoughts:  # with what began them and, where templates write them, the blanks behind them
+            blanks = found.content.removesuffix(found.content.lstrip()) if calls else ""
+            thoughts = self._thoughts.tagged(self._begun + thoughts + blanks, self.settings.think_tag)
+        read = {"calls": calls, "content": content, "thoughts": thoughts, "answer": answer}
         return Turn.of(written, **read, record=record, spill=behind, native=True)
-
-    def _in_full(self, thoughts: str, said: str) -> str:
-        """Thoughts in the protocol's tags, with what began them and the blanks behind them; empty: there are none."""
-        blanks = said.removesuffix(said.lstrip()) if thoughts else ""
-        return self._thoughts.tagged(self._begun + thoughts + blanks, self.settings.think_tag)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -255,14 +255,13 @@ def wants(question: str, base_url: str, level: int) -> str:
 sent: list[list[Any]] = []  # messages of each request of ``two_questions``
 
 
-def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,)) -> str:
+def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,), second: str = "And 9 + 1?") -> str:
     """Asks, answers calls until there is none, and asks once more in the same conversation."""
-    asked, messages = client(base_url), start(question)
-    for further in ("And 9 + 1?", ""):
+    asked, messages, offered = client(base_url), start(question), {"tools": list(tools)} if tools else {}
+    for _ in range(2):
         while messages[-1]["role"] != "assistant":
-            sent.append(json.loads(json.dumps(messages)))
-            message = asked.chat.completions.create(model="policy", messages=messages, tools=list(tools)).choices[0].message
+            sent.append(list(messages))
+            message = asked.chat.completions.create(model="policy", messages=messages, **offered).choices[0].message
             messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
-        if further:
-            messages.append({"role": "user", "content": further})
-    return str(messages[-1]["content"])
+        messages.append({"role": "user", "content": second})
+    return str(messages[-2]["content"])
