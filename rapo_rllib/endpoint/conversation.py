@@ -34,7 +34,8 @@ class Answer:
     @property
     def message(self) -> Message:
         """The turn as an agent sends it back."""
-        calls = [{"id": id, "function": {"name": name, "arguments": arguments}} for id, name, arguments in self.calls]
+        named = [(id, {"name": name, "arguments": arguments}) for id, name, arguments in self.calls]
+        calls = [{"id": id, "type": "function", "function": function} for id, function in named]
         return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
 

@@ -191,7 +191,7 @@ class Talk:
         sequence = self._branched(origin, place.behind.turns, thoughts) if place.is_branch else origin
         episode, said = sequence.episode, ask.said(place.matched)
         chat: Any = episode.plan.chat
-        self._check_characters(said, episode.remaining_tokens, "max_response_tokens")
+        self._check_length(len(said) // _MOST_CHARACTERS, episode.remaining_tokens, "max_response_tokens")
         piece = self._added(ask, place.matched, episode)
         text = sequence.text + piece.text + chat.opening.text
         if ask.text is None and chat.drops_thoughts:
@@ -219,16 +219,12 @@ class Talk:
             self.refused = f"the maximum context length is {most} tokens ({key}), and the request has {length}"
             raise RequestError(self.refused)
 
-    def _check_characters(self, said: str, most: int, key: str) -> None:
-        if len(said) > _MOST_CHARACTERS * most:
-            self._check_length(len(said) // _MOST_CHARACTERS, most, key)
-
     def _begun(self, ask: Ask) -> _Sequence:
         """A sequence that begins with a request."""
         plan = replace(self._episode.plan, chat=self._chat_with(ask.tools))
         chat: Any = plan.chat
         most = plan.settings.max_prompt_tokens
-        self._check_characters(ask.said(), most, "max_prompt_tokens")
+        self._check_length(len(ask.said()) // _MOST_CHARACTERS, most, "max_prompt_tokens")
         if ask.text is None:
             prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
         else:
@@ -270,8 +266,7 @@ class Talk:
 
     def _branched(self, origin: _Sequence, turns: int, thoughts: dict[int, str]) -> _Sequence:
         """A new sequence with the tokens up to a turn: they are trained where they were generated."""
-        source = origin.episode.trajectory
-        stop = source.steps[turns - 1].stop
+        source, stop = origin.episode.trajectory, origin.episode.trajectory.steps[turns - 1].stop
         own = Trajectory(source.question_id, source.prompt_ids, own_prompt=True)
         own.token_ids = source.token_ids[:stop]
         own.kinds = [TokenKind.GIVEN if kind == TokenKind.POLICY else kind for kind in source.kinds[:stop]]
