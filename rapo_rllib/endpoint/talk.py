@@ -5,8 +5,8 @@
 A sequence is an ``Episode``. The first is that of the trajectory; others are branches and further conversations, which are
 trained with its advantage (``Trajectory.others``). Only the first retrieves.
 
-Where the chat template leaves out thoughts of earlier turns, a sequence goes on only if the template, asked for the whole
-request, writes what stands there. Else a new one begins with what it writes.
+Where the chat template leaves out thoughts of earlier turns, each request is rendered as a whole, and a sequence goes on only
+if that begins with what the template wrote before and the thoughts of the turn behind it. Else a new one begins with it.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Inbox:
 
 @dataclass
 class _Sequence:
-    """Tokens that grow, and what the chat template makes of them."""
+    """Tokens that grow, and what the chat template makes of their messages."""
 
     episode: Episode
-    text: str  # as the template has it: without retrieved steps
+    text: str  # of the last request, as the template writes it, with the thoughts of the turn that answered it
     thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by their places among the messages
-    ends: list[int] = field(default_factory=list)  # in the text, of the turns that were generated in it
+    ends: list[int] = field(default_factory=list)  # in the text, of the thoughts of the turns that were generated in it
     asked: Ask = field(default_factory=Ask)  # the last request
 
 
@@ -162,9 +162,10 @@ class Talk:
             self._tell()
         turn = episode.append_step(completion)
         answer = self._read(episode, turn, completion, ask)
-        sequence.text += turn + turn.spill
+        sequence.text += turn.thoughts.rstrip()
         sequence.ends.append(len(sequence.text))
-        sequence.thoughts[len(ask.messages)] = turn.thoughts if answer.text == turn.content else ""  # else it has them
+        if not answer.text.startswith(turn.thoughts.rstrip()):  # else the agent has them
+            sequence.thoughts[len(ask.messages)] = turn.thoughts
         self._recorder.record(place, ask, answer)
         return answer
 
@@ -191,16 +192,16 @@ class Talk:
         sequence = self._branched(origin, place.behind.turns, thoughts) if place.is_branch else origin
         episode, said = sequence.episode, ask.said(place.matched)
         chat: Any = episode.plan.chat
-        self._check_length(len(said) // _MOST_CHARACTERS, episode.remaining_tokens, "max_response_tokens")
-        piece = self._added(ask, place.matched, episode)
-        text = sequence.text + piece.text + chat.opening.text
+        text, most = sequence.text, episode.plan.settings.max_response_tokens
+        self._check_length(len(said) // _MOST_CHARACTERS, most, "max_response_tokens")
         if ask.text is None and chat.drops_thoughts:
             messages = self._for_template(ask.messages, thoughts)
-            if text != self._rendered(chat.conversation_text, messages):
+            text = self._rendered(chat.conversation_text, messages)
+            if not text.startswith(sequence.text):
                 return replace(place, sequence=len(self._sequences)), self._anew(origin, thoughts, messages)
+        piece = self._added(ask, place.matched, episode)
         if not episode.append_turns(said, piece):
-            before, most = len(episode.trajectory.prompt_ids), episode.plan.settings.max_response_tokens
-            length = len(episode.trajectory.token_ids) + len(piece.token_ids)
+            before, length = len(episode.trajectory.prompt_ids), len(episode.trajectory.token_ids) + len(piece.token_ids)
             self._check_length(before + max(length, most + 1), before + most, "max_response_tokens")
         sequence.text = text
         if episode is self._episode:

@@ -134,7 +134,7 @@ class NativeProtocol:
     def served_otherwise(self) -> str:
         """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
         by_user = not self._schemas  # a user's turn follows one of the policy's in games alone
-        if (by_user and not self._game) or not self._drops(by_user):
+        if (by_user and not self._game) or self._keeps(by_user) is not False:
             return ""
         return (
             f"protocol.format = 'native': training keeps the thoughts ({self._thoughts.opening}) of earlier turns in prompts; "
@@ -142,18 +142,23 @@ class NativeProtocol:
             "other prompts"
         )
 
-    def _drops(self, behind_user: bool) -> bool:
+    def _keeps(self, behind_user: bool) -> bool | None:
+        """Whether the template keeps thoughts of a turn that others follow; None: it has none, or takes no such turns."""
         if self._thoughts.closing not in str(self.tokenizer.chat_template):
-            return False
+            return None
         try:
-            return not self._template.keeps_thoughts(self._thoughts, behind_user)
-        except ValueError:  # it takes no such turns: none are served
-            return False
+            return self._template.keeps_thoughts(self._thoughts, behind_user)
+        except ValueError:
+            return None
 
     @cached_property
     def drops_thoughts(self) -> bool:
         """Whether the template leaves out thoughts of a turn once others follow it."""
-        return self._drops(True) or (bool(self._schemas) and self._drops(False))
+        return self._keeps(True) is False or (bool(self._schemas) and self._keeps(False) is False)
+
+    @cached_property
+    def _writes_thoughts(self) -> bool:
+        return bool(self._keeps(behind_user=False))  # here, if anywhere
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
@@ -177,7 +182,7 @@ class NativeProtocol:
         """A conversation as the template writes it, up to where the policy starts to write.
 
         Args:
-            messages: turns; those of the policy may have ``thoughts``, in the protocol's tags.
+            messages: turns; those of the policy may have ``thoughts``, as it wrote them.
         """
         rendered = self._conversation(messages)
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
@@ -196,7 +201,9 @@ class NativeProtocol:
             return safe
         if self.parser == HARMONY and message["content"] and message.get("tool_calls"):
             thoughts = ""  # its template takes no call with both
-        return {**safe, **self._parts(thoughts + message["content"])}
+        if thoughts:
+            thoughts = self._thoughts.tagged(self._begun + thoughts, self.settings.think_tag)
+        return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""
@@ -213,9 +220,9 @@ class NativeProtocol:
         ended = bool(token_ids) and token_ids[-1] in self.end_ids
         written = self._text(token_ids[:-1] if ended else token_ids)
         behind = self._text(token_ids[-1:]) if ended else ""
-        if not ended:  # cut off by a budget: neither a call nor an answer
-            return Turn.of(written, content=written, record=written, spill=behind, native=True)
         thoughts, said = self._thoughts.split(written, in_thought=bool(self._begun))
+        if not ended:  # cut off by a budget: neither a call nor an answer
+            return Turn.of(written, content=written, thoughts=thoughts, record=written, spill=behind, native=True)
         found = self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
@@ -225,9 +232,7 @@ class NativeProtocol:
         answer = content if content and not calls and not self._game else None
         tagged = self._thoughts.tagged(self._begun.rstrip() + thoughts, self.settings.think_tag)
         record = self._record(tagged, found.content, calls, answer)
-        if thoughts:  # with what began them and, where templates write them, the blanks behind them
-            blanks = found.content.removesuffix(found.content.lstrip()) if calls else ""
-            thoughts = self._thoughts.tagged(self._begun + thoughts + blanks, self.settings.think_tag)
+        thoughts += said.removesuffix(said.lstrip()) if thoughts else ""  # blanks, as some templates write them
         read = {"calls": calls, "content": content, "thoughts": thoughts, "answer": answer}
         return Turn.of(written, **read, record=record, spill=behind, native=True)
 

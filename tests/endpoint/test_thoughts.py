@@ -189,14 +189,16 @@ def test_what_was_sampled_is_not_encoded_again_while_its_text_stays(smollm2: Pat
     assert asked(served)[1] != served.expected()[1]
 
 
-def test_a_call_that_the_template_writes_otherwise(smollm2: Path) -> None:
-    """A server would render it: so the next request begins a sequence."""
+def test_a_call_that_the_template_writes_otherwise_stays_as_it_was_sampled(smollm2: Path) -> None:
+    """Until thoughts are left out: then all is as the template writes it."""
     served = Served(released("qwen3", smollm2))
     turns = [served.written(turn) for turn in served.turns]
     turns[0] = turns[0].replace('": ', '":')
     trajectory = served.run(turns)
-    assert [len(one.steps) for one in trajectory.sequences] == [1, 1, 2]
-    assert asked(served) == served.expected()
+    assert [len(one.steps) for one in trajectory.sequences] == [2, 2]
+    found, expected = asked(served), served.expected()
+    assert (found[0], found[2:]) == (expected[0], expected[2:])
+    assert turns[0] in served.tokenizer.decode(found[1]) and found[1] != expected[1]
 
 
 def test_retrieved_steps_stay_where_they_were_shown(smollm2: Path) -> None:
