@@ -199,11 +199,10 @@ class NativeProtocol:
         safe: Message = self._guard.safe_schema(message)
         if message["role"] != "assistant":
             return safe
-        if self.parser == HARMONY and message["content"] and message.get("tool_calls"):
-            thoughts = ""  # its template takes no call with both
+        refused = self.parser == HARMONY and message["content"] and message.get("tool_calls")  # thoughts beside both
         if thoughts:
             thoughts = self._thoughts.tagged(self._begun + thoughts, self.settings.think_tag)
-        return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
+        return {**safe, **self._parts((thoughts if self._writes_thoughts and not refused else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""

@@ -63,10 +63,10 @@ class Policy(ScriptedTurns):
 class Served:
     """One agent with two questions, a policy that thinks before each turn, and a template."""
 
-    def __init__(self, tokenizer: Any, tools: Any = (CALCULATOR,), second: str = "And 9 + 1?", **rollout: Any) -> None:
+    def __init__(self, tokenizer: Any, tools: Any = (CALCULATOR,), agent: str = "two_questions", **rollout: Any) -> None:
         own_agents.sent.clear()
         self.tokenizer, self.tools = tokenizer, list(tools)
-        env = {"agent": "own_agents:two_questions", "agent_options": {"tools": self.tools, "second": second}}
+        env = {"agent": f"own_agents:{agent}", "agent_options": {"tools": self.tools}}
         rollout = {"group_size": 1, "num_hybrid": 0, "max_response_tokens": 2000, **rollout}
         self.made = Made(tokenizer, env=env, make_reader=vllm_call_reader, **rollout)
         self.chat = self.made.agents.chat_with(self.tools)
@@ -201,6 +201,17 @@ def test_a_call_that_the_template_writes_otherwise_stays_as_it_was_sampled(smoll
     assert turns[0] in served.tokenizer.decode(found[1]) and found[1] != expected[1]
 
 
+def test_two_samples_that_say_the_same_keep_their_own_thoughts(smollm2: Path) -> None:
+    """Each goes on behind what it thought, though the agent's messages are alike."""
+    served = Served(released("qwen3", smollm2), agent="asks_twice")
+    turns = [served.written(as_served(thoughts, "3 + 5 + 1")) for thoughts in ("I add.", "Let me see.")]
+    trajectory = served.run([*turns, served.written(served.turns[1]), served.written(served.turns[1])])
+    assert [len(one.steps) for one in trajectory.sequences] == [2, 2]
+    for one, turn in zip(trajectory.sequences, turns, strict=True):
+        assert served.tokenizer.decode(one.token_ids).startswith(turn)
+        assert set(one.kinds) == {TokenKind.POLICY, TokenKind.OBSERVATION}
+
+
 def test_retrieved_steps_stay_where_they_were_shown(smollm2: Path) -> None:
     """They stand in no message: the template has nothing to say of them, and new sequences have none."""
     served = Served(released("qwen3", smollm2), num_hybrid=1)
@@ -212,7 +223,7 @@ def test_retrieved_steps_stay_where_they_were_shown(smollm2: Path) -> None:
 
 
 def test_a_new_sequence_that_the_budget_has_no_room_for(smollm2: Path) -> None:
-    served = Served(released("qwen3", smollm2), second="And 9 + 1? " * 40, max_response_tokens=200)
+    served = Served(released("qwen3", smollm2), agent="two_long_questions", max_response_tokens=200)
     trajectory = served.run()
     assert (trajectory.end, [len(one.steps) for one in trajectory.sequences]) == ("length", [2])
     assert trajectory.reward == 0.0 and not trajectory.others

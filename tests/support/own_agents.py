@@ -265,3 +265,19 @@ def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,), seco
             messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
         messages.append({"role": "user", "content": second})
     return str(messages[-2]["content"])
+
+
+def two_long_questions(question: str, base_url: str, tools: Any) -> str:
+    return two_questions(question, base_url, tools, "And 9 + 1? " * 40)
+
+
+def asks_twice(question: str, base_url: str, tools: Any) -> str:
+    """Has two samples of a turn, and answers the calls of both."""
+    asked, content = client(base_url), ""
+    histories = [start(question), start(question)]
+    for _ in range(2):
+        for messages in histories:
+            message = asked.chat.completions.create(model="policy", messages=messages, tools=tools).choices[0].message
+            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
+            content = message.content or ""
+    return content
