@@ -34,7 +34,8 @@ class Answer:
     @property
     def message(self) -> Message:
         """The turn as an agent sends it back."""
-        calls = [{"id": id, "function": {"name": name, "arguments": arguments}} for id, name, arguments in self.calls]
+        named = [(id, {"name": name, "arguments": arguments}) for id, name, arguments in self.calls]
+        calls = [{"id": id, "type": "function", "function": function} for id, function in named]
         return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
 
@@ -77,6 +78,12 @@ class Ask:
         """Equal for equal requests."""
         asked = self.text if self.text is not None else [_said(message) for message in self.messages]
         return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
+
+    def said(self, matched: int = 0) -> str:
+        """What it says behind its first messages (characters)."""
+        if self.text is not None:
+            return self.text[matched:]
+        return "\n".join(message["content"] for message in self.messages[matched:])
 
     def prefixes(self, text_lengths: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
         """Yield (messages or characters of it, key of these), the longest first; of a text those of ``text_lengths``."""

@@ -4,6 +4,9 @@
 
 A sequence is an ``Episode``. The first is that of the trajectory; others are branches and further conversations, which are
 trained with its advantage (``Trajectory.others``). Only the first retrieves.
+
+Where the chat template leaves out thoughts of earlier turns, each request is rendered as a whole, and a sequence goes on only
+if that begins with what the template wrote before and the thoughts of the turn behind it. Else a new one begins with it.
 """
 
 from __future__ import annotations
@@ -11,20 +14,20 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rapo_rllib.endpoint.conversation import Answer, Ask, Place, Recorder
 from rapo_rllib.endpoint.function import Ended
 from rapo_rllib.errors import GivenUpError, RequestError
 from rapo_rllib.protocol.native import NativeProtocol
-from rapo_rllib.protocol.template import Message
+from rapo_rllib.protocol.template import Message, num_common
 from rapo_rllib.protocol.turns import Piece, Schema, Turn
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.engine import Completion
-from rapo_rllib.rollout.episode import Episode
+from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.group import RolloutGroup
 from rapo_rllib.rollout.loop import Run
 from rapo_rllib.types import TokenKind, ToolUse, Trajectory
@@ -72,6 +75,17 @@ class Inbox:
                 item.refuse(_OVER)
 
 
+@dataclass
+class _Sequence:
+    """Tokens that grow, and what the chat template makes of their messages."""
+
+    episode: Episode
+    text: str  # of the last request, as the template writes it, with the thoughts of the turn that answered it
+    thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by their places among the messages
+    ends: list[int] = field(default_factory=list)  # in the text, of the thoughts of the turns that were generated in it
+    asked: Ask = field(default_factory=Ask)  # the last request
+
+
 class Talk:
     """What one agent and the policy have said: the sequences of a trajectory, all changed by the thread of its coroutine.
 
@@ -86,8 +100,7 @@ class Talk:
     def __init__(self, chat_with: ChatWith, run: Run, group: RolloutGroup, episode: Episode, inbox: Inbox) -> None:
         self._chat_with, self._run, self._group, self._episode, self._inbox = chat_with, run, group, episode, inbox
         self._recorder = Recorder()
-        self._sequences: list[Episode] = []
-        self._last_asked: dict[int, Ask] = {}  # of each sequence
+        self._sequences: list[_Sequence] = []
         self._calls: dict[str, tuple[str, str]] = {}  # id of a call as the agent has it -> tool, id as the template has it
         self._under_way: set[str] = set()  # names of requests to the engine
         self._turns = 0
@@ -127,33 +140,37 @@ class Talk:
             ask.refuse(_OVER)
 
     async def _answered(self, ask: Ask) -> Answer:
-        place = self._recorder.find(ask)
-        sequence = self._prepared(ask, place)
+        place, sequence = self._prepared(ask)
+        episode, sequence.asked = sequence.episode, ask
         self.refused, self._episode.trajectory.unfitting_tokens = "", 0  # the agent has found a way
         self._recorder.claim(place)
         if place.sequence == len(self._sequences):
             self._sequences.append(sequence)
-        self._last_asked[place.sequence] = ask
-        if sequence is self._episode and ask.retrieves:
+        if episode is self._episode and ask.retrieves:
             if place.behind is None:
-                await self._run.maybe_retrieve(sequence, "trajectory")
+                await self._run.maybe_retrieve(episode, "trajectory")
             elif ask.messages and ask.messages[-1]["role"] == "tool":
-                await self._run.maybe_retrieve(sequence, "step")
+                await self._run.maybe_retrieve(episode, "step")
         if self._episode.closed:  # the agent has ended meanwhile
             raise RequestError(_OVER)
         if ask.text is None:
-            sequence.open_turn()
-        completion = await self._generated(sequence, ask)
+            episode.open_turn()
+        completion = await self._generated(episode, ask)
         if self._episode.closed:
             raise RequestError(_OVER)
-        if sequence is self._episode:
+        if episode is self._episode:
             self._tell()
-        answer = self._read(sequence, sequence.append_step(completion), completion, ask)
+        turn = episode.append_step(completion)
+        answer = self._read(episode, turn, completion, ask)
+        sequence.text += turn.thoughts.rstrip()
+        sequence.ends.append(len(sequence.text))
+        if not answer.text.startswith(turn.thoughts.rstrip()):  # else the agent has them
+            sequence.thoughts[len(ask.messages)] = turn.thoughts
         self._recorder.record(place, ask, answer)
         return answer
 
-    async def _generated(self, sequence: Episode, ask: Ask) -> Completion:
-        request = sequence.request()
+    async def _generated(self, episode: Episode, ask: Ask) -> Completion:
+        request = episode.request()
         most = min(request.max_tokens, ask.max_tokens or request.max_tokens)
         request = replace(request, max_tokens=most, stop=(*request.stop, *ask.stop))
         self._under_way.add(request.request_id)
@@ -161,30 +178,35 @@ class Talk:
         self._under_way.discard(request.request_id)
         return completion
 
-    def _prepared(self, ask: Ask, place: Place) -> Episode:
-        """The sequence with what the request adds to it, up to the opening of the policy's turn.
+    def _prepared(self, ask: Ask) -> tuple[Place, _Sequence]:
+        """Where a request goes on, and the sequence there with what it adds, up to the opening of the policy's turn.
 
         Raises:
             RequestError: it is over a budget, or the template refuses it; nothing has changed then.
         """
-        first, plan = not self._sequences, self._episode.plan
+        place = self._recorder.find(ask)
         if place.behind is None:
-            plan = replace(plan, chat=self._chat_with(ask.tools))
-            sequence = self._episode if first else self._further(Trajectory(self._episode.question.id, (), own_prompt=True))
-            prompt = self._prompt(ask, plan.chat)
-            self._check_length(len(prompt), plan.settings.max_prompt_tokens, "max_prompt_tokens")
-            sequence.plan, sequence.trajectory.prompt_ids = plan, prompt
-            return sequence
+            return place, self._begun(ask)
         origin = self._sequences[place.behind.sequence]
-        sequence = self._branched(origin, place.behind.turns) if place.is_branch else origin
-        said, piece = self._added(ask, place.matched, sequence)
-        if not sequence.append_turns(said, piece):
-            length = len(sequence.trajectory.prompt_ids) + len(sequence.trajectory.token_ids) + len(piece.token_ids)
-            most = len(sequence.trajectory.prompt_ids) + plan.settings.max_response_tokens
-            self._check_length(max(length, most + 1), most, "max_response_tokens")
-        if sequence is self._episode:
+        thoughts = {index: thought for index, thought in origin.thoughts.items() if index < place.matched}
+        sequence = self._branched(origin, place.behind.turns, thoughts) if place.is_branch else origin
+        episode, said = sequence.episode, ask.said(place.matched)
+        chat: Any = episode.plan.chat
+        text, most = sequence.text, episode.plan.settings.max_response_tokens
+        self._check_length(len(said) // _MOST_CHARACTERS, most, "max_response_tokens")
+        if ask.text is None and chat.drops_thoughts:
+            messages = self._for_template(ask.messages, thoughts)
+            text = self._rendered(chat.conversation_text, messages)
+            if not text.startswith(sequence.text):
+                return replace(place, sequence=len(self._sequences)), self._anew(origin, thoughts, messages)
+        piece = self._added(ask, place.matched, episode)
+        if not episode.append_turns(said, piece):
+            before, length = len(episode.trajectory.prompt_ids), len(episode.trajectory.token_ids) + len(piece.token_ids)
+            self._check_length(before + max(length, most + 1), before + most, "max_response_tokens")
+        sequence.text = text
+        if episode is self._episode:
             self._said = said
-        return sequence
+        return place, sequence
 
     def _tell(self) -> None:
         """Complete the last step of the first sequence by what came behind it, now that another one follows."""
@@ -198,62 +220,78 @@ class Talk:
             self.refused = f"the maximum context length is {most} tokens ({key}), and the request has {length}"
             raise RequestError(self.refused)
 
-    def _prompt(self, ask: Ask, chat: Any) -> list[int]:
-        most = self._episode.plan.settings.max_prompt_tokens
-        characters = len(ask.text or "") + sum(len(message["content"]) for message in ask.messages)
-        if characters > _MOST_CHARACTERS * most:
-            self._check_length(characters // _MOST_CHARACTERS, most, "max_prompt_tokens")
+    def _begun(self, ask: Ask) -> _Sequence:
+        """A sequence that begins with a request."""
+        plan = replace(self._episode.plan, chat=self._chat_with(ask.tools))
+        chat: Any = plan.chat
+        most = plan.settings.max_prompt_tokens
+        self._check_length(len(ask.said()) // _MOST_CHARACTERS, most, "max_prompt_tokens")
+        if ask.text is None:
+            prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
+        else:
+            prompt, text = chat.tokenizer.encode(ask.text), ask.text
+        self._check_length(len(prompt), most, "max_prompt_tokens")
+        if self._sequences:
+            return _Sequence(self._further(Trajectory(self._episode.question.id, prompt, own_prompt=True), plan), text)
+        self._episode.plan, self._episode.trajectory.prompt_ids = plan, prompt
+        return _Sequence(self._episode, text)
+
+    def _added(self, ask: Ask, matched: int, episode: Episode) -> Piece:
+        """What a request adds behind a turn, encoded."""
+        chat: Any = episode.plan.chat
         if ask.text is not None:
-            return list(chat.tokenizer.encode(ask.text))
+            said = ask.said(matched)
+            return Piece(chat.tokenizer.encode(said, add_special_tokens=False), said)
+        ended = episode.trajectory.token_ids[-1] in chat.end_ids
+        return self._rendered(chat.turns, self._for_template(ask.messages[matched:]), ended)
+
+    def _rendered(self, write: Callable[..., Any], *told: Any) -> Any:
         try:
-            return list(chat.conversation_ids(self._for_template(ask.messages)))
+            return write(*told)
         except Exception as error:  # of a template, of which an agent's message is at fault
             raise RequestError(f"the messages are refused: {error}") from error
 
-    def _added(self, ask: Ask, matched: int, sequence: Episode) -> tuple[str, Piece]:
-        """What a request adds behind a turn: as text, and encoded."""
-        chat: Any = sequence.plan.chat
-        messages = ask.messages[matched:]
-        said = "\n".join(message["content"] for message in messages) if ask.text is None else ask.text[matched:]
-        if len(said) > _MOST_CHARACTERS * sequence.remaining_tokens:
-            self._check_length(len(said) // _MOST_CHARACTERS, sequence.remaining_tokens, "max_response_tokens")
-        if ask.text is not None:
-            return said, Piece(chat.tokenizer.encode(said, add_special_tokens=False), said)
-        ended = sequence.trajectory.token_ids[-1] in chat.end_ids
-        try:
-            return said, chat.turns(self._for_template(messages), ended)
-        except Exception as error:  # of a template, of which an agent's message is at fault
-            raise RequestError(f"the messages are refused: {error}") from error
-
-    def _for_template(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages in which results say whose they are, and calls that were made here have the template's own ids."""
+    def _for_template(self, messages: Sequence[Message], thoughts: Mapping[int, str] | None = None) -> list[Message]:
+        """Messages in which results say whose they are, and turns that were made here have their own ids and thoughts."""
         found = []
-        for message in messages:
+        for index, message in enumerate(messages):
             name, id = self._calls.get(message.get("tool_call_id", ""), ("", ""))
             told = {**message, **({"name": name, "tool_call_id": id} if name else {})}
+            if thoughts and index in thoughts:
+                told["thoughts"] = thoughts[index]
             if "tool_calls" in told:
                 known = [(call, self._calls.get(call["id"], ("", call["id"]))[1]) for call in told["tool_calls"]]
                 told["tool_calls"] = [{**call, "id": own} for call, own in known]
             found.append(told)
         return found
 
-    def _branched(self, origin: Episode, turns: int) -> Episode:
+    def _branched(self, origin: _Sequence, turns: int, thoughts: dict[int, str]) -> _Sequence:
         """A new sequence with the tokens up to a turn: they are trained where they were generated."""
-        source, stop = origin.trajectory, origin.trajectory.steps[turns - 1].stop
+        source, stop = origin.episode.trajectory, origin.episode.trajectory.steps[turns - 1].stop
         own = Trajectory(source.question_id, source.prompt_ids, own_prompt=True)
         own.token_ids = source.token_ids[:stop]
         own.kinds = [TokenKind.GIVEN if kind == TokenKind.POLICY else kind for kind in source.kinds[:stop]]
         own.logprobs, own.entropies = [0.0] * stop, [0.0] * stop
-        branch = self._further(own)
-        branch.plan, branch.turn_open = origin.plan, False
-        return branch
+        branch = self._further(own, origin.episode.plan)
+        branch.turn_open = False
+        return _Sequence(branch, origin.text[: origin.ends[turns - 1]], thoughts)
 
-    def _further(self, trajectory: Trajectory) -> Episode:
-        name, plan = f"{self._episode.name}.{len(self._sequences)}", self._episode.plan
+    def _anew(self, origin: _Sequence, thoughts: dict[int, str], messages: list[Message]) -> _Sequence:
+        """A new sequence with what the template writes now: its prompt is what that shares with the origin's."""
+        chat: Any = origin.episode.plan.chat
+        source, (ids, text) = origin.episode.trajectory, self._rendered(chat.conversation, messages)
+        shared = num_common(source.prompt_ids, ids)
+        most = shared + origin.episode.plan.settings.max_response_tokens - 1
+        self._check_length(len(ids), most, "max_response_tokens")
+        own = Trajectory(source.question_id, ids[:shared], own_prompt=True)
+        own.append_given(ids[shared:])
+        return _Sequence(self._further(own, origin.episode.plan), text, thoughts)
+
+    def _further(self, trajectory: Trajectory, plan: RunPlan) -> Episode:
         trajectory.policy_version = plan.policy_version
-        return Episode(name, self._episode.question, plan, trajectory)
+        return Episode(f"{self._episode.name}.{len(self._sequences)}", self._episode.question, plan, trajectory)
 
-    def _read(self, sequence: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
+    def _read(self, episode: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
         """The turn as the agent gets it; a call that could not be read stays text, as in any server."""
         calls = [call for call in turn.calls if not call.problem] if ask.reads_calls and ask.text is None else []
         written = []
@@ -261,22 +299,22 @@ class Talk:
             id = f"{len(self._calls) + 1:09d}"
             self._calls[id] = (call.name, call.id)
             written.append((id, call.name, json.dumps(dict(call.arguments), ensure_ascii=False)))
-        step = sequence.trajectory.steps[-1]
+        step = episode.trajectory.steps[-1]
         step.tool = ", ".join(dict.fromkeys(call.name for call in calls)) or None
         step.calls = tuple(ToolUse(call.name) for call in calls) if len(calls) > 1 else ()
         finish = "length" if completion.finish == "length" else "tool_calls" if calls else "stop"
-        asked = len(sequence.trajectory.prompt_ids) + step.start
+        asked = len(episode.trajectory.prompt_ids) + step.start
         return Answer(_text(turn, completion, ask), tuple(written), finish, asked, len(completion.token_ids))
 
     def close(self) -> None:
         """Forget what is being generated, leave out what nobody got, and give the trajectory its other sequences."""
         self._episode.closed = True
         self._run.engine.forget(self._under_way)
-        for index, sequence in enumerate(self._sequences):
-            steps = sequence.trajectory.steps
-            if steps and self._last_asked[index].lost and self._last_asked[index].answered:
-                _cut(sequence.trajectory)
-        self._episode.trajectory.others = [one.trajectory for one in self._sequences[1:] if one.trajectory.steps]
+        trajectories = [sequence.episode.trajectory for sequence in self._sequences]
+        for sequence, trajectory in zip(self._sequences, trajectories, strict=True):
+            if trajectory.steps and sequence.asked.lost and sequence.asked.answered:
+                _cut(trajectory)
+        self._episode.trajectory.others = [trajectory for trajectory in trajectories[1:] if trajectory.steps]
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:

@@ -201,13 +201,10 @@ def _arguments(arguments: Any) -> Any:
 
 def _message(answer: Answer, stream: bool = False) -> dict[str, Any]:
     """The turn; in a stream calls say which they are."""
-    calls: list[dict[str, Any]] = [
-        {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for id, name, arguments in answer.calls
-    ]
-    if stream:
-        calls = [{"index": index, **call} for index, call in enumerate(calls)]
-    return {"role": "assistant", "content": answer.text or (None if calls else ""), **({"tool_calls": calls} if calls else {})}
+    message = answer.message
+    if answer.calls and stream:
+        message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
+    return {**message, "content": answer.text or (None if answer.calls else "")}
 
 
 def _usage(answer: Answer) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from rapo_rllib.errors import RequestError
@@ -70,7 +71,7 @@ class NativeProtocol:
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
         self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
-        self._in_thought = self._thoughts.left_open(opening)
+        self._begun = opening[opening.rfind(self._thoughts.opening) :] if self._thoughts.left_open(opening) else ""  # a thought
         self.opening, self._opened_by_user = self._openings(opening)
         self._check()
 
@@ -131,20 +132,33 @@ class NativeProtocol:
                 )
 
     def served_otherwise(self) -> str:
-        """Return a warning if the template drops thoughts that trained prompts keep, since servers render by it; else empty."""
-        thoughts, by_user = self._thoughts, not self._schemas  # a user's turn follows one of the policy's in games alone
-        if thoughts.closing not in str(self.tokenizer.chat_template) or (by_user and not self._game):
-            return ""
-        try:
-            if self._template.keeps_thoughts(thoughts, by_user):
-                return ""
-        except ValueError:  # it takes no such turns: none are served
+        """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
+        by_user = not self._schemas  # a user's turn follows one of the policy's in games alone
+        if (by_user and not self._game) or self._keeps(by_user) is not False:
             return ""
         return (
-            f"protocol.format = 'native': training keeps the thoughts ({thoughts.opening}) of earlier turns in prompts; the "
-            f"chat template drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives "
+            f"protocol.format = 'native': training keeps the thoughts ({self._thoughts.opening}) of earlier turns in prompts; "
+            f"the chat template drops them behind a {'user' if by_user else 'tool'}'s turn: a server that renders by it gives "
             "other prompts"
         )
+
+    def _keeps(self, behind_user: bool) -> bool | None:
+        """Whether the template keeps thoughts of a turn that others follow; None: it has none, or takes no such turns."""
+        if self._thoughts.closing not in str(self.tokenizer.chat_template):
+            return None
+        try:
+            return self._template.keeps_thoughts(self._thoughts, behind_user)
+        except ValueError:
+            return None
+
+    @cached_property
+    def drops_thoughts(self) -> bool:
+        """Whether the template leaves out thoughts of a turn once others follow it."""
+        return self._keeps(True) is False or (bool(self._schemas) and self._keeps(False) is False)
+
+    @cached_property
+    def _writes_thoughts(self) -> bool:
+        return bool(self._keeps(behind_user=False))  # here, if anywhere
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
         """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
@@ -164,9 +178,31 @@ class NativeProtocol:
                 "correct it, or give its name alone"
             )
 
-    def conversation_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Tokens of a conversation that others wrote, up to where the policy starts to write. ``[P]``."""
-        return self._guard.encode(self._template.render(self._guard.safe_schema(messages), opening=True))
+    def conversation(self, messages: Sequence[Message]) -> Piece:
+        """A conversation as the template writes it, up to where the policy starts to write.
+
+        Args:
+            messages: turns; those of the policy may have ``thoughts``, as it wrote them.
+        """
+        rendered = self._conversation(messages)
+        return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
+
+    def conversation_text(self, messages: Sequence[Message]) -> str:
+        """The text of the same, of which nothing is encoded."""
+        return self._guard.plain(self._conversation(messages))
+
+    def _conversation(self, messages: Sequence[Message]) -> str:
+        return self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
+
+    def _with_thoughts(self, thoughts: str = "", **message: Any) -> Message:
+        """A message, safe, with its thoughts where the template looks for them."""
+        safe: Message = self._guard.safe_schema(message)
+        if message["role"] != "assistant":
+            return safe
+        refused = self.parser == HARMONY and message["content"] and message.get("tool_calls")  # thoughts beside both
+        if thoughts:
+            thoughts = self._thoughts.tagged(self._begun + thoughts, self.settings.think_tag)
+        return {**safe, **self._parts((thoughts if self._writes_thoughts and not refused else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""
@@ -183,9 +219,9 @@ class NativeProtocol:
         ended = bool(token_ids) and token_ids[-1] in self.end_ids
         written = self._text(token_ids[:-1] if ended else token_ids)
         behind = self._text(token_ids[-1:]) if ended else ""
+        thoughts, said = self._thoughts.split(written, in_thought=bool(self._begun))
         if not ended:  # cut off by a budget: neither a call nor an answer
-            return Turn.of(written, content=written, record=written, spill=behind, native=True)
-        thoughts, said = self._thoughts.split(written, self._in_thought)
+            return Turn.of(written, content=written, thoughts=thoughts, record=written, spill=behind, native=True)
         found = self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
         if found.broken:  # behind those that were read: what is left of the turn
@@ -193,9 +229,11 @@ class NativeProtocol:
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None
-        thoughts = f"{self._thoughts.opening}{thoughts}" if self._in_thought else thoughts
-        record = self._record(self._thoughts.tagged(thoughts, self.settings.think_tag), found.content, calls, answer)
-        return Turn.of(written, calls=calls, content=content, record=record, answer=answer, spill=behind, native=True)
+        tagged = self._thoughts.tagged(self._begun.rstrip() + thoughts, self.settings.think_tag)
+        record = self._record(tagged, found.content, calls, answer)
+        thoughts += said.removesuffix(said.lstrip()) if thoughts else ""  # blanks, as some templates write them
+        read = {"calls": calls, "content": content, "thoughts": thoughts, "answer": answer}
+        return Turn.of(written, **read, record=record, spill=behind, native=True)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

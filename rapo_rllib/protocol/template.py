@@ -189,8 +189,8 @@ class ChatTemplate:
     def sample_turn(self) -> tuple[str, str]:
         """A turn that calls :data:`SAMPLE`: what it shares with a turn's opening, and the rest. Raises ``ValueError``."""
         whole = self._render([_QUESTION, self.calling(SAMPLE)], [SAMPLE_SCHEMA])
-        common = _num_common(whole, self._sampled([]))
-        begin = min(common, _num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
+        common = num_common(whole, self._sampled([]))
+        begin = min(common, num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
         return whole[begin:common], whole[common:].partition(self.call_end)[0]
 
     def keeps_thoughts(self, thoughts: Thoughts, behind_user: bool) -> bool:
@@ -277,7 +277,8 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": text}}
 
 
-def _num_common(a: str, b: str) -> int:
+def num_common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """The number of items, or characters, that both begin with."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -35,6 +35,7 @@ class Turn(str):
 
     calls: tuple[Call, ...] = ()
     content: str = ""  # without calls and thoughts
+    thoughts: str = ""  # that it begins with, as they were written
     spill: str = ""  # characters that its tokens carry beyond the text
     record: str | None = None  # the same in the text protocol, where it is written in another form
     answer: str | None = None  # of a turn that ends the episode with one

@@ -60,12 +60,18 @@ class Made:
     """A loop over agents, with one tokenizer and a script."""
 
     def __init__(
-        self, tokenizer: Any, script: Callable[[str], str] = solve, latency: int = 1, env: Any = (), **rollout: Any
+        self,
+        tokenizer: Any,
+        script: Callable[[str], str] = solve,
+        latency: int = 1,
+        env: Any = (),
+        make_reader: Any = None,
+        **rollout: Any,
     ) -> None:
         config = {"dataset": "unread.jsonl", "scorer": "math", "protocol": SETTINGS, **dict(env)}
         self.tokenizer, self.source = tokenizer, OneTrace()
         self.chat = make_protocol(tokenizer, SETTINGS, AgentEnv(config))
-        self.agents = Agents(self.chat, None)  # type: ignore[arg-type]
+        self.agents = Agents(self.chat, make_reader)  # type: ignore[arg-type]
         self.engine = ScriptedTurns(tokenizer, script)
         self.engine.latency = lambda request: latency
         settings = RolloutSettings(**{"group_size": 2, "num_hybrid": 0, "max_response_tokens": 900, **rollout})

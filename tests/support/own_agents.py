@@ -250,3 +250,34 @@ def texts(question: str, base_url: str) -> str:
 
 def wants(question: str, base_url: str, level: int) -> str:
     return question
+
+
+sent: list[list[Any]] = []  # messages of each request of ``two_questions``
+
+
+def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,), second: str = "And 9 + 1?") -> str:
+    """Asks, answers calls until there is none, and asks once more in the same conversation."""
+    asked, messages, offered = client(base_url), start(question), {"tools": list(tools)} if tools else {}
+    for _ in range(2):
+        while messages[-1]["role"] != "assistant":
+            sent.append(list(messages))
+            message = asked.chat.completions.create(model="policy", messages=messages, **offered).choices[0].message
+            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
+        messages.append({"role": "user", "content": second})
+    return str(messages[-2]["content"])
+
+
+def two_long_questions(question: str, base_url: str, tools: Any) -> str:
+    return two_questions(question, base_url, tools, "And 9 + 1? " * 40)
+
+
+def asks_twice(question: str, base_url: str, tools: Any) -> str:
+    """Has two samples of a turn, and answers the calls of both."""
+    asked, content = client(base_url), ""
+    histories = [start(question), start(question)]
+    for _ in range(2):
+        for messages in histories:
+            message = asked.chat.completions.create(model="policy", messages=messages, tools=tools).choices[0].message
+            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
+            content = message.content or ""
+    return content
