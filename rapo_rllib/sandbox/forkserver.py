@@ -9,7 +9,6 @@ environment, runs the job's script again in its children, takes pickles, and cou
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -54,32 +53,26 @@ class Zygote:
     def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
         folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings = {
+            "layers": list(layers),
+            "files": files._asdict(),
+            "preload": list(preload),
+            "folder": folder,
+            "control": theirs.fileno(),
+        }
         with theirs:
             try:
-                self.process = start("start", "monitor", subprocess.DEVNULL, None, [theirs.fileno()])
+                self.process = start("start", "monitor", settings, subprocess.DEVNULL, None, [theirs.fileno()])
             except OSError as error:
                 self.control.close()
                 raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
-            self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self.control, folder)
-            settings = {
-                "layers": list(layers),
-                "files": files._asdict(),
-                "preload": list(preload),
-                "folder": folder,
-                "control": theirs.fileno(),
-            }
-            self._tell(json.dumps(settings).encode())
+        self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self.control, folder)
         self._await()
-
-    def _tell(self, settings: bytes) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as told:  # it has ended, as will be seen
-            told.write(settings)
 
     def _await(self) -> None:
         self.control.settimeout(START_S)
         try:
-            said = self.control.recv(4096).decode() or "it ended"
+            said = self.control.recv(4096).decode() or "it ended, and stderr says why"
         except TimeoutError:
             said = f"no answer within {START_S:g} s"
         self.control.settimeout(SEND_S)

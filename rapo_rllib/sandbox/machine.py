@@ -28,9 +28,9 @@ def probe() -> dict[str, str | None]:
     Raises:
         ValueError: the interpreter cannot even be started with an empty environment.
     """
-    process = start("jail", "probe", subprocess.PIPE, subprocess.PIPE)
+    process = start("jail", "probe", visible_files()._asdict(), subprocess.PIPE, subprocess.PIPE)
     try:
-        output, errors = process.communicate(json.dumps(visible_files()._asdict()).encode(), _PROBE_S)
+        output, errors = process.communicate(timeout=_PROBE_S)
         found: dict[str, str | None] = json.loads(output)
     except (subprocess.TimeoutExpired, ValueError) as error:
         process.kill()

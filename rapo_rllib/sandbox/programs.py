@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+_FOLDER = str(Path(__file__).parent)
 _BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import {function}; del sys.path[0]; "
     "{function}(json.load(sys.stdin))"
 )
 
 
-def start(module: str, function: str, stdout: int, stderr: int | None, fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start a function of ``inside/``, which has nothing from here but ``fds`` and the JSON that it waits for on its stdin.
+def start(
+    module: str, function: str, told: Any, stdout: int, stderr: int | None, fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Run a function of ``inside/`` with nothing from here but what it is ``told``, and ``fds``.
 
     Raises:
         OSError: it cannot be started.
     """
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            "-X",
-            "utf8",
-            "-c",
-            _BOOT.format(module=module, function=function),
-            str(Path(__file__).parent),
-        ],
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT.format(module=module, function=function), _FOLDER],
         env={},
         cwd="/",
         stdin=subprocess.PIPE,
@@ -38,3 +35,8 @@ def start(module: str, function: str, stdout: int, stderr: int | None, fds: Sequ
         pass_fds=tuple(fds),
         start_new_session=True,
     )
+    stdin, process.stdin = process.stdin, None
+    assert stdin is not None
+    with contextlib.suppress(BrokenPipeError), stdin:  # it has ended, as will be seen
+        stdin.write(json.dumps(told).encode())
+    return process

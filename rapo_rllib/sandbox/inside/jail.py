@@ -1,6 +1,6 @@
 """The order in which a process locks itself in: working folder, limits, capabilities, Landlock, and seccomp last.
 
-Each step takes away what the earlier ones needed. ``Jail`` is prepared once, before the fork; ``lock`` runs in each child.
+Each step takes away what the earlier ones needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class SandboxLimits(NamedTuple):
 
 
 class Jail:
-    """The walls around a process.
+    """The walls around a process. They are prepared once, before the first fork and after all packages are loaded.
+
+    What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
+    for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
 
     Args:
         layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.
@@ -44,24 +47,16 @@ class Jail:
     """
 
     def __init__(self, layers: Sequence[str], readable: Sequence[str], working: str) -> None:
-        self.layers, self._readable, self._working = frozenset(layers), tuple(readable), working
-        self._ruleset: landlock.Ruleset | None = None
-
-    def prepare(self) -> None:
-        """Once, before the first fork and after all packages are loaded: what is the same for all children.
-
-        What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
-        for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
-        """
+        self.layers, self._working = frozenset(layers), working
         while os.open(os.devnull, os.O_RDONLY) <= SOCKET_FD:
             continue  # numbers that each child gives to its own
         if "landlock" in self.layers:
-            rights = dict.fromkeys(self._readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
-            rights[self._working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
+            rights = dict.fromkeys(readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
+            rights[working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
             self._ruleset = landlock.Ruleset()
             self._ruleset.allow(rights)
         if "seccomp" in self.layers:
-            seccomp.prepare()
+            seccomp.template()
 
     def lock(self, limits: SandboxLimits, one_call: bool, base_bytes: int) -> None:
         """Lock the present process in, for good.
@@ -81,7 +76,7 @@ class Jail:
         if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
             set_limits(limits, one_call, base_bytes)
         drop_capabilities()
-        if self._ruleset is not None:
+        if "landlock" in self.layers:
             self._ruleset.lock()
         syscall("close_range", SOCKET_FD + 1, 0xFFFFFFFF, 0)
         if "seccomp" in self.layers:

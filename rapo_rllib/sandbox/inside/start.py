@@ -50,10 +50,7 @@ def monitor(settings: dict[str, Any]) -> None:
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
     first = os.getpid()
     if os.fork() == 0:
-        if in_namespaces:
-            prctl(1, 9)  # PR_SET_PDEATHSIG; the parent is outside this namespace, and has no number to compare
-        else:
-            die_with_parent(first)
+        die_with_parent(0 if in_namespaces else first)  # no number of its own namespace
         _zygote(socket.socket(fileno=settings["control"]), settings)
         os._exit(0)
     os.close(settings["control"])
@@ -92,9 +89,8 @@ def _prepared(control: socket.socket, settings: dict[str, Any]) -> zygote.Zygote
         os.mkdir(working)
     sys.path[:] = [found_in, *files["path"]]  # nothing is imported from elsewhere
     sys.path_importer_cache.clear()
-    jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     _preload(settings["preload"])
-    jail.prepare()
+    jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of everything loaded here
     collapse(maps)
