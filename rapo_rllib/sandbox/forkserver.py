@@ -67,6 +67,7 @@ class Zygote:
                 self.control.close()
                 raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
         self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self.control, folder)
+        _living.add(self)
         self._await()
 
     def _await(self) -> None:
@@ -79,6 +80,10 @@ class Zygote:
         if said != "ready":
             self.stop()
             raise ToolError(f"python tool: its sandbox did not start: {said}")
+
+    def forget(self) -> None:
+        """In a forked process: the zygote is the parent's, and ends when the last copy of its socket is closed."""
+        self.control.close()
 
 
 def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, folder: str) -> None:
@@ -108,7 +113,7 @@ class ForkserverSandbox:
         self._preload, self._files = tuple(preload), visible_files(preload)
         self._zygote: Zygote | None = None
         self._lock = threading.Lock()
-        _sandboxes.add(self)
+        _living.add(self)
 
     def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
         """Run code in a fresh process; once more if the zygote is lost under it."""
@@ -150,14 +155,11 @@ class ForkserverSandbox:
                 self._zygote = None
 
     def forget(self) -> None:
-        """In a forked process: the zygote is the parent's, and ends when the last copy of its socket is closed."""
-        self._lock = threading.Lock()  # another thread may have held it
-        if self._zygote is not None:
-            self._zygote.control.close()
-            self._zygote = None
+        """In a forked process: start a zygote of its own at the next call."""
+        self._lock, self._zygote = threading.Lock(), None  # another thread may have held it
 
 
-_sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
+_living: weakref.WeakSet[ForkserverSandbox | Zygote] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], ForkserverSandbox] = weakref.WeakValueDictionary()
 
 
@@ -177,8 +179,8 @@ def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) ->
 
 
 def _after_fork() -> None:
-    for sandbox in list(_sandboxes):
-        sandbox.forget()
+    for one in list(_living):
+        one.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -181,12 +181,16 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 KILLED = """
-import sys, tempfile, time
+import os, sys, tempfile, threading, time
 tempfile.tempdir = sys.argv[2]
 from rapo_rllib.sandbox import SandboxLimits
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force
 sandbox = ForkserverSandbox(layers_in_force(sys.argv[1], False))
+def fork():
+    if os.fork() == 0:
+        time.sleep(600)
+threading.Timer(0.05, fork).start()  # while the zygote starts
 process = sandbox.open(SandboxLimits())
 process.run("open('f', 'w').write('x')")
 print("ready", flush=True)
@@ -199,12 +203,16 @@ def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path, namespace
     supervisor = subprocess.Popen([sys.executable, "-c", KILLED, namespaces, str(tmp_path)], stdout=subprocess.PIPE)
     assert supervisor.stdout is not None
     assert supervisor.stdout.readline() == b"ready\n"
-    left = psutil.Process(supervisor.pid).children(recursive=True)
+    children = psutil.Process(supervisor.pid).children(recursive=True)
+    left = [process for process in children if "-I" in process.cmdline()]
     assert len(left) == 3  # monitor, zygote, child
     supervisor.kill()
-    supervisor.communicate()
+    supervisor.wait()
+    supervisor.stdout.close()
     soon(lambda: not any(process.is_running() for process in left))
     soon(lambda: not list(tmp_path.iterdir()))
+    for process in set(children) - set(left):  # forked from the supervisor
+        process.kill()
 
 
 def test_a_forked_process_has_its_own(sandbox: ForkserverSandbox) -> None:
