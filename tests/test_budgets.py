@@ -38,7 +38,7 @@ BUDGETS = {
     "rewards": 2146,
     "rollout": 3251,
     "root": 688,
-    "sandbox": 1613,
+    "sandbox": 1606,
     "services": 320,
     "settings": 1040,
     "tools": 1809,

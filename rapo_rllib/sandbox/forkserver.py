@@ -38,7 +38,7 @@ _GONE_S = 0.5  # between the ends of its sockets
 logger = logging.getLogger(__name__)
 
 
-class Zygote:
+class ZygoteProcess:
     """A running monitor and its zygote, which end with this object.
 
     Args:
@@ -111,7 +111,7 @@ class ForkserverSandbox:
     def __init__(self, layers: Sequence[str], preload: Sequence[str] = ()) -> None:
         self.layers = tuple(layers)
         self._preload, self._files = tuple(preload), visible_files(preload)
-        self._zygote: Zygote | None = None
+        self._zygote: ZygoteProcess | None = None
         self._lock = threading.Lock()
         _living.add(self)
 
@@ -131,7 +131,7 @@ class ForkserverSandbox:
     def _twice(self, work: Callable[[socket.socket], T]) -> T:
         for _ in range(2):
             with self._lock:
-                zygote = self._zygote = self._zygote or Zygote(self.layers, self._preload, self._files)
+                zygote = self._zygote = self._zygote or ZygoteProcess(self.layers, self._preload, self._files)
             try:
                 return work(zygote.control)
             except (LostProcess, TimeoutError) as lost:
@@ -139,7 +139,7 @@ class ForkserverSandbox:
                 error = lost
         raise ToolError(f"python tool: its sandbox ended twice under a call: {error}") from error
 
-    def _drop_if_gone(self, zygote: Zygote, hangs: bool) -> None:
+    def _drop_if_gone(self, zygote: ZygoteProcess, hangs: bool) -> None:
         """Leave the zygote, for a new one; but not if one process alone was lost: the others stay."""
         with self._lock:
             if self._zygote is zygote and (hangs or wait([zygote.control], _GONE_S)):
@@ -159,7 +159,7 @@ class ForkserverSandbox:
         self._lock, self._zygote = threading.Lock(), None  # another thread may have held it
 
 
-_living: weakref.WeakSet[ForkserverSandbox | Zygote] = weakref.WeakSet()
+_living: weakref.WeakSet[ForkserverSandbox | ZygoteProcess] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], ForkserverSandbox] = weakref.WeakValueDictionary()
 
 

@@ -53,8 +53,7 @@ class Jail:
         if "landlock" in self.layers:
             rights = dict.fromkeys(readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
             rights[working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
-            self._ruleset = landlock.Ruleset()
-            self._ruleset.allow(rights)
+            self._rules = landlock.ruleset(rights)
         if "seccomp" in self.layers:
             seccomp.template()
 
@@ -77,7 +76,7 @@ class Jail:
             set_limits(limits, one_call, base_bytes)
         drop_capabilities()
         if "landlock" in self.layers:
-            self._ruleset.lock()
+            landlock.lock(self._rules)
         syscall("close_range", SOCKET_FD + 1, 0xFFFFFFFF, 0)
         if "seccomp" in self.layers:
             seccomp.lock()
@@ -136,7 +135,7 @@ def probe(files: dict[str, Any]) -> None:
         PIDFD: lambda: os.pidfd_open(os.getpid()),
         NAMESPACES: enter,
         "rlimits": lambda: set_limits(SandboxLimits(), False, 2**30),
-        "landlock": lambda: landlock.Ruleset().lock(),
+        "landlock": lambda: landlock.lock(landlock.ruleset({})),
         "seccomp": seccomp.lock,
     }
     found: dict[str, str | None] = {}
