@@ -38,7 +38,7 @@ BUDGETS = {
     "rewards": 2146,
     "rollout": 3231,
     "root": 688,
-    "sandbox": 1848,
+    "sandbox": 1606,
     "services": 320,
     "settings": 1030,
     "tools": 1809,

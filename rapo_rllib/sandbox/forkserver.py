@@ -1,6 +1,9 @@
 """The forkserver: a zygote with the packages loaded forks a locked child for each call or session.
 
 This side starts the zygote at the first call, and a new one if it is lost. What runs on the other side is in ``inside/``.
+
+It is not that of :mod:`multiprocessing`, of which a process has one, shared with Ray, vLLM and torch: it has this process's
+environment, runs the job's script again in its children, takes pickles, and could not enter namespaces for one user alone.
 """
 
 from __future__ import annotations
@@ -8,21 +11,90 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox.base import LostProcess, SandboxLimits, SandboxResult
-from rapo_rllib.sandbox.files import visible_files
-from rapo_rllib.sandbox.forked_process import ForkedProcess
+from rapo_rllib.sandbox.files import Files, visible_files
+from rapo_rllib.sandbox.forked_process import ForkedProcess, LostProcess, SandboxResult
+from rapo_rllib.sandbox.inside.jail import NAMESPACES, SandboxLimits
 from rapo_rllib.sandbox.machine import layers_in_force
-from rapo_rllib.sandbox.zygote_process import ZygoteProcess
+from rapo_rllib.sandbox.programs import start
 
 T = TypeVar("T")
 
+START_S = 60.0  # of a zygote that reads its packages from a cold disk
+SEND_S = 15.0  # for a request to be taken
+_GONE_S = 0.5  # between the ends of its sockets
+
 logger = logging.getLogger(__name__)
+
+
+class ZygoteProcess:
+    """A running monitor and its zygote, which end with this object.
+
+    Args:
+        layers: what its children are locked into.
+        preload: packages to load.
+        files: what code can read.
+
+    Raises:
+        ToolError: it does not start, or a package cannot be loaded.
+    """
+
+    def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
+        folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings = {
+            "layers": list(layers),
+            "files": files._asdict(),
+            "preload": list(preload),
+            "folder": folder,
+            "control": theirs.fileno(),
+        }
+        with theirs:
+            try:
+                self.process = start("start", "monitor", settings, subprocess.DEVNULL, None, [theirs.fileno()])
+            except OSError as error:
+                self.control.close()
+                raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
+        self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self.control, folder)
+        _living.add(self)
+        self._await()
+
+    def _await(self) -> None:
+        self.control.settimeout(START_S)
+        try:
+            said = self.control.recv(4096).decode() or "it ended, and stderr says why"
+        except TimeoutError:
+            said = f"no answer within {START_S:g} s"
+        self.control.settimeout(SEND_S)
+        if said != "ready":
+            self.stop()
+            raise ToolError(f"python tool: its sandbox did not start: {said}")
+
+    def forget(self) -> None:
+        """In a forked process: the zygote is the parent's, and ends when the last copy of its socket is closed."""
+        self.control.close()
+
+
+def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, folder: str) -> None:
+    """End a zygote and all its children; nothing in a process that was forked from the owner."""
+    if os.getpid() == owner:
+        control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class ForkserverSandbox:
@@ -39,65 +111,56 @@ class ForkserverSandbox:
     def __init__(self, layers: Sequence[str], preload: Sequence[str] = ()) -> None:
         self.layers = tuple(layers)
         self._preload, self._files = tuple(preload), visible_files(preload)
-        self._running: list[ZygoteProcess] = []  # one or none
+        self._zygote: ZygoteProcess | None = None
         self._lock = threading.Lock()
-        weakref.finalize(self, _stop, self._running)
-        _sandboxes.add(self)
+        _living.add(self)
 
     def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
         """Run code in a fresh process; once more if the zygote is lost under it."""
 
-        def run_in(zygote: ZygoteProcess) -> SandboxResult:
-            with contextlib.closing(ForkedProcess(zygote, limits, one_call=True)) as process:
+        def run_in(control: socket.socket) -> SandboxResult:
+            with contextlib.closing(ForkedProcess(control, limits, one_call=True)) as process:
                 return process.run(code)
 
         return self._twice(run_in)
 
     def open(self, limits: SandboxLimits) -> ForkedProcess:
         """A fresh process for several calls."""
-        return self._twice(lambda zygote: ForkedProcess(zygote, limits, one_call=False))
+        return self._twice(lambda control: ForkedProcess(control, limits, one_call=False))
 
-    def _twice(self, work: Callable[[ZygoteProcess], T]) -> T:
+    def _twice(self, work: Callable[[socket.socket], T]) -> T:
         for _ in range(2):
-            zygote = self._zygote()
+            with self._lock:
+                zygote = self._zygote = self._zygote or ZygoteProcess(self.layers, self._preload, self._files)
             try:
-                return work(zygote)
-            except LostProcess as lost:
-                self._drop_if_gone(zygote)  # else it is that process alone: the others stay
+                return work(zygote.control)
+            except (LostProcess, TimeoutError) as lost:
+                self._drop_if_gone(zygote, hangs=isinstance(lost, TimeoutError))
                 error = lost
         raise ToolError(f"python tool: its sandbox ended twice under a call: {error}") from error
+
+    def _drop_if_gone(self, zygote: ZygoteProcess, hangs: bool) -> None:
+        """Leave the zygote, for a new one; but not if one process alone was lost: the others stay."""
+        with self._lock:
+            if self._zygote is zygote and (hangs or wait([zygote.control], _GONE_S)):
+                self._zygote = None
+                zygote.stop()
+                logger.warning("python tool: its sandbox %s, and is started again", "hangs" if hangs else "was killed")
 
     def close(self) -> None:
         """End the zygote and all its children; a later call starts another."""
         with self._lock:
-            _stop(self._running)
-
-    def _zygote(self) -> ZygoteProcess:
-        with self._lock:
-            if not self._running:
-                self._running.append(ZygoteProcess(self.layers, self._preload, self._files))
-            return self._running[0]
-
-    def _drop_if_gone(self, zygote: ZygoteProcess) -> None:
-        with self._lock:
-            if zygote in self._running and zygote.is_gone():
-                self._running.clear()
-                logger.warning("python tool: its sandbox is started again: %s", zygote.stop() or "it was killed")
+            if self._zygote is not None:
+                self._zygote.stop()
+                self._zygote = None
 
     def forget(self) -> None:
-        """In a forked process: the zygote is the parent's."""
-        self._lock = threading.Lock()
-        self._running.clear()
+        """In a forked process: start a zygote of its own at the next call."""
+        self._lock, self._zygote = threading.Lock(), None  # another thread may have held it
 
 
-def _stop(running: list[ZygoteProcess]) -> None:
-    while running:
-        running.pop().stop()
-
-
-_sandboxes: weakref.WeakSet[ForkserverSandbox] = weakref.WeakSet()
+_living: weakref.WeakSet[ForkserverSandbox | ZygoteProcess] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], ForkserverSandbox] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
 
 
 def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) -> ForkserverSandbox:
@@ -108,19 +171,16 @@ def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) ->
     Raises:
         ValueError: this machine does not give a layer that is required, or a package is missing.
     """
-    with _shared_lock:
-        key = namespaces, allow_weak, tuple(preload)
-        found = _shared.get(key)
-        if found is None:
-            found = _shared[key] = ForkserverSandbox(layers_in_force(namespaces, allow_weak), preload)
-        return found
+    key = namespaces, allow_weak, tuple(preload)
+    found = _shared.get(key)
+    if found is None:  # two threads may come here: one sandbox is kept
+        found = _shared.setdefault(key, ForkserverSandbox(layers_in_force(namespaces, allow_weak), preload))
+    return found
 
 
 def _after_fork() -> None:
-    global _shared_lock
-    _shared_lock = threading.Lock()  # another thread may have held it
-    for sandbox in list(_sandboxes):
-        sandbox.forget()
+    for one in list(_living):
+        one.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -28,7 +28,7 @@ def probe() -> dict[str, str | None]:
     Raises:
         ValueError: the interpreter cannot even be started with an empty environment.
     """
-    process = start("probe", visible_files()._asdict(), (), subprocess.PIPE, subprocess.PIPE)
+    process = start("jail", "probe", visible_files()._asdict(), subprocess.PIPE, subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=_PROBE_S)
         found: dict[str, str | None] = json.loads(output)

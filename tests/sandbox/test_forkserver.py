@@ -42,7 +42,8 @@ def ask(sandbox: ForkserverSandbox, code: str, limits: SandboxLimits = LIMITS) -
 
 def parts(sandbox: ForkserverSandbox) -> tuple[psutil.Process, psutil.Process]:
     """Monitor and zygote."""
-    monitor = psutil.Process(sandbox._running[0].process.pid)
+    assert sandbox._zygote is not None
+    monitor = psutil.Process(sandbox._zygote.process.pid)
     return monitor, monitor.children()[0]
 
 
@@ -81,13 +82,13 @@ def test_a_call_whose_zygote_dies_is_repeated(sandbox: ForkserverSandbox) -> Non
 
 def test_a_zygote_that_hangs_is_replaced(sandbox: ForkserverSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(sandbox, "1")
-    zygote = sandbox._running[0]
+    zygote = sandbox._zygote
     parts(sandbox)[1].suspend()
     monkeypatch.setattr(forked_process, "GRACE_S", 0.2)
     answers: list[str] = []
     caller = threading.Thread(target=lambda: answers.append(ask(sandbox, "2")))
     caller.start()
-    soon(lambda: sandbox._running != [zygote])
+    soon(lambda: sandbox._zygote is not zygote)
     monkeypatch.undo()
     caller.join()
     assert answers == ["2"]
@@ -100,7 +101,7 @@ def test_floods_end_nothing_of_their_neighbours(sandbox: ForkserverSandbox) -> N
     sessions = [sandbox.open(LIMITS) for _ in range(3)]
     for number, session in enumerate(sessions):
         session.run(f"x = {number}")
-    zygote = sandbox._running[0]
+    zygote = sandbox._zygote
 
     def flood(number: int) -> str:
         code = f"for _ in range({floods[number % len(floods)]}): print('x' * 9000)"
@@ -115,7 +116,7 @@ def test_floods_end_nothing_of_their_neighbours(sandbox: ForkserverSandbox) -> N
         assert list(answers) == [str(number + 1) for number in range(80)]
         assert {future.result() for future in flooded} == {"output"}
     assert [session.run("x").output for session in sessions] == [b"0\n", b"1\n", b"2\n"]
-    assert sandbox._running == [zygote]
+    assert sandbox._zygote is zygote
     for session in sessions:
         session.close()
 
@@ -123,7 +124,7 @@ def test_floods_end_nothing_of_their_neighbours(sandbox: ForkserverSandbox) -> N
 def test_a_process_that_is_lost_alone_leaves_the_others(sandbox: ForkserverSandbox) -> None:
     session = sandbox.open(LIMITS)
     session.run("x = 5")
-    zygote, process = sandbox._running[0], parts(sandbox)[1]
+    zygote, process = sandbox._zygote, parts(sandbox)[1]
     _, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds(), most))  # no descriptor for another one
     with pytest.raises(ToolError, match="python tool: its sandbox "):
@@ -131,7 +132,7 @@ def test_a_process_that_is_lost_alone_leaves_the_others(sandbox: ForkserverSandb
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
     assert ask(sandbox, "2") == "2"
     assert session.run("x").output == b"5\n"
-    assert sandbox._running == [zygote]
+    assert sandbox._zygote is zygote
     session.close()
 
 
@@ -157,7 +158,7 @@ def test_a_call_ends_when_its_process_is_closed(sandbox: ForkserverSandbox) -> N
 def test_a_supervisor_without_descriptors_says_so_and_leaks_none(sandbox: ForkserverSandbox) -> None:
     ask(sandbox, "1")
     files, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
-    for room in range(6):  # a process has six descriptors here at first
+    for room in range(4):  # a process has four descriptors here at first
         free = [os.dup(0) for _ in range(room + 1)]
         for number in free:
             os.close(number)
@@ -180,12 +181,16 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 KILLED = """
-import sys, tempfile, time
+import os, sys, tempfile, threading, time
 tempfile.tempdir = sys.argv[2]
 from rapo_rllib.sandbox import SandboxLimits
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force
 sandbox = ForkserverSandbox(layers_in_force(sys.argv[1], False))
+def fork():
+    if os.fork() == 0:
+        time.sleep(600)
+threading.Timer(0.05, fork).start()  # while the zygote starts
 process = sandbox.open(SandboxLimits())
 process.run("open('f', 'w').write('x')")
 print("ready", flush=True)
@@ -198,12 +203,16 @@ def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path, namespace
     supervisor = subprocess.Popen([sys.executable, "-c", KILLED, namespaces, str(tmp_path)], stdout=subprocess.PIPE)
     assert supervisor.stdout is not None
     assert supervisor.stdout.readline() == b"ready\n"
-    left = psutil.Process(supervisor.pid).children(recursive=True)
+    children = psutil.Process(supervisor.pid).children(recursive=True)
+    left = [process for process in children if "-I" in process.cmdline()]
     assert len(left) == 3  # monitor, zygote, child
     supervisor.kill()
-    supervisor.communicate()
+    supervisor.wait()
+    supervisor.stdout.close()
     soon(lambda: not any(process.is_running() for process in left))
     soon(lambda: not list(tmp_path.iterdir()))
+    for process in set(children) - set(left):  # forked from the supervisor
+        process.kill()
 
 
 def test_a_forked_process_has_its_own(sandbox: ForkserverSandbox) -> None:
@@ -211,6 +220,7 @@ def test_a_forked_process_has_its_own(sandbox: ForkserverSandbox) -> None:
     session.run("x = 5")
     child = os.fork()
     if child == 0:
+        session.close()
         answered = ask(sandbox, "6")
         sandbox.close()
         os._exit(0 if answered == "6" else 1)
@@ -237,7 +247,7 @@ def test_a_hundred_calls_leave_nothing(sandbox: ForkserverSandbox) -> None:
 
 def test_a_session_computes_nothing_between_calls(sandbox: ForkserverSandbox) -> None:
     session = sandbox.open(SandboxLimits(timeout_s=5))
-    spins = "import os\nos.write(4, bytes(1))\nwhile True: pass"  # says that it is done, and goes on
+    spins = "import os\nos.write(3, bytes(1))\nwhile True: pass"  # says that it is done, and goes on
     assert session.run(spins).outcome == "ok"
     child = parts(sandbox)[1].children()[0]
     soon(lambda: child.status() == psutil.STATUS_STOPPED)
@@ -245,6 +255,14 @@ def test_a_session_computes_nothing_between_calls(sandbox: ForkserverSandbox) ->
     time.sleep(0.3)
     assert child.cpu_times().user == used
     session.close()
+    soon(lambda: not child.is_running())
+
+
+def test_a_session_that_nobody_holds_ends(sandbox: ForkserverSandbox) -> None:
+    session = sandbox.open(LIMITS)
+    session.run("1")
+    child = parts(sandbox)[1].children()[0]
+    del session
     soon(lambda: not child.is_running())
 
 
@@ -298,7 +316,9 @@ def test_what_is_in_force() -> None:
 
 def test_a_zygote_that_many_give_up_at_once_ends_once(sandbox: ForkserverSandbox) -> None:
     ask(sandbox, "1")
-    zygote = sandbox._running[0]
+    zygote = sandbox._zygote
+    assert zygote is not None
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda _: zygote.stop(), range(8))) == [""] * 8
+        list(pool.map(lambda _: sandbox._drop_if_gone(zygote, hangs=True), range(8)))
+    assert zygote.process.returncode == -signal.SIGKILL
     assert ask(sandbox, "2") == "2"

@@ -1,4 +1,4 @@
-"""The zygote: calls that it cannot fork, who hangs up, and many calls that end in every way."""
+"""The zygote: calls that it cannot fork, and many calls that end in every way."""
 
 from __future__ import annotations
 
@@ -7,40 +7,36 @@ import gc
 import json
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 from stress import stress
 
-from rapo_rllib.sandbox.inside.jail import Jail, Limits
-from rapo_rllib.sandbox.inside.zygote import LOCKED, Child, Zygote
+from rapo_rllib.sandbox.inside.jail import Jail, SandboxLimits
+from rapo_rllib.sandbox.inside.zygote import LOCKED, Zygote
 
 
 class Caller:
     """The supervisor's side of one call."""
 
     def __init__(self, control: socket.socket) -> None:
-        request, self.request = os.pipe()
+        self.socket, end = socket.socketpair()
         self.output, output = os.pipe()
-        self.status, status = os.pipe()
-        self.lifeline, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        limits = Limits(60, 2**30, 2**20, 10, True)
-        socket.send_fds(control, [json.dumps(limits).encode()], [end.fileno(), request, output, status])
+        socket.send_fds(control, [json.dumps([*SandboxLimits(60), True]).encode()], [end.fileno(), output])
         end.close()
-        for fd in (request, output, status):
-            os.close(fd)
+        os.close(output)
 
-    def hear(self) -> dict[str, object]:
-        message, fds, *_ = socket.recv_fds(self.lifeline, 4096, 1)
-        for fd in fds:
-            os.close(fd)
-        return json.loads(message)
+    def locked_in(self) -> int:
+        """Its pidfd."""
+        _, (pidfd,), *_ = socket.recv_fds(self.socket, 4096, 1)
+        assert self.socket.recv(99) == LOCKED
+        return pidfd
 
     def close(self) -> None:
-        self.lifeline.close()
-        for fd in (self.request, self.output, self.status):
-            os.close(fd)
+        self.socket.close()
+        os.close(self.output)
 
 
 class World:
@@ -55,26 +51,24 @@ class World:
         self.callers.append(Caller(self.control))
         return self.callers[-1]
 
+    def watched(self) -> list[int]:
+        """Pidfds of its children."""
+        return [fd for fd, key in self.zygote.ends.get_map().items() if key.data is not None]
+
     def round(self) -> bool:
         """One round; children inherit a stdout that is not pytest's."""
         with open(1, "w", closefd=False) as stdout, contextlib.redirect_stdout(stdout):
             return self.zygote.round()
 
-    def rounds(self, until: Caller) -> dict[str, object]:
-        """Rounds until it says something to the caller."""
-        while not select.select([until.lifeline], [], [], 0)[0]:
-            self.round()
-        return until.hear()
-
     def close(self) -> None:
         for caller in self.callers:
             caller.close()
-        while self.zygote._watched:
+        while self.watched():
             self.round()
         self.control.close()
         assert not self.round()
         self.zygote.control.close()
-        self.zygote._poll.close()
+        self.zygote.ends.close()
 
 
 @pytest.fixture
@@ -85,36 +79,21 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.timeout(60)
-def test_an_event_of_a_closed_descriptor_is_not_its_successors(world: World) -> None:
-    """One round has the first child's end, its supervisor's, and the order for another, which gets its descriptors' numbers."""
-    gc.collect()  # sockets of other tests that ended in between would free lower numbers
+def test_a_childs_end_and_the_next_order_in_one_round(world: World) -> None:
     first = world.call()
-    world.rounds(first)
-    (old,) = set(world.zygote._watched.values())
-    numbers = {old.pidfd, old.lifeline.fileno()}
-    os.close(first.request)  # it has no more to do
-    first.request = os.open(os.devnull, os.O_RDONLY)
-    select.select([old.pidfd], [], [])
-    first.lifeline.shutdown(socket.SHUT_RDWR)
+    world.round()
+    ours, (pidfd,) = first.locked_in(), world.watched()
+    signal.pidfd_send_signal(ours, signal.SIGKILL)
+    os.close(ours)
+    select.select([pidfd], [], [])
     second = world.call()
     world.round()
-    (new,) = set(world.zygote._watched.values())
-    assert {new.pidfd, new.lifeline.fileno()} & numbers, "no number was used again: the test shows nothing"
-    os.write(second.request, (5).to_bytes(8, "little") + b"6 * 7")
-    assert "forked" in second.hear() and world.rounds(second) == {"ended": 0}
-    assert os.read(second.status, 99) == LOCKED + bytes([0])
+    os.close(second.locked_in())
+    assert len(world.watched()) == 1
+    second.socket.send((5).to_bytes(8, "little") + b"6 * 7")
+    assert second.socket.recv(99) == bytes([0])
     assert b"42\n" in os.read(second.output, 9999)  # libraries of the test's own process may say that it forked
-
-
-@pytest.mark.timeout(60)
-def test_who_hangs_up_ends_that_child_alone(world: World) -> None:
-    neighbour, other = world.call(), world.call()
-    assert "forked" in world.rounds(neighbour) and "forked" in world.rounds(other)
-    other.lifeline.close()
-    while len(world.zygote._watched) > 2:
-        world.round()
-    os.write(neighbour.request, (5).to_bytes(8, "little") + b"6 * 7")
-    assert world.rounds(neighbour) == {"ended": 0}
+    assert first.socket.recv(99) == bytes([4])
 
 
 @pytest.mark.timeout(60)
@@ -130,44 +109,39 @@ def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(
 
     monkeypatch.setattr(os, "fork", refuse)
     told, gone = world.call(), world.call()
-    gone.lifeline.close()  # nobody hears why
+    gone.socket.close()  # nobody hears why
     for _ in range(2):
         world.round()
-    assert str(error) in str(told.hear()["failed"])
+    assert told.socket.recv(4096).decode() == str(error)
     while world.callers:
         world.callers.pop().close()
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert not world.zygote._watched
+    assert not world.watched()
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("step", ["open", "first", "second"])
-def test_a_child_that_cannot_be_watched_is_told_and_leaves_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_child_that_cannot_be_watched_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    forked: list[int] = []
+    zygote, forked = os.getpid(), list[int]()
 
     def opened(pid: int, pidfd_open: Callable[[int], int] = os.pidfd_open) -> int:
+        if os.getpid() != zygote:
+            return pidfd_open(pid)
         forked.append(pid)
-        if step == "open":
-            raise OSError(24, "Too many open files")
-        return pidfd_open(pid)
-
-    def watch(fd: int, child: Child, events: int, real: Callable[..., None] = world.zygote._watch) -> None:
-        if (events == 0) == (step == "second"):
-            raise OSError(12, "Too many open files")
-        real(fd, child, events)
+        raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", opened)
-    monkeypatch.setattr(world.zygote, "_watch", watch)
     caller = world.call()
-    assert "Too many open files" in str(world.rounds(caller)["failed"])
+    world.round()
+    said = b""
+    while chunk := socket.recv_fds(caller.socket, 4096, 0)[0]:
+        said += chunk
+    assert b"Too many open files" in said
     world.callers.pop().close()
     assert not os.path.exists(f"/proc/{forked[0]}")
     assert len(os.listdir("/proc/self/fd")) <= before
-    assert not world.zygote._watched
+    assert not world.watched()
 
 
 @pytest.mark.parametrize("namespaces", ["auto", "off"])

@@ -1,17 +1,18 @@
 """The order in which a process locks itself in: working folder, limits, capabilities, Landlock, and seccomp last.
 
-Each step takes away what the earlier ones needed. ``Jail`` is prepared once, before the fork; ``lock`` runs in each child.
+Each step takes away what the earlier ones needed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
 import resource
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from . import landlock, namespaces, seccomp
 from .syscalls import prctl, syscall
@@ -19,24 +20,25 @@ from .syscalls import prctl, syscall
 REQUIRED = ("rlimits", "landlock", "seccomp")
 NAMESPACES = "namespaces"
 PIDFD = "pidfd_open"  # no layer: without it nothing can be run
-# stdin, stdout, stderr, the pipe that brings code, the pipe that takes its outcome: all that a locked process has open
-REQUEST_FD, STATUS_FD, FIRST_FREE_FD = 3, 4, 5
+SOCKET_FD = 3  # with stdin, stdout and stderr all that a locked process has open
 MAX_FILE_BYTES = 16 * 2**20
+SCRATCH_BYTES, SCRATCH_FILES = 32 * 2**20, 1000  # of a working folder, which there is in namespaces alone
 _MAX_OPEN_FILES = 64
 
 
-class Limits(NamedTuple):
-    """Limits of the code of one process."""
+class SandboxLimits(NamedTuple):
+    """Limits of one process of a sandbox."""
 
-    cpu_s: float  # of a process for one call; the others are stopped between calls, each of which has a deadline
-    memory_bytes: int  # address space beyond what the interpreter and its packages hold already
-    scratch_bytes: int  # of all files together, where there are any: in namespaces
-    scratch_files: int
-    one_call: bool  # the process ends after its first call
+    timeout_s: float = 5.0  # wall clock of one call, and of its CPU time
+    memory_mb: float = 512  # address space beyond the preloaded packages'
+    max_output_bytes: int = 64 * 2**10  # stdout and stderr together; more ends the call
 
 
 class Jail:
-    """The walls around a process.
+    """The walls around a process. They are prepared once, before the first fork and after all packages are loaded.
+
+    What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
+    for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
 
     Args:
         layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.
@@ -45,66 +47,58 @@ class Jail:
     """
 
     def __init__(self, layers: Sequence[str], readable: Sequence[str], working: str) -> None:
-        self.layers, self._readable, self._working = frozenset(layers), tuple(readable), working
-        self._ruleset: landlock.Ruleset | None = None
-
-    def prepare(self) -> None:
-        """Once, before the first fork and after all packages are loaded: what is the same for all children.
-
-        What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
-        for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
-        """
-        while os.open(os.devnull, os.O_RDONLY) < FIRST_FREE_FD:
-            continue  # numbers that each child gives to its pipes
+        self.layers, self._working = frozenset(layers), working
+        while os.open(os.devnull, os.O_RDONLY) <= SOCKET_FD:
+            continue  # numbers that each child gives to its own
         if "landlock" in self.layers:
-            rights = dict.fromkeys(self._readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
-            rights[self._working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
-            self._ruleset = landlock.Ruleset()
-            self._ruleset.allow(rights)
+            rights = dict.fromkeys(readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
+            rights[working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
+            self._rules = landlock.ruleset(rights)
         if "seccomp" in self.layers:
-            seccomp.prepare()
+            seccomp.template()
 
-    def lock(self, limits: Limits, base_bytes: int) -> None:
+    def lock(self, limits: SandboxLimits, one_call: bool, base_bytes: int) -> None:
         """Lock the present process in, for good.
 
         Args:
             limits: what it may take.
+            one_call: whether its CPU time is that of one call. Others are stopped between calls, each of which has a deadline.
             base_bytes: the address space it has already.
 
         Raises:
             OSError, ValueError: the kernel refuses a layer. The process must end then.
         """
         if NAMESPACES in self.layers:
-            namespaces.private_scratch(limits.scratch_bytes, limits.scratch_files)
+            namespaces.private_scratch(SCRATCH_BYTES, SCRATCH_FILES)
         else:
             os.chdir(self._working)
         if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
-            set_limits(limits, base_bytes)
+            set_limits(limits, one_call, base_bytes)
         drop_capabilities()
-        if self._ruleset is not None:
-            self._ruleset.lock()
-        syscall("close_range", FIRST_FREE_FD, 0xFFFFFFFF, 0)
+        if "landlock" in self.layers:
+            landlock.lock(self._rules)
+        syscall("close_range", SOCKET_FD + 1, 0xFFFFFFFF, 0)
         if "seccomp" in self.layers:
             seccomp.lock()
 
 
-def set_limits(limits: Limits, base_bytes: int) -> None:
+def set_limits(limits: SandboxLimits, one_call: bool, base_bytes: int) -> None:
     """Set the resource limits, hard ones, so that the process cannot raise them again.
 
     Raises:
         OSError, ValueError: the kernel refuses a limit.
     """
     wanted = {
-        resource.RLIMIT_AS: base_bytes + limits.memory_bytes,
-        resource.RLIMIT_FSIZE: min(MAX_FILE_BYTES, limits.scratch_bytes),
+        resource.RLIMIT_AS: base_bytes + int(limits.memory_mb * 2**20),
+        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    if limits.one_call:
-        wanted[resource.RLIMIT_CPU] = math.ceil(limits.cpu_s) + 1
+    if one_call:
+        wanted[resource.RLIMIT_CPU] = math.ceil(limits.timeout_s) + 1
     for kind, limit in wanted.items():
         hard = resource.getrlimit(kind)[1]
         if hard != resource.RLIM_INFINITY:  # a stricter limit of the machine stays
@@ -123,3 +117,32 @@ def die_with_parent(parent: int) -> None:
     prctl(1, 9)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
+
+
+def probe(files: dict[str, Any]) -> None:
+    """Lock this process in, and print which layers really went on: ``{layer: null or why not}``.
+
+    Args:
+        files: what a new root would show.
+    """
+
+    def enter() -> None:
+        namespaces.enter()
+        namespaces.new_root(files["shown"], files["hidden"], files["modules"])
+        namespaces.private_scratch(2**20, 10)
+
+    tries: dict[str, Callable[[], object]] = {
+        PIDFD: lambda: os.pidfd_open(os.getpid()),
+        NAMESPACES: enter,
+        "rlimits": lambda: set_limits(SandboxLimits(), False, 2**30),
+        "landlock": lambda: landlock.lock(landlock.ruleset({})),
+        "seccomp": seccomp.lock,
+    }
+    found: dict[str, str | None] = {}
+    for layer, attempt in tries.items():
+        try:
+            attempt()
+            found[layer] = None
+        except (OSError, ValueError) as error:
+            found[layer] = getattr(error, "strerror", None) or str(error)
+    print(json.dumps(found))  # noqa: T201

@@ -25,36 +25,30 @@ SCRATCH = READ | WRITE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _R
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 
-def version() -> int:
-    """Version of the kernel's Landlock interface.
+def ruleset(rights: Mapping[str, int]) -> int:
+    """The descriptor of rules that deny all that Landlock knows but some rights beneath folders, or to files, by their paths.
+
+    TCP, abstract sockets and signals to others are denied, if the kernel's version has them.
 
     Raises:
-        OSError: there is none, or it is switched off.
+        OSError: there is no Landlock, or it is switched off; or there is no such file.
     """
-    return syscall("landlock_create_ruleset", 0, 0, 1)
+    abi = syscall("landlock_create_ruleset", 0, 0, 1)  # version of the kernel's interface
+    known = (1 << _RIGHTS[min(abi, 5)]) - 1
+    attributes = struct.pack("=QQQ", known, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    rules = syscall("landlock_create_ruleset", attributes, size, 0)
+    for path, access in rights.items():
+        fd = os.open(path, os.O_PATH)
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            access &= _OF_A_FILE
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", access & known, fd))
+        syscall("landlock_add_rule", rules, 1, rule, 0)
+        os.close(fd)
+    return rules
 
 
-class Ruleset:
-    """Denies all that Landlock knows but what is added. TCP, abstract sockets and signals, if the kernel's version has them."""
-
-    def __init__(self) -> None:
-        abi = version()
-        self._rights = (1 << _RIGHTS[min(abi, 5)]) - 1
-        attributes = struct.pack("=QQQ", self._rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
-        size = 8 if abi < 4 else 16 if abi < 6 else 24
-        self.fd = syscall("landlock_create_ruleset", attributes, size, 0)
-
-    def allow(self, rights: Mapping[str, int]) -> None:
-        """Give rights beneath folders, or to files, by their paths."""
-        for path, access in rights.items():
-            fd = os.open(path, os.O_PATH)
-            if not stat.S_ISDIR(os.fstat(fd).st_mode):
-                access &= _OF_A_FILE
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & self._rights, fd))
-            syscall("landlock_add_rule", self.fd, 1, rule, 0)
-            os.close(fd)
-
-    def lock(self) -> None:
-        """Put this process under the rules, for good."""
-        prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-        syscall("landlock_restrict_self", self.fd, 0)
+def lock(rules: int) -> None:
+    """Put this process under rules, for good."""
+    prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+    syscall("landlock_restrict_self", rules, 0)

@@ -1,4 +1,4 @@
-"""Runs the pieces of code that come over a pipe, in one namespace, and answers each with one byte: how it went.
+"""Runs the pieces of code that come over a socket, in one namespace, and answers each with one byte: how it went.
 
 8 bytes of length, code -> what it prints on stdout and stderr -> one byte of :data:`STATUSES`
 """
@@ -12,24 +12,21 @@ import sys
 import traceback
 from types import CodeType, ModuleType
 
-from .jail import REQUEST_FD, STATUS_FD
+from .jail import SOCKET_FD
 
 SOURCE = "<python>"
-STATUSES = ("ok", "exception", "syntax", "memory")
-_OK, _EXCEPTION, _SYNTAX, _MEMORY = range(4)
+STATUSES = ("ok", "exception", "syntax", "memory", "killed", "exit")
+_OK, _EXCEPTION, _SYNTAX, _MEMORY, KILLED, EXIT = range(6)  # the last two are the zygote's to say
 
 
-def serve(one_call: bool) -> None:
-    """Run code until the pipe ends, or only once."""
+def serve() -> None:
+    """Run code until the socket ends."""
     sys.argv[:] = sys.orig_argv[:] = [""]
     main = sys.modules["__main__"] = ModuleType("__main__")
     names = vars(main)
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # site would define them
     while (code := _read_code()) is not None:
-        status = run(code, names)
-        os.write(STATUS_FD, bytes([status]))
-        if one_call:
-            return
+        os.write(SOCKET_FD, bytes([run(code, names)]))
 
 
 def _read_code() -> str | None:
@@ -39,7 +36,7 @@ def _read_code() -> str | None:
 
 def _read(size: int) -> bytes:
     data = b""
-    while len(data) < size and (chunk := os.read(REQUEST_FD, size - len(data))):
+    while len(data) < size and (chunk := os.read(SOCKET_FD, size - len(data))):
         data += chunk
     return data
 

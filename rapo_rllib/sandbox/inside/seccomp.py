@@ -11,7 +11,6 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .syscalls import MACHINE, NUMBERS, prctl, syscall
@@ -90,13 +89,12 @@ def _checked(conditions: tuple[Check, ...]) -> list[bytes]:
     return [*program, _instruction(_RETURN, _ALLOW)]
 
 
-def filter_program(machine: str, allowed: Sequence[str], checked: Mapping[str, tuple[Check, ...]]) -> bytes:
-    """The BPF program of an allow-list.
+def filter_program(machine: str, pid: int) -> bytes:
+    """The BPF program of the allow-list; calls that the machine does not have are left out.
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        allowed: names of calls that are always allowed; those that the machine does not have are left out.
-        checked: calls that are allowed under conditions.
+        pid: of the process that is to be under it.
 
     Returns:
         ``struct sock_filter[]``.
@@ -106,9 +104,9 @@ def filter_program(machine: str, allowed: Sequence[str], checked: Mapping[str, t
     program = [_instruction(_LOAD, 4), _instruction(_EQUAL, _AUDIT_ARCH[machine], if_true=1), kill, _instruction(_LOAD, 0)]
     if machine == "x86_64":
         program += [_instruction(_AT_LEAST, _X32, if_false=1), kill]
-    blocks = {name: [_instruction(_RETURN, _ALLOW)] for name in allowed}
+    blocks = {name: [_instruction(_RETURN, _ALLOW)] for name in ALLOWED}
     blocks |= {name: [_instruction(_RETURN, _ERRNO | errno.ENOSYS)] for name in ABSENT}
-    blocks |= {name: _checked(conditions) for name, conditions in checked.items()}
+    blocks |= {name: _checked(conditions) for name, conditions in checks(pid).items()}
     for name, block in blocks.items():
         if name in numbers:
             program += [_instruction(_EQUAL, numbers[name], if_false=len(block)), *block]
@@ -134,19 +132,15 @@ _OWN_PID = 0x7FFFFFF1  # stands for it in the template; no process can have this
 
 
 @functools.cache
-def _template() -> bytes:
-    return filter_program(MACHINE, ALLOWED, checks(_OWN_PID))
-
-
-def prepare() -> None:
-    """Assemble the filter once, before the forks.
+def template() -> bytes:
+    """The filter of a process that is not yet known, to be assembled before the forks.
 
     Raises:
         OSError: we have no table of this machine's calls.
     """
     if MACHINE not in _AUDIT_ARCH:
         raise OSError(errno.ENOSYS, f"no table of system calls for {MACHINE}")
-    _template()
+    return filter_program(MACHINE, _OWN_PID)
 
 
 def lock() -> None:
@@ -155,5 +149,4 @@ def lock() -> None:
     Raises:
         OSError: the kernel gives no seccomp, or we have no table of this machine's calls.
     """
-    prepare()
-    install(_template().replace(struct.pack("=I", _OWN_PID), struct.pack("=I", os.getpid())))
+    install(template().replace(struct.pack("=I", _OWN_PID), struct.pack("=I", os.getpid())))

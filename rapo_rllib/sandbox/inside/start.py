@@ -22,7 +22,6 @@ from typing import Any
 
 from . import namespaces, runner, zygote
 from .jail import NAMESPACES, Jail, die_with_parent
-from .settings import take
 from .syscalls import libc, prctl
 
 _HUGE = 2 * 2**20
@@ -41,22 +40,18 @@ str([Matrix([[1, 2], [3, 4]]).inv(), sympify("1/3"), latex(x / y), Rational(1, 3
 }
 
 
-def main() -> None:
-    """Program of the monitor."""
-    settings = take()
+def monitor(settings: dict[str, Any]) -> None:
+    """Be the first process, and the zygote, until there is no zygote any more."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the kernel takes the sandbox, not the training
     in_namespaces = NAMESPACES in settings["layers"]
     if in_namespaces:
         namespaces.enter()
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
-    monitor = os.getpid()
+    first = os.getpid()
     if os.fork() == 0:
-        if in_namespaces:
-            prctl(1, 9)  # PR_SET_PDEATHSIG; the parent is outside this namespace, and has no number to compare
-        else:
-            die_with_parent(monitor)
-        _zygote(settings)
+        die_with_parent(0 if in_namespaces else first)  # no number of its own namespace
+        _zygote(socket.socket(fileno=settings["control"]), settings)
         os._exit(0)
     os.close(settings["control"])
     with contextlib.suppress(ChildProcessError):
@@ -66,10 +61,21 @@ def main() -> None:
         shutil.rmtree(settings["folder"])
 
 
-def _zygote(settings: dict[str, Any]) -> None:
-    """Show and load what children shall have, report, and serve."""
+def _zygote(control: socket.socket, settings: dict[str, Any]) -> None:
+    """Prepare what children shall have, report, and serve."""
+    try:
+        made = _prepared(control, settings)
+    except BaseException as error:
+        control.send(f"{type(error).__name__}: {error}".encode())
+        raise
+    control.send(b"ready")
+    while made.round():
+        continue
+
+
+def _prepared(control: socket.socket, settings: dict[str, Any]) -> zygote.Zygote:
+    """Show and load what children shall have."""
     files = settings["files"]
-    control = socket.socket(fileno=settings["control"])
     if "rlimits" in settings["layers"]:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each session
@@ -83,15 +89,13 @@ def _zygote(settings: dict[str, Any]) -> None:
         os.mkdir(working)
     sys.path[:] = [found_in, *files["path"]]  # nothing is imported from elsewhere
     sys.path_importer_cache.clear()
-    jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     _preload(settings["preload"])
-    jail.prepare()
+    jail = Jail(settings["layers"], [*files["readable"], found_in], working)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of everything loaded here
     collapse(maps)
     base_bytes = int(os.pread(statm, 64, 0).split()[0]) * resource.getpagesize()
-    control.send(b'{"ready": true}')
-    zygote.Zygote(control, jail, base_bytes).serve()
+    return zygote.Zygote(control, jail, base_bytes)
 
 
 def collapse(maps: int) -> None:

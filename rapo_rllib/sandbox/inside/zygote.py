@@ -1,11 +1,11 @@
 """The zygote: holds the loaded packages, and forks a locked child for each call or session.
 
-    supervisor --(control socket: limits and four descriptors)--> zygote --(fork, lock)--> child
-    supervisor <--(lifeline, one per child: its pidfd at the start, its exit code at the end)-- zygote
+    supervisor --(control socket: limits, a socket and a pipe)--> zygote --(fork, lock)--> child
+    supervisor --(the socket: code)--> child
+    supervisor <--(the socket: its pidfd, LOCKED, a status for each code; at its end the zygote's)-- child
 
-Code, output and statuses go between supervisor and child over pipes, and the supervisor stops and kills by the pidfd. So the
-zygote never holds one trajectory's text while it forks the child of another. It reads only JSON of the supervisor, kills a
-child whose lifeline is hung up, and ends when the control socket does.
+The child prints to the pipe. The supervisor stops and kills it by the pidfd. So the zygote never holds one trajectory's text
+while it forks the child of another. It reads only JSON of the supervisor, and ends when the control socket does.
 """
 
 from __future__ import annotations
@@ -13,25 +13,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import select
+import selectors
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 from . import runner
-from .jail import REQUEST_FD, STATUS_FD, Jail, Limits, die_with_parent
+from .jail import SOCKET_FD, Jail, SandboxLimits, die_with_parent
 
-LOCKED = b"\xfe"  # a child's first byte, before it reads any code
-
-
-class Child(NamedTuple):
-    """A forked child that nobody has waited for yet."""
-
-    pid: int
-    pidfd: int
-    lifeline: socket.socket
+LOCKED = b"\xfe"  # of a child that is locked in, and waits for code
 
 
 class Zygote:
@@ -45,108 +36,76 @@ class Zygote:
 
     def __init__(self, control: socket.socket, jail: Jail, base_bytes: int) -> None:
         self.control, self._jail, self._base_bytes = control, jail, base_bytes
-        self._poll = select.epoll()
-        self._watched: dict[int, Child] = {}  # by pidfd, and by lifeline
-        self._poll.register(control, select.EPOLLIN)
-
-    def serve(self) -> None:
-        """Work until the supervisor is gone."""
-        while self.round():
-            continue
+        self.ends = selectors.PollSelector()
+        self.ends.register(control, selectors.EVENT_READ)
 
     def round(self) -> bool:
-        """Handle what has happened; whether there is still a supervisor.
+        """Handle what has happened; whether there is still a supervisor."""
+        for key, _ in self.ends.select():
+            if key.data is not None:
+                self._reap(key.fd, *key.data)
+            elif not self._take_order():
+                return False
+        return True
 
-        Orders come last: a descriptor that is closed may be a new child's at once, and must not have an old one's event.
-        """
-        events = [fd for fd, _ in self._poll.poll()]
-        for fd in events:
-            child = self._watched.get(fd)
-            if child is not None and fd == child.pidfd:
-                self._reap(child)
-            elif child is not None:  # the supervisor has hung up
-                self._forget(fd)
-                os.kill(child.pid, signal.SIGKILL)
-        return self.control.fileno() not in events or self._take_order()
-
-    def _reap(self, child: Child) -> None:
-        """A dead child: say how it ended."""
-        _, status = os.waitpid(child.pid, 0)
-        self._forget(child.pidfd)
-        self._forget(child.lifeline.fileno())
-        os.close(child.pidfd)
-        say(child.lifeline, {"ended": os.waitstatus_to_exitcode(status)})
-        child.lifeline.close()
-
-    def _watch(self, fd: int, child: Child, events: int) -> None:
-        self._poll.register(fd, events)
-        self._watched[fd] = child
-
-    def _forget(self, fd: int) -> None:
-        if self._watched.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+    def _reap(self, pidfd: int, pid: int, connection: socket.socket) -> None:
+        self.ends.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        _say(connection, bytes([runner.KILLED if os.WIFSIGNALED(status) else runner.EXIT]))
+        connection.close()
 
     def _take_order(self) -> bool:
-        message, fds, *_ = socket.recv_fds(self.control, 4096, 4)
-        if len(fds) == 4:
-            lifeline = socket.socket(fileno=fds.pop(0))
+        message, fds, *_ = socket.recv_fds(self.control, 4096, 2)
+        if len(fds) == 2:
+            connection = socket.socket(fileno=fds.pop(0))
             try:
-                self._fork(Limits(*json.loads(message)), lifeline, fds)
+                self._fork(json.loads(message), connection, fds[0])
             except Exception as error:  # no more processes, descriptors, memory: this call's trouble, and no other's
-                say(lifeline, {"failed": str(error)})
-                lifeline.close()
-        for fd in fds:  # too few: no descriptors are left; the supervisor sees its end of the lifeline close
+                _say(connection, str(error).encode())
+                connection.close()
+        for fd in fds:  # too few: no descriptors are left; the supervisor sees the end of its socket
             os.close(fd)
         return bool(message)
 
-    def _fork(self, limits: Limits, lifeline: socket.socket, fds: list[int]) -> None:
+    def _fork(self, order: list[Any], connection: socket.socket, output: int) -> None:
+        *limits, one_call = order
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 die_with_parent(parent)
-                become_child(self._jail, limits, fds, self._base_bytes)
-                runner.serve(limits.one_call)
+                self._become_child(SandboxLimits(*limits), bool(one_call), connection, output)
+                runner.serve()
             finally:
                 os._exit(0)
-        pidfd = -1
         try:
-            pidfd = os.pidfd_open(pid)
-            child = Child(pid, pidfd, lifeline)
-            self._watch(pidfd, child, select.EPOLLIN)
-            self._watch(lifeline.fileno(), child, 0)  # an end is reported always
-        except BaseException:  # no descriptors or memory are left to watch it by
+            self.ends.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+        except BaseException:  # nobody would reap it
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)  # nobody would reap it later, and it has done nothing that could hold it up
-            if pidfd >= 0:
-                self._forget(pidfd)
-                os.close(pidfd)
+            os.waitpid(pid, 0)
             raise
-        say(lifeline, {"forked": pid}, [pidfd])
+
+    def _become_child(self, limits: SandboxLimits, one_call: bool, connection: socket.socket, output: int) -> None:
+        """Lock this process in, and say so; one that cannot be locked says why, and ends."""
+        try:
+            socket.send_fds(connection, [b"no descriptor is left"], [os.pidfd_open(os.getpid())])  # if it does not arrive
+            for fd, target in ((output, 1), (output, 2), (connection.fileno(), SOCKET_FD)):
+                os.dup2(fd, target)
+            _seed()
+            self._jail.lock(limits, one_call, self._base_bytes)
+        except BaseException as error:
+            os.write(connection.fileno(), f"{type(error).__name__}: {error}".encode())
+            os._exit(1)
+        os.write(SOCKET_FD, LOCKED)
 
 
-def become_child(jail: Jail, limits: Limits, fds: Sequence[int], base_bytes: int) -> None:
-    """Arrange the pipes (request, output, status), lock this process in, and say so on the status pipe.
-
-    A process that cannot be locked says why, and ends.
-    """
-    arrange(*fds)
+def _say(connection: socket.socket, message: bytes) -> None:
+    """Tell the supervisor, which may be no longer interested."""
     try:
-        _seed()
-        jail.lock(limits, base_bytes)
-    except BaseException as error:
-        os.write(STATUS_FD, f"{type(error).__name__}: {error}".encode())
-        os._exit(1)
-    os.write(STATUS_FD, LOCKED)
-
-
-def arrange(request: int, output: int, status: int) -> None:
-    """Put the three pipes where :mod:`runner` expects them."""
-    high = [os.dup(fd) for fd in (request, output, status)]  # none of them is a target of another now
-    while any(fd <= STATUS_FD for fd in high):
-        high = [os.dup(fd) for fd in high]
-    for fd, target in zip((high[1], high[1], high[0], high[2]), (1, 2, REQUEST_FD, STATUS_FD), strict=True):
-        os.dup2(fd, target)
+        connection.send(message, socket.MSG_DONTWAIT)
+    except OSError:
+        return
 
 
 def _seed() -> None:
@@ -155,11 +114,3 @@ def _seed() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-
-
-def say(lifeline: socket.socket, message: dict[str, object], fds: Sequence[int] = ()) -> None:
-    """Tell the supervisor, which may be no longer interested."""
-    try:
-        socket.send_fds(lifeline, [json.dumps(message).encode()], fds, socket.MSG_DONTWAIT)
-    except OSError:
-        return
