@@ -201,6 +201,28 @@ def test_a_call_that_the_template_writes_otherwise_stays_as_it_was_sampled(smoll
     assert turns[0] in served.tokenizer.decode(found[1]) and found[1] != expected[1]
 
 
+def test_gpt_oss_writes_calls_in_another_form_than_its_template(smollm2: Path) -> None:
+    served = Served(released("gptoss", smollm2))
+    turns = [served.written(turn) for turn in served.turns]
+    sampled = "<|channel|>commentary to=functions.calculator <|constrain|>json"
+    turns = [turn.replace(" to=functions.calculator<|channel|>commentary json", sampled) for turn in turns]
+    trajectory = served.run(turns)
+    assert [len(one.steps) for one in trajectory.sequences] == [2, 2] and turns[0].count(sampled) == 1
+    assert asked(served)[2] == served.expected()[2]  # all anew
+    assert turns[0] in served.tokenizer.decode(asked(served)[1])
+
+
+def test_thoughts_that_are_empty_are_left_out_behind_a_result(smollm2: Path) -> None:
+    """Of Qwen 3 with `enable_thinking: false`, whose openings have them."""
+    tokenizer = released("qwen3", smollm2)
+    tokenizer.chat_template = "{%- set enable_thinking = false %}" + tokenizer.chat_template
+    served = Served(tokenizer)
+    served.turns = [as_served("", said) for _, said in CALLS_AND_ANSWERS]
+    trajectory = served.run([served.written(turn).rpartition("</think>\n\n")[2] for turn in served.turns])
+    assert [len(one.steps) for one in trajectory.sequences] == [1, 1, 1, 1]
+    assert asked(served) == served.expected()
+
+
 def test_two_samples_that_say_the_same_keep_their_own_thoughts(smollm2: Path) -> None:
     """Each goes on behind what it thought, though the agent's messages are alike."""
     served = Served(released("qwen3", smollm2), agent="asks_twice")
