@@ -22,7 +22,7 @@ import ray
 import torch
 
 from rapo_rllib.errors import WeightSyncError
-from rapo_rllib.weights.digest import Digests, noted
+from rapo_rllib.weights.digest import Digests, digest
 from rapo_rllib.weights.dtensor import gathered
 from rapo_rllib.weights.packing import pack_weights, unpack_weights
 
@@ -63,11 +63,11 @@ class Publication:
 
 def publish(tensors: Mapping[str, torch.Tensor], version: int, dtype: torch.dtype) -> Publication:
     """Put the weights, rounded to ``dtype``, into Ray's object store; shards are gathered."""
-    digests: Digests = {}
     with gathered(tensors) as named:
-        packed = ray.put(pack_weights(noted(named, dtype, digests), dtype))
+        packed = pack_weights(named, dtype)
+    digests = {name: digest(tensor) for name, tensor in unpack_weights(packed).items()}
     num_bytes = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
-    return Publication(version, num_bytes, packed=packed, digests=digests)
+    return Publication(version, num_bytes, packed=ray.put(packed), digests=digests)
 
 
 class WeightSender:
