@@ -38,11 +38,6 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
         raise ValueError(f"env_config.{key} = {value!r}: {rule}")
 
 
-def is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
 def utf8_size(text: str, what: str) -> int:
     """Count the bytes of a text. Raises ``ValueError``, which names ``what`` it is, if it holds half a character."""
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
 from rapo_rllib.envs.tool_env import ToolEnv
@@ -50,6 +50,7 @@ def check_parts(config: RAPOConfig) -> None:
     check_env(env.unwrapped, settings.protocol)
     if isinstance(env.unwrapped, AgentEnv):
         check_begins(settings.off_policy)
+    _check_branches(settings, env.unwrapped)
     if settings.protocol.format != "tags":  # those take any model
         chat = make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
         if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
@@ -69,6 +70,16 @@ def check_parts(config: RAPOConfig) -> None:
         _check_warm_start(settings.warm_start, source)
     if settings.off_policy.needs_expert:
         check_traces(settings.off_policy.expert_traces, "expert_traces", source)
+
+
+def _check_branches(settings: Settings, env: Any) -> None:
+    copied = settings.rollout.branching is not None and isinstance(env, ToolEnv)
+    for entry in env.tool_entries() if copied else ():
+        if isinstance(entry, Mapping) and (entry.get("options") or {}).get("keep_state"):
+            raise ValueError(
+                f"branching with keep_state of the tool {entry.get('name')!r}: a process that has run code is not copied, so "
+                "no trajectory would branch; set keep_state to false, or leave branching out"
+            )
 
 
 def _check_rows(chat: RolloutProtocol, questions: Sequence[Question]) -> None:

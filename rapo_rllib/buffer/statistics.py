@@ -29,6 +29,7 @@ class BufferStats:
     asked: int = 0  # different training questions that were given
     covered: int = 0  # of them have a step trace of their own, by normalised text
     leaks: dict[str, int] = field(default_factory=dict)  # evaluation questions that it holds, each with its step traces
+    missing: int = 0  # step traces that its files have lost
     unfinished: list[str] = field(default_factory=list)  # files of each import that was not finished
     spreads: dict[str, dict[str, float]] = field(default_factory=dict)  # mean and quantiles, by what they are of
 
@@ -72,7 +73,7 @@ def statistics(
     if not stats.traces:
         raise ValueError(f"{stats.where} is empty: there is nothing to describe")
     known_questions = LeakGuard(questions)
-    stats.questions, stats.unfinished = len(digests), unfinished_imports(buffer)
+    stats.questions, stats.missing, stats.unfinished = len(digests), buffer.missing(), unfinished_imports(buffer)
     stats.asked, stats.covered = len(known_questions), len(known_questions.digests & digests)
     lengths = {"characters of a step": spread(texts), "characters of its history": spread(histories)}
     stats.spreads = {**lengths, "reward": spread(rewards)}

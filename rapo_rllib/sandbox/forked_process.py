@@ -90,7 +90,7 @@ class ForkedProcess:
             said = self._heard()
         elif not said:
             raise LostProcess("it is gone")
-        if said != LOCKED:
+        if not said.startswith(LOCKED):  # a status may stand behind it, of one that was killed at once
             raise ToolError(f"python tool: its sandbox could not run a call: {said.decode('utf-8', 'replace')}")
         self._socket.settimeout(self._limits.timeout_s)
         return fds[0]

@@ -32,6 +32,7 @@ from rapo_rllib.sandbox.programs import start
 T = TypeVar("T")
 
 START_S = 60.0  # of a zygote that reads its packages from a cold disk
+_END_S = 5.0  # for a zygote to end by itself
 SEND_S = 15.0  # for a request to be taken
 _GONE_S = 0.5  # between the ends of its sockets
 
@@ -53,6 +54,7 @@ class ZygoteProcess:
     def __init__(self, layers: Sequence[str], preload: Sequence[str], files: Files) -> None:
         folder = "" if NAMESPACES in layers else tempfile.mkdtemp(prefix="rapo-sandbox-")
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _living.add(self)
         settings = {
             "layers": list(layers),
             "files": files._asdict(),
@@ -67,7 +69,6 @@ class ZygoteProcess:
                 self.control.close()
                 raise ToolError(f"python tool: cannot start its sandbox: {error}") from error
         self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self.control, folder)
-        _living.add(self)
         self._await()
 
     def _await(self) -> None:
@@ -90,9 +91,11 @@ def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, 
     """End a zygote and all its children; nothing in a process that was forked from the owner."""
     if os.getpid() == owner:
         control.close()
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            process.wait(_END_S)  # it reaps the others
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            process.wait()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 

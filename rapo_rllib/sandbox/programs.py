@@ -13,7 +13,7 @@ from typing import Any
 _FOLDER = str(Path(__file__).parent)
 _BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import {function}; del sys.path[0]; "
-    "{function}(json.load(sys.stdin))"
+    "{function}(json.loads(sys.stdin.readline()))"  # its end may be held open by a process that was forked meanwhile
 )
 
 
@@ -38,5 +38,5 @@ def start(
     stdin, process.stdin = process.stdin, None
     assert stdin is not None
     with contextlib.suppress(BrokenPipeError), stdin:  # it has ended, as will be seen
-        stdin.write(json.dumps(told).encode())
+        stdin.write(json.dumps(told).encode() + b"\n")
     return process

@@ -185,6 +185,10 @@ def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -
         ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
         ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),
         ({"protocol": NATIVE}, "the model's chat template does not show tools"),
+        (
+            {"branching": {}, "env_config": {"tools": [{"name": "python", "options": {"keep_state": True}}]}},
+            "branching with keep_state of the tool 'python'",
+        ),
         ({"step_trace_buffer": {"embedder": "/no/embedder"}}, r"step_trace_buffer\.embedder.*/no/embedder"),
     ],
 )

@@ -19,6 +19,7 @@ from processes import CONTEXT
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
+from rapo_rllib.buffer.statistics import statistics
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings
@@ -258,6 +259,7 @@ def test_what_is_missing_is_added_by_building_again(sound, tmp_path):
     buffer.set_note("built", {"traces": "expert", "max_traces": None})
     with pytest.raises(RetrievalError, match=LOST):
         buffer.retrieve(QUERIES)
+    assert statistics(buffer).missing == buffer.missing() > 0
     assert ensure_built(buffer, lambda: experts(8)) == 16
     check(buffer)
     buffer.close()

@@ -235,7 +235,7 @@ def _command() -> Any:
 
 
 def _leaf(words: Words) -> tuple[str, ...]:
-    """The commands that come first in ``words``: ``rllib buffer stats --near 1`` is (buffer, stats)."""
+    """The commands that come first in ``words``: ``rllib buffer stats --json`` is (buffer, stats)."""
     command, path = _command(), []
     for word in words[1:]:
         if word not in getattr(command, "commands", {}):

@@ -136,6 +136,22 @@ def test_writes_are_synced_and_files_are_before_their_manifest_names_them(owner:
     files = [str(file) for file in Path(owner.path).glob("collections/steps/partitions/*/d*/*.parquet")]
     assert len(files) == 2 and all(synced.index(file) < synced.index("manifest") for file in files)
     assert str(Path(files[0]).parent) in synced
+    synced.clear()
+    kill(owner)
+    write(owner, 3)
+    owner.flush("steps")
+    assert not set(files) & set(synced[: synced.index("manifest")])  # they are there already
+
+
+def test_a_folder_that_lost_a_file_takes_rows_again(owner: Owner) -> None:
+    write(owner, 1)
+    owner.flush("steps")
+    next(Path(owner.path).glob("collections/steps/partitions/*/data/*.parquet")).unlink()
+    kill(owner)
+    write(owner, 2)
+    owner.flush("steps")
+    kill(owner)
+    assert texts(owner) == expected(2)
 
 
 def test_a_log_that_was_not_deleted_after_its_rows_went_to_files(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

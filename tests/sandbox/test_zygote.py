@@ -112,7 +112,7 @@ def test_a_call_that_cannot_be_forked_is_told_and_leaves_nothing(
     gone.socket.close()  # nobody hears why
     for _ in range(2):
         world.round()
-    assert told.socket.recv(4096).decode() == str(error)
+    assert told.socket.recv(4096).decode() == f"{type(error).__name__}: {error}"
     while world.callers:
         world.callers.pop().close()
     assert len(os.listdir("/proc/self/fd")) <= before

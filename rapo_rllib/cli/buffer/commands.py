@@ -130,7 +130,7 @@ def stats(
     as_json: AsJson = False,
     db_name: DbName = "",
 ) -> None:
-    """Describe a buffer: sources, lengths, rewards, coverage; exit status 1 if evaluation questions are in it."""
+    """Describe a buffer: sources, lengths, rewards, coverage; exit status 1 if something is wrong."""
     with opened(uri, collection, db_name) as buffer:
         from rapo_rllib.buffer.statistics import statistics
 
@@ -139,7 +139,7 @@ def stats(
         with counted("step traces", quiet=as_json) as tell:
             found = statistics(buffer, texts, guard, tell)
         typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_statistics(found)))
-    if found.leaks:
+    if found.leaks or found.missing or found.unfinished:
         raise typer.Exit(1)
 
 
@@ -213,6 +213,8 @@ def _hit(number: int, hit: RetrievedTrace) -> str:
 def _statistics(found: BufferStats) -> Iterator[str]:
     yield f"{found.where}, embedded by {found.embedder}"
     yield f"{found.traces:,} step traces of {found.trajectories:,} trajectories; {found.questions:,} different questions"
+    if found.missing:
+        yield f"WRONG: {found.missing:,} step traces are gone with damaged files; import or build again to add them"
     for files in found.unfinished:
         yield f"WRONG: the import of {files} was not finished; run it again"
     for question, count in found.leaks.items():

@@ -52,23 +52,32 @@ class SyncedLog(WAL):  # type: ignore[misc]
 class SyncedManifest(Manifest):  # type: ignore[misc]
     """Lite's list of files, which are on the disk before it names them: logs and older files are deleted after that."""
 
+    _synced: frozenset[Path] = frozenset()
+
+    @classmethod
+    def load(cls, data_dir: str) -> SyncedManifest:
+        """Read it; what it names is synced, or lost."""
+        manifest: SyncedManifest = super().load(data_dir)
+        manifest._synced = manifest._files()
+        return manifest
+
     def save(self) -> None:
-        """Sync what it names, and write it."""
-        partitions = Path(self.data_dir, "partitions")
-        for files in (self.get_all_data_files(), self.get_all_delta_files()):
-            for partition, names in files.items():
-                for file in (partitions / partition / name for name in names):
-                    _sync(file)
-                    _sync(file.parent)
+        """Sync the files that are new, and write it."""
+        files = self._files()
+        for file in files - self._synced:
+            for place in (file, file.parent):
+                opened = os.open(place, os.O_RDONLY)
+                try:
+                    os.fsync(opened)
+                finally:
+                    os.close(opened)
         super().save()
+        self._synced = files
 
-
-def _sync(place: Path) -> None:
-    opened = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(opened)  # of what is on the disk already it takes no time
-    finally:
-        os.close(opened)
+    def _files(self) -> frozenset[Path]:
+        named = [*self.get_all_data_files().items(), *self.get_all_delta_files().items()]
+        root = Path(self.data_dir, "partitions")
+        return frozenset(root / partition / name for partition, names in named for name in names)
 
 
 class Database:

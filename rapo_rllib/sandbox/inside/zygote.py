@@ -62,7 +62,7 @@ class Zygote:
             try:
                 self._fork(json.loads(message), connection, fds[0])
             except Exception as error:  # no more processes, descriptors, memory: this call's trouble, and no other's
-                _say(connection, str(error).encode())
+                _say(connection, f"{type(error).__name__}: {error}".encode())
                 connection.close()
         for fd in fds:  # too few: no descriptors are left; the supervisor sees the end of its socket
             os.close(fd)
@@ -88,14 +88,16 @@ class Zygote:
 
     def _become_child(self, limits: SandboxLimits, one_call: bool, connection: socket.socket, output: int) -> None:
         """Lock this process in, and say so; one that cannot be locked says why, and ends."""
+        told = connection.fileno()
         try:
             socket.send_fds(connection, [b"no descriptor is left"], [os.pidfd_open(os.getpid())])  # if it does not arrive
             for fd, target in ((output, 1), (output, 2), (connection.fileno(), SOCKET_FD)):
                 os.dup2(fd, target)
+            told = SOCKET_FD  # the lock closes all others
             _seed()
             self._jail.lock(limits, one_call, self._base_bytes)
         except BaseException as error:
-            os.write(connection.fileno(), f"{type(error).__name__}: {error}".encode())
+            os.write(told, f"{type(error).__name__}: {error}".encode())
             os._exit(1)
         os.write(SOCKET_FD, LOCKED)
 
