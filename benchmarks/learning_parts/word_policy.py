@@ -61,7 +61,7 @@ def make_word_policy(folder: Path, how: Flawed, model: str = MODEL) -> Path:
     traces = folder / f"flawed-{how.seed}.jsonl"
     write_traces(traces, how)
     settings = {"traces": str(traces), "num_trajectories": how.count, "shown_share": 0.0, "lr": LR, "batch_size": BATCH}
-    config = base_config(model).training(warm_start={**settings, "seed": how.seed, "folder": str(folder / "kept")})
+    config = base_config(model).training(warm_start={**settings, "folder": str(folder / "kept")})
     made = warm_start(config, Progress("words"))
     assert made is not None
     return Path(made.folder)

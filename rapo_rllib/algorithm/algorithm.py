@@ -14,7 +14,7 @@ from typing import Any
 from pyarrow.fs import FileSystem
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -189,12 +189,14 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the batch that would have come."""
+        """Go on with the batch that would have come; every engine then confirms its weights."""
         self._sampling.forget()
         super().set_state(state)
         if "rapo" in state:
             self._run_state.set_state(state["rapo"])
         self._sampling.reached(self._num_env_steps())
+        if COMPONENT_LEARNER_GROUP in state:
+            self.sync_engines()
 
     def export_policy(self, folder: str | Path, merged: bool = True) -> Path:
         """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load; returns the folder.

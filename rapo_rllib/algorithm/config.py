@@ -75,7 +75,7 @@ class RAPOConfig(AlgorithmConfig):
         """Set keys; signature and text are made of their declarations, below."""
         given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
         refuse_token(given.get("step_trace_buffer"))
-        refuse_unknown(self, [key for key in given if key not in _RLLIBS_TRAINING])
+        refuse_unknown(self, given, known=_RLLIBS_TRAINING | vars(self).keys())
         if "model" in given:
             given["language_model"] = _with_model_path(given.pop("model"))
         if "preset" in given:

@@ -13,16 +13,19 @@ from rapo_rllib.validation import refuse_unknown_keys
 
 
 def known_keys(config: object) -> set[str]:
-    """Every key that a dictionary for this ``AlgorithmConfig`` may hold: attributes, properties, and RLlib's special ones."""
+    """List what a dictionary for this ``AlgorithmConfig`` may hold: attributes, properties, and RLlib's special keys."""
     properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
     public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
     return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack"}
 
 
-def refuse_unknown(config: object, given: Collection[str], where: str = "") -> None:
-    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and the page of others' names."""
+def refuse_unknown(config: object, given: Collection[str], where: str = "", known: Collection[str] = ()) -> None:
+    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and the page of others' names.
+
+    ``known``: all that there are; by default those of a dictionary.
+    """
     try:
-        refuse_unknown_keys(given, known_keys(config), where)
+        refuse_unknown_keys(given, known or known_keys(config), where)
     except ValueError as error:
         others = " (docs/from_verl_or_trl.md translates keys of verl and TRL)" if hasattr(config, "preflight") else ""
         raise ValueError(f"{error}{others}") from None

@@ -119,11 +119,17 @@ def _first_learner(settings: Settings, shape: Shape) -> Parts:
     parts = [Part("weights packed for a checkpoint", copies * packed_bytes(shape, model, ITEMSIZE[model.dtype]), "checkpoint")]
     if not rllib.num_learners and not rllib.num_env_runners:
         parts.append(Part("weights that RLlib packed at its start", packed_bytes(shape, model, sent)))
-    runners = rllib.num_env_runners or rllib.evaluation_num_env_runners
-    if runners and settings.update.weight_transfer not in ("nccl", "ipc"):
-        size = shape.adapters(model.lora) * 4 if model.lora else shape.parameters * sent
-        parts.append(Part("weights in Ray's object store", size))
+    if (rllib.num_env_runners or rllib.evaluation_num_env_runners) and (size := _sent_bytes(settings, shape)):
+        parts += [Part("weights in Ray's object store", size), Part("weights packed for the engines", size, "sync")]
     return tuple(parts)
+
+
+def _sent_bytes(settings: Settings, shape: Shape) -> int:
+    """Size what goes through Ray's object store to an engine."""
+    if settings.update.weight_transfer in ("nccl", "ipc"):
+        return 0
+    lora = settings.model.lora
+    return shape.adapters(lora) * 4 if lora else shape.parameters * ITEMSIZE[settings.engine.dtype]
 
 
 def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts, Parts]:
@@ -132,7 +138,9 @@ def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts
     vLLM does not start without room for one longest trajectory: a GPU then needs as much as makes the share large enough.
     """
     (weights, step, token), share = engine_bytes(shape, settings), settings.engine.gpu_memory_utilization
-    code, parts = (Part("vLLM", VLLM), *_embedder(settings)), [Part("engine: weights", weights)]
+    copies = (settings.rllib.num_env_runners > 0) + (settings.engine.tensor_parallel_size > 1)  # for workers in processes
+    sent = Part("engine: weights that it is sent", copies * _sent_bytes(settings, shape), "sync")
+    code, parts = (Part("vLLM", VLLM), sent, *_embedder(settings)), [Part("engine: weights", weights)]
     cache = "engine: keys and values"
     if not settings.rllib.num_gpus_per_env_runner:
         parts.append(Part(f"{cache} (engine.kv_cache_gib)", int(settings.engine.kv_cache_gib * GIB)))

@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner.identity import check_identity, write_identity
-from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.learner.rl_module import CausalLMRLModule
 
 NamedParameters = list[tuple[str, torch.nn.Parameter]]
@@ -113,14 +112,18 @@ def _rank() -> int:
 
 
 def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    indexed = optimizer.state_dict()["state"]
-    return {name: dict(indexed[index]) for index, (name, _) in enumerate(parameters) if index in indexed}
+    held = zip(parameters, _stepped_on(optimizer), strict=True)
+    return {name: dict(optimizer.state[tensor]) for (name, _), tensor in held if tensor in optimizer.state}
 
 
 def _exact(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The weights as the optimiser steps on them: so they are the same thing with masters, and as float32 shards."""
-    held = optimizer.masters if isinstance(optimizer, MasterWeightAdamW) else [parameter for _, parameter in parameters]
-    return {name: tensor.detach() for (name, _), tensor in zip(parameters, held, strict=True)}
+    return {name: tensor.detach() for (name, _), tensor in zip(parameters, _stepped_on(optimizer), strict=True)}
+
+
+def _stepped_on(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The optimiser's own parameters, in the order of the policy's: these, or float32 masters of them."""
+    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
 def _empty_entries(stored: Metadata, parameters: NamedParameters) -> dict[str, dict[str, torch.Tensor]]:

@@ -4,16 +4,21 @@
 
 * A model's ``config.json`` decides what its weights compute (positions, activation).
 * With LoRA the weights of a checkpoint are adapters, which mean nothing without the base model that they were trained beside;
-  and with ``kl_coeff`` the model that training started from is the reference, also after a restore. Both are known by name.
+  and with ``kl_coeff`` the model that training started from is the reference, also after a restore. Both are known by a
+  checksum of each weight's first row on disk; a model without safetensors files in a folder by name.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rapo_rllib.errors import CheckpointError
+from rapo_rllib.models.loading import resolve_model
 from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import ModelSettings
 
@@ -38,7 +43,8 @@ _IRRELEVANT = (
 
 def write_identity(folder: str, settings: ModelSettings, config: PretrainedConfig) -> None:
     """Write ``model.json`` into ``folder``; ``config`` is Hugging Face's, of the language model."""
-    identity = {"name_or_path": settings.name_or_path, "config": _relevant(config)}
+    name = settings.name_or_path
+    identity = {"name_or_path": name, "base": _base(name), "config": _relevant(config)}
     (Path(folder) / IDENTITY).write_text(json.dumps(identity, indent=1), encoding="utf-8")
 
 
@@ -55,7 +61,7 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
         CheckpointError: naming both models, what differs, and what to do.
     """
     try:
-        there = read_json(Path(folder) / IDENTITY, {"name_or_path": str, "config": dict})
+        there = read_json(Path(folder) / IDENTITY, {"name_or_path": str, "base?": int, "config": dict})
     except OSError as error:
         raise CheckpointError(
             f"{folder} does not say which model it belongs to: {IDENTITY} cannot be read ({error})"
@@ -64,13 +70,26 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
         raise CheckpointError(f"{error}. Take an older checkpoint.") from error
     problem = _difference(there["config"], _relevant(config))
     name, other = settings.name_or_path, there["name_or_path"]
-    if not problem and needs_base and Path(name).name != Path(other).name:  # the folder may have moved
+    if not problem and needs_base and ((base := _base(name)) != there.get("base", base) or (not base and name != other)):
         problem = "LoRA and kl_coeff need the very weights that training started from"
     if problem:
         raise CheckpointError(
             f"{folder} was made with model.name_or_path {other!r}, here it is {name!r}. They are not the same model: "
             f"{problem}. Restore with the model that it was made with."
         )
+
+
+def _base(name_or_path: str) -> int:
+    """Sum up a model's files: a checksum of the first row of every weight, whatever folder it lies in; 0 without such files."""
+    from safetensors import safe_open
+
+    checksum = 0
+    for file in sorted(Path(resolve_model(name_or_path)).glob("*.safetensors")):
+        with safe_open(file, "pt") as weights:
+            for name in sorted(weights.keys()):
+                row = weights.get_slice(name)[:1].contiguous().flatten()
+                checksum = zlib.crc32(row.view(torch.uint8).numpy(), checksum)
+    return checksum
 
 
 def _relevant(config: PretrainedConfig) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
@@ -318,6 +319,20 @@ class RAPOTorchLearner(TorchLearner):
         self._weights_seq_no, self._skipped_in_a_row = progress["weights_seq_no"], progress["skipped_in_a_row"]
         for scheduled, schedule in self._optimizer_lr_schedules.items():
             self._set_optimizer_lr(scheduled, schedule.update(timestep=num_env_steps))
+
+    @override(TorchLearner)
+    def _get_optimizer_state(self) -> StateDict:
+        """Copy tensors as they are, float32 masters among them: numpy, which RLlib would make of them, has no bfloat16."""
+        state: StateDict = tree.map_structure(
+            lambda leaf: full_tensor(leaf).to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf,
+            {name: optimizer.state_dict() for name, optimizer in self._named_optimizers.items()},
+        )
+        return state
+
+    @override(TorchLearner)
+    def _set_optimizer_state(self, state: StateDict) -> None:
+        for name, optimizer in self._named_optimizers.items():
+            optimizer.load_state_dict(state[name])
 
     @override(Learner)
     def set_state(self, state: StateDict) -> None:

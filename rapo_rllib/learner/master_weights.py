@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+MASTERS = "masters"  # in the optimiser's state
+
 
 class MasterWeightAdamW(torch.optim.AdamW):
     """AdamW whose parameter groups hold float32 masters; gradients of the weights arrive there by themselves."""
@@ -24,11 +26,6 @@ class MasterWeightAdamW(torch.optim.AdamW):
         for weight, master in zip(self._weights, self._masters, strict=True):
             weight.register_post_accumulate_grad_hook(partial(_move_gradient, master))
         super().__init__(self._masters, **options)
-
-    @property
-    def masters(self) -> list[torch.nn.Parameter]:
-        """The float32 copies, in the order of the weights."""
-        return self._masters
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -43,6 +40,17 @@ class MasterWeightAdamW(torch.optim.AdamW):
         for weight, master in zip(self._weights, self._masters, strict=True):
             weight.copy_(master)
         return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return AdamW's, with the masters."""
+        return {**super().state_dict(), MASTERS: [master.detach() for master in self._masters]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take AdamW's state, and the masters; a state without them leaves them to follow the weights."""
+        super().load_state_dict(state_dict)
+        for master, value in zip(self._masters, state_dict.get(MASTERS, self._masters), strict=True):
+            master.copy_(value)
 
 
 def _move_gradient(master: torch.Tensor, weight: torch.Tensor) -> None:

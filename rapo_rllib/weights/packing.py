@@ -1,4 +1,4 @@
-"""Weights as numpy arrays, for the way from learner to engine and into checkpoints.
+"""Weights as numpy arrays, for the way from learner to engine and into RLlib's states.
 
 numpy has no bfloat16, so bfloat16 tensors travel as int16 views of the same bits, beside a tag that says what they are.
 Flow: ``rl_module.get_state`` -> Ray object store -> ``rollout/`` (engine) or ``rl_module.set_state``.

@@ -171,7 +171,7 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
         raise WeightSyncError(
             f"{shown} holds stale or partial weights: of version {version}, {len(wrong)} of {len(publication.digests)} tensors "
             f"have another checksum there than with the learner, or are missing ({', '.join(wrong[:3])}). They were not sent, "
-            "or changed on their way; try another weight_transfer"
+            "or changed on their way; with weight_transfer nccl or ipc try object_store"
         )
     try:
         return canary.check(answer.engine.unique, expected, answer.scores)

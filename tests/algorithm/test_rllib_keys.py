@@ -172,6 +172,12 @@ def test_rllibs_own_evaluation_is_taken_with_its_keys_where_it_has_env_runners_t
     stock.evaluation(evaluation_num_env_runners=1).validate()
 
 
+@pytest.mark.parametrize("key", ["multiagent", "model_config", "is_online", "learning_rate"])
+def test_training_takes_no_key_that_nothing_reads(key: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown key '{key}': "):
+        config().training(**{key: {}})
+
+
 def test_settings_of_an_evaluation_without_engines_of_its_own_are_refused() -> None:
     """Evaluation asks the engines that train, and would ignore them."""
     other = config().evaluation(evaluation_interval=1, evaluation_config={"max_response_tokens": 64})

@@ -21,7 +21,7 @@ class Restored:
     """What was seen of a run that trained one more iteration."""
 
     iteration: int  # before it
-    versions: tuple[int, int]  # of the weights in the engine, before and after
+    versions: tuple[int, int, int]  # of the weights in the engine: before, after, and with the state before set again
     result: dict[str, Any]
     trial: Trial
     policy: Path  # exported
@@ -46,11 +46,13 @@ def restored(checkpointed: tuple[TrialHere, Path], tmp_path_factory: pytest.Temp
 
     algorithm = RAPO.from_checkpoint(str(checkpointed[1]))
     try:
-        iteration, version = algorithm.iteration, algorithm.env_runner.policy_version
+        iteration, version, state = algorithm.iteration, algorithm.env_runner.policy_version, algorithm.get_state()
         result = algorithm.train()
-        versions = (version, algorithm.env_runner.policy_version)
+        after = algorithm.env_runner.policy_version
         policy = algorithm.export_policy(tmp_path_factory.mktemp("exported") / "policy")
         weights = {name: value.clone() for name, value in algorithm.get_module().language_model.state_dict().items()}
+        algorithm.set_state(state)
+        versions = version, after, algorithm.env_runner.policy_version
         return Restored(iteration, versions, result, Trial(Path(algorithm.logdir)), policy, weights)
     finally:
         algorithm.stop()
@@ -59,7 +61,8 @@ def restored(checkpointed: tuple[TrialHere, Path], tmp_path_factory: pytest.Temp
 def test_a_restored_run_goes_on(checkpointed: tuple[TrialHere, Path], restored: Restored) -> None:
     before, result = checkpointed[0], restored.result
     assert restored.iteration == 2 and result["training_iteration"] == 3
-    assert restored.versions == (at(result, "sync/weight_version") - 1, at(result, "sync/weight_version"))
+    trained = at(result, "sync/weight_version")
+    assert restored.versions == (trained - 1, trained, trained - 1)
     last = before.results[-1]
     assert at(result, "env_runners/num_env_steps_sampled_lifetime") > at(last, "env_runners/num_env_steps_sampled_lifetime")
     assert at(result, "rapo/accuracy_before") == at(last, "rapo/accuracy_before")  # of the whole training
@@ -102,7 +105,6 @@ def test_the_exported_policy_in_transformers_and_vllm(restored: Restored, monkey
     ids = tokenizer("3", return_tensors="pt").input_ids
     expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
     assert len(set(expected)) > 4
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     engine = LLM(str(restored.policy), dtype="float32", max_model_len=64, enforce_eager=True)
     (output,) = engine.generate("3", SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)

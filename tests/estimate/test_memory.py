@@ -158,7 +158,7 @@ def test_states_are_what_the_optimiser_allocates(dtype: str, masters: str | None
     with torch.device("meta"):
         parameters = list(AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).parameters())
     optimizer = (MasterWeightAdamW if masters else torch.optim.AdamW)(parameters, foreach=False)
-    stepped = optimizer.masters if isinstance(optimizer, MasterWeightAdamW) else parameters
+    stepped = optimizer.param_groups[0]["params"]
     for parameter in stepped:
         parameter.grad = torch.empty_like(parameter)
     torch.optim.AdamW.step(optimizer)

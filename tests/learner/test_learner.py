@@ -245,6 +245,25 @@ def test_pi_old_of_every_minibatch_is_the_policy_before_the_update(folder: Path)
     assert metric(results, "ratio_max") == pytest.approx(float(ratios.max()), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "master_weights": None}],
+    ids=["float32", "masters", "rounded"],
+)
+def test_state_round_trip_continues_bit_for_bit(folder: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    learner = build(folder, **settings)
+    learner.update(training_data=batch())
+    learner.save_to_path(tmp_path / "checkpoint")
+    restored = build(folder, **settings)
+    for _ in range(3):  # newer than the checkpoint, and still it is restored
+        restored.update(training_data=batch(count=2))
+    restored.restore_from_path(tmp_path / "checkpoint")
+    assert restored._weights_seq_no == 1
+    learner.update(training_data=batch(count=3))
+    restored.update(training_data=batch(count=3))
+    assert all(torch.equal(a, b) for a, b in zip(weights(learner).values(), weights(restored).values(), strict=True))
+
+
 def test_engine_weights_are_rounded_and_hold_the_tied_head(folder: Path) -> None:
     learner = build(folder)
     sent = learner.get_state(components="rl_module", inference_only=True)["rl_module"][DEFAULT_MODULE_ID]

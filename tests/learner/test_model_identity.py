@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_learner import build, trajectory_groups
+from tiny_models import tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
@@ -44,9 +45,11 @@ def saved(folder: Path, state: Path, **settings: Any) -> str:
     return str(state)
 
 
-def copied(folder: Path, copy: Path) -> Path:
-    """The same files, under another name."""
+def copied(folder: Path, copy: Path, seed: int | None = None) -> Path:
+    """The same model elsewhere; with ``seed``, with the weights of another training."""
     shutil.copytree(folder, copy)
+    if seed is not None:
+        tiny_model("llama", torch.float32, seed=seed).save_pretrained(copy)
     return copy
 
 
@@ -55,12 +58,21 @@ def weights(learner: RAPOTorchLearner) -> dict[str, torch.Tensor]:
 
 
 def test_adapters_over_another_base_are_refused_and_nothing_is_changed(folder: Path, lora_state: str, tmp_path: Path) -> None:
-    other = build(copied(folder, tmp_path / "other"), **LORA)
+    other = build(copied(folder, tmp_path / folder.name, seed=1), **LORA)
     before = weights(other)
     with pytest.raises(CheckpointError, match="not the same model: LoRA and kl_coeff need the very weights") as raised:
         other.load_training_state(lora_state, 0)
-    assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / "other")) in str(raised.value)
+    assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / folder.name)) in str(raised.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items()) and other._weights_seq_no == 0
+
+
+def test_the_exported_policy_is_another_base(folder: Path, tmp_path: Path) -> None:
+    """The adapters are in it already: they would be added twice."""
+    learner = trained(folder, **LORA, lr=1e-2)
+    learner.save_training_state(str(tmp_path / "state"))
+    learner.weights.export(str(tmp_path / folder.name))
+    with pytest.raises(CheckpointError, match="need the very weights"):
+        build(tmp_path / folder.name, **LORA).load_training_state(str(tmp_path / "state"), 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -69,7 +81,7 @@ def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(
 ) -> None:
     learner = build(folder, **LORA)
     learner.load_training_state(lora_state, 0)
-    other = build(copied(folder, tmp_path / folder.name), dtype=dtype, **LORA)
+    other = build(copied(folder, tmp_path / "copy"), dtype=dtype, **LORA)
     before, expected = weights(other), weights(learner)
     other.load_training_state(lora_state, 0)
     assert not all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items())
@@ -77,11 +89,11 @@ def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(
 
 
 def test_the_reference_model_must_be_the_one_of_before(folder: Path, whole_state: str, tmp_path: Path) -> None:
-    other = copied(folder, tmp_path / "other")
+    other = copied(folder, tmp_path / folder.name, seed=1)
     with pytest.raises(CheckpointError, match="LoRA and kl_coeff need the very weights that training started from"):
         build(other, kl_coeff=0.1).load_training_state(whole_state, 0)
     build(folder, kl_coeff=0.1).load_training_state(whole_state, 0)
-    build(other).load_training_state(whole_state, 0)  # without a reference its name says nothing
+    build(other).load_training_state(whole_state, 0)  # without a reference there is nothing to compare
 
 
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["whole", "lora"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,9 +136,9 @@ def test_a_weight_that_the_model_does_not_take_is_read_back(run: TinyRun, monkey
         run.sync()
 
 
-def test_an_engine_without_whole_weights_computes_nothing(run: TinyRun, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        run.engine.weights.load_file(str(tmp_path / "gone.safetensors"), run.version + 1)
+def test_an_engine_without_whole_weights_computes_nothing(run: TinyRun) -> None:
+    with pytest.raises(AttributeError):
+        run.engine.weights.load({"model.norm.weight": None}, run.version + 1)
     for use in (lambda: run.engine.score([[1, 2]]), lambda: run.engine.submit(GenerationRequest("r", [1, 2], max_tokens=1))):
         with pytest.raises(EngineError, match=r"has not finished loading weight version .*; it computes nothing"):
             use()

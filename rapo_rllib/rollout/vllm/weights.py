@@ -11,9 +11,11 @@ history as that version sees it.
 from __future__ import annotations
 
 import logging
-import tempfile
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.weights.digest import Digests, differing
@@ -53,15 +55,11 @@ class EngineWeights:
         if self._in_process:
             self._load("load_policy_weights", dict(weights), version)
             return
-        from safetensors.torch import save_file
-
-        with tempfile.NamedTemporaryFile(prefix="rapo-weights-", suffix=".safetensors") as file:
-            save_file(_unshared(weights), file.name)
-            self.load_file(file.name, version)
-
-    def load_file(self, path: str, version: int) -> None:
-        """Load weights from a safetensors file, which every worker maps."""
-        self._load("load_policy_weights_file", path, version)
+        # a file in memory, which nothing leaves behind
+        with open(os.memfd_create("rapo-weights"), "w+b") as file:
+            torch.save(dict(weights), file)
+            file.flush()
+            self._load("load_policy_weights_file", f"/proc/{os.getpid()}/fd/{file.fileno()}", version)
 
     def _load(self, method: str, weights: Any, version: int) -> None:
         self._begin(f"the engine has not finished loading weight version {version}")
@@ -157,11 +155,3 @@ class EngineWeights:
             f"weight version {version}: the engine's prefix cache is still in use after {_RESETS} tries, and could not be "
             "cleared of the previous version's values"
         )
-
-
-def _unshared(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Tied tensors named once: the engine ties them itself."""
-    seen: dict[int, str] = {}
-    for name, tensor in weights.items():
-        seen.setdefault(tensor.data_ptr(), name)
-    return {name: weights[name].contiguous() for name in seen.values()}

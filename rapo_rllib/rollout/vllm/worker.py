@@ -96,10 +96,8 @@ class PolicyWorker:
         return report
 
     def load_policy_weights_file(self, path: str) -> None:
-        """Load weights from a safetensors file, which is mapped, not read."""
-        from safetensors.torch import load_file
-
-        self.load_policy_weights(load_file(path))
+        """Load weights from a file of ``torch.save``, which is mapped, not read."""
+        self.load_policy_weights(torch.load(path, mmap=True, map_location="cpu"))
 
     def start_recording(self) -> str:
         """Attach the recorder to what samples; returns what this version of vLLM lacks for that, "" if nothing."""
