@@ -1,1 +1,1 @@
-"""Web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/search.md."""
+"""Web search as a tool, with SearXNG, Tavily, Brave or Serper behind one interface. docs/tools.md."""

@@ -48,7 +48,7 @@ def reported(words: Words, folder: Path) -> None:
 
 
 def searched(words: Words, folder: Path) -> None:
-    """The corpus of search.md, which its commands fill one after the other."""
+    """The corpus of tools.md, which its commands fill one after the other."""
     (folder / "passages.jsonl").write_text('{"title": "Faust", "text": "A play by Goethe."}\n')
     row = {"question": "Who?", "paragraphs": [{"title": "Hamlet", "text": "A play by Shakespeare."}]}
     (folder / "questions.jsonl").write_text(json.dumps(row) + "\n")

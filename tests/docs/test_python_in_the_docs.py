@@ -14,7 +14,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.corpus.passages import read_passages
 from rapo_rllib.tools.function import JsonFunction
 
-HERE = {"docs/algorithm.md", "docs/search.md", "docs/security.md"}
+HERE = {"docs/algorithm.md", "docs/security.md"}
 ELSEWHERE = {
     "docs/agents.md": "endpoint/test_agents.py::test_the_agent_of_the_page",
     "README.md": "docs/test_readme.py::test_its_program_is_a_part_of_the_one_that_a_test_trains",
@@ -27,8 +27,8 @@ ELSEWHERE = {
 
 
 def run(page: str, **given: Any) -> None:
-    """The only block of ``page``, which has the names ``given``."""
-    (block,) = blocks(REPOSITORY / page, "python")
+    """The last block of ``page``, which has the names ``given``."""
+    block = blocks(REPOSITORY / page, "python")[-1]
     exec(compile(block, page, "exec"), {"__name__": "__main__", **given})
 
 
@@ -68,7 +68,7 @@ def test_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", hotpotqa)
     monkeypatch.chdir(tmp_path)
-    run("docs/search.md")
+    run("docs/tools.md")
     found = [(passage.title, passage.text) for passage in read_passages("passages.jsonl")]
     assert found == [("Faust", "A play. By Goethe."), ("Hamlet", "Another."), ("Dune", "A novel.")]
 

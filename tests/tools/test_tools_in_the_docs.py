@@ -11,7 +11,7 @@ import yaml
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.types import Question
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "tools.md").read_text(encoding="utf-8").partition("\n## Search\n")[0]
 
 
 def test_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
