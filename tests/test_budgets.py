@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3276,
     "estimate": 458,
     "evaluation": 401,
-    "learner": 1717,
+    "learner": 1712,
     "milvus": 2028,
     "models": 711,
     "monitoring": 698,
@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1809,
     "traces": 912,
     "web_search": 598,
-    "weights": 890,
+    "weights": 900,
 }
 
 

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import tree
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
@@ -49,7 +48,7 @@ from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import Settings
-from rapo_rllib.weights.dtensor import full_tensor
+from rapo_rllib.weights.dtensor import copied, full_tensor
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
 MOST_SKIPPED_STEPS = 5  # in a row: weights stay as they are, so what is broken in the batches stays broken
@@ -323,11 +322,7 @@ class RAPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def _get_optimizer_state(self) -> StateDict:
         """Copy tensors as they are, float32 masters among them: numpy, which RLlib would make of them, has no bfloat16."""
-        state: StateDict = tree.map_structure(
-            lambda leaf: full_tensor(leaf).to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf,
-            {name: optimizer.state_dict() for name, optimizer in self._named_optimizers.items()},
-        )
-        return state
+        return {name: copied(optimizer.state_dict()) for name, optimizer in self._named_optimizers.items()}
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:

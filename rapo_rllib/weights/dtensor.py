@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -12,6 +13,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, gathered from all learners if it is sharded; then all must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def copied(state: Any) -> Any:
+    """Copy the tensors in dicts and lists, whole, to the CPU; everything else stays as it is."""
+    if isinstance(state, torch.Tensor):
+        return full_tensor(state).to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    return [copied(value) for value in state] if isinstance(state, list) else state
 
 
 @contextmanager
