@@ -16,7 +16,8 @@ learner   forward and backward pass of rows from real prefix trees, on Qwen 2.5'
 states    memory of a 7B shape between two updates, where the learner scores as an engine would with a rounded copy of all
           weights: with gradients, as it was, and with gradients freed, as it is
 copies    15 GB from a GPU through packed arrays, pinned memory and CUDA IPC
-job       with Ray and vLLM: two iterations of ``tuned_examples/rapo_math_gpu.yaml``, with sleep and without
+job       with Ray and vLLM: two iterations of ``tuned_examples/rapo_math_gpu.yaml`` by each way of weights, and with sleep
+sleeps    with Ray and vLLM: twenty of them with sleep, whole weights and LoRA; the mismatch of engine and learner stays flat
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PARTS: dict[str, Callable[[Sizes], Any]] = {
     "states": states.measured,
     "copies": copies.measured,
     "job": job.measured,
+    "sleeps": job.sleeps,
 }
 
 

@@ -1,4 +1,4 @@
-"""The one-GPU job for two iterations, where Ray and vLLM are installed: with an engine that sleeps in updates, and without."""
+"""The one-GPU job, where Ray and vLLM are installed: each way of weights for two iterations, and sleep for twenty."""
 
 from __future__ import annotations
 
@@ -13,25 +13,40 @@ from typing import Any
 from gpu_parts.machine import Sizes
 
 JOB = Path(__file__).resolve().parents[2] / "tuned_examples" / "rapo_math_gpu.yaml"
-RUNS = {
+WAYS = {
     "object_store": ["weight_transfer=object_store"],
     "ipc": ["weight_transfer=ipc"],
     "object_store, sleep": ["weight_transfer=object_store", "engine.sleep=true"],
 }
-TIMERS = ("timers/", "weights/")  # what begins so in a result is kept
+SLEEPS = {  # an engine that wakes with wrong weights shows in a mismatch that grows
+    "whole weights": ["engine.sleep=true"],
+    "LoRA": ["engine.sleep=true", "model.lora={}"],
+}
+ITERATIONS = {"ways": 2, "sleeps": 20}
+MISMATCH = "learners/default_policy/mismatch"
+KEPT = ("timers/", "sync/", "time_this_iter_s")  # what begins so in a result
 
 
 def measured(sizes: Sizes) -> dict[str, Any]:
-    """Results of the second iteration; a run that fails says how it ended."""
+    """Run each way of weights; a run that fails says how it ended."""
+    return _measured(sizes, WAYS, ITERATIONS["ways"])
+
+
+def sleeps(sizes: Sizes) -> dict[str, Any]:
+    """Run an engine that sleeps in updates, with whole weights and with adapters."""
+    return _measured(sizes, SLEEPS, ITERATIONS["sleeps"])
+
+
+def _measured(sizes: Sizes, runs: dict[str, list[str]], iterations: int) -> dict[str, Any]:
     missing = [name for name in ("ray", "vllm") if importlib.util.find_spec(name) is None]
     if missing:
         return {"skipped": f"not installed: {', '.join(missing)}"}
     if sizes.device != "cuda":
         return {"skipped": "no CUDA device"}
-    return {name: _run(keys) for name, keys in RUNS.items()}
+    return {name: _run(keys, iterations) for name, keys in runs.items()}
 
 
-def _run(keys: list[str]) -> dict[str, Any]:
+def _run(keys: list[str], iterations: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         options = [part for key in [*keys, "evaluation_interval=null"] for part in ("--set", key)]
         command = [
@@ -42,7 +57,7 @@ def _run(keys: list[str]) -> dict[str, Any]:
             "file",
             str(JOB),
             "--stop",
-            '{"training_iteration": 2}',
+            json.dumps({"training_iteration": iterations}),
         ]
         done = subprocess.run(
             [*command, "--storage-path", folder, *options], capture_output=True, text=True, timeout=900, check=False
@@ -50,8 +65,14 @@ def _run(keys: list[str]) -> dict[str, Any]:
         results = sorted(Path(folder).rglob("result.json"))
         if done.returncode or not results:
             return {"failed": done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]}
-        last = flat(json.loads(results[0].read_text(encoding="utf-8").splitlines()[-1]))
-        return {name: value for name, value in last.items() if name.startswith(TIMERS) or name == "time_this_iter_s"}
+        return kept([json.loads(line) for line in results[0].read_text(encoding="utf-8").splitlines()])
+
+
+def kept(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Choose the last iteration's seconds and syncs, and every iteration's mismatch."""
+    rows = [flat(result) for result in results]
+    last = {name: value for name, value in rows[-1].items() if name.startswith(KEPT)}
+    return {**last, "mismatch of each iteration": [row[MISMATCH] for row in rows]}
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

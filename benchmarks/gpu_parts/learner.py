@@ -85,7 +85,7 @@ class Trained:
             compile_layers(self.model)
         weights = list(self.model.parameters())
         self._optimizer = MasterWeightAdamW(weights) if way.masters else torch.optim.AdamW(weights)
-        self._taking = dict(zip(weights, self._optimizer.masters, strict=True)) if way.masters else {}
+        self._taking = dict(zip(weights, self._optimizer.param_groups[0]["params"], strict=True)) if way.masters else {}
 
     def run(self, row: PackedRow) -> None:
         """Forward and backward pass."""

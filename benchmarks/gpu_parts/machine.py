@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.metadata import packages_distributions, version
 from typing import Any
 
 import torch
@@ -62,13 +63,14 @@ class Sizes:
 
 def machine(sizes: Sizes) -> dict[str, Any]:
     """Where the figures come from, and how fast it multiplies and copies."""
-    cuda = sizes.device == "cuda"
+    cuda, found = sizes.device == "cuda", packages_distributions()
     name = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
     return {
         "device": name,
         "memory_gib": torch.cuda.get_device_properties(0).total_memory / 2**30 if cuda else None,
         "torch": torch.__version__,
-        "transformers": __import__("transformers").__version__,
+        "cuda": torch.version.cuda,
+        **{name: version(found[name][0]) for name in ("transformers", "vllm", "ray") if name in found},
         "peak_flops": peak_flops(name),
         "gemm_flops": twice(lambda: gemm_flops(sizes)),
         "copy_bytes_per_s": twice(lambda: copy_rate(sizes)),

@@ -31,10 +31,12 @@ def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
     transfer, rllib = settings.update.weight_transfer, settings.rllib
     if transfer not in VLLM_TRANSFERS:
         return
-    if not (has_env_runners and rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner):
+    gpus = min(rllib.num_gpus_per_env_runner, rllib.num_gpus_per_learner)
+    if not (has_env_runners and gpus and (gpus < 1) == (transfer == "ipc")):
+        where = "inside a GPU that engine and learner share" if transfer == "ipc" else "from GPU to GPU, of a process each"
         raise ValueError(
-            f"weight_transfer = {transfer!r} goes from GPU to GPU: set num_env_runners, num_gpus_per_env_runner "
-            "and num_gpus_per_learner, or leave it out"
+            f"weight_transfer = {transfer!r} goes {where}: set num_env_runners, and num_gpus_per_env_runner and "
+            f"num_gpus_per_learner to {'fractions of one' if transfer == 'ipc' else 'whole ones'}, or leave it out"
         )
     if settings.model.lora is not None:
         raise ValueError(
@@ -117,4 +119,10 @@ def _check_fractions(settings: Settings) -> None:
         raise ValueError(
             f"num_gpus_per_env_runner = {engine:g} for {engines} engines with num_gpus_per_learner = {learner:g}: Ray fills "
             "one GPU after the other, so nobody knows which share one; let all add up to one GPU at most, or set both to 1"
+        )
+    on_one = min(engines, int(1 / engine + 1e-9)) if 0 < engine < 1 else 1
+    if on_one * settings.engine.gpu_memory_utilization > 1:
+        raise ValueError(
+            f"engine.gpu_memory_utilization = {settings.engine.gpu_memory_utilization:g} with num_gpus_per_env_runner = "
+            f"{engine:g}: {on_one} engines on one GPU would take all of its memory and more; set it to at most {1 / on_one:.2g}"
         )

@@ -12,6 +12,13 @@ ALL_LINEAR = "all-linear"  # every linear layer but the LM head
 
 # keys of vllm.EngineArgs by which numbers lose bits, and the values that take none
 _UNQUANTISED = {"quantization": (None,), "kv_cache_dtype": (None, "auto", "bfloat16", "float16")}
+# and those that are made of other keys of the job, or that recording and weights rest on
+OWN_ARGUMENTS = {
+    *("model", "dtype", "max_num_seqs", "max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "enforce_eager"),
+    *("enable_sleep_mode", "logprobs_mode", "logits_processors", "worker_extension_cls", "generation_config"),
+    *("distributed_executor_backend", "pipeline_parallel_size", "data_parallel_size", "scheduling_policy"),
+    "weight_transfer_config",
+}
 
 
 def _check_targets(name: str, value: Any) -> None:
@@ -26,10 +33,18 @@ def _check_extra(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{name} = {value!r}: must be a mapping")
     check_no_secret(value, name, "set HF_TOKEN in the environment of every machine")
+    if taken := sorted(OWN_ARGUMENTS & value.keys()):
+        raise ValueError(
+            f"{name}.{taken[0]} = {value[taken[0]]!r}: RAPO sets this argument, of the key of `engine` with that name or of "
+            "what it needs itself; leave it out of extra"
+        )
+    overrides = value.get("hf_overrides")
+    inner = overrides.get("quantization_config") if isinstance(overrides, dict) else None
+    given = {**value, "quantization": value.get("quantization") or inner}
     for key, plain in _UNQUANTISED.items():
-        if value.get(key) not in plain:
+        if given.get(key) not in plain:
             raise ValueError(
-                f"{name}.{key} = {value[key]!r}: the learner computes with unquantised numbers, and the effect of "
+                f"{name}.{key} = {given[key]!r}: the learner computes with unquantised numbers, and the effect of "
                 "the difference is not measured; leave it out"
             )
 

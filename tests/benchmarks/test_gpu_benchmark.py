@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from gpu import PARTS, measure
-from gpu_parts import copies, learner, sampler, states
+from gpu_parts import copies, job, learner, sampler, states
 from gpu_parts.machine import SHAPES, Sizes
 from gpu_parts.models import row_of, visible_pairs
 from gpu_parts.report import print_table
+from places import SUPPORT
 
 SMALL = replace(Sizes.small(), device="cpu", rows=(300,), batches=(2,))
 
 
-@pytest.mark.parametrize("part", ["flex", "job"])
+@pytest.mark.parametrize("part", ["flex", "job", "sleeps"])
 def test_what_needs_a_gpu_says_so(part: str) -> None:
     assert PARTS[part](SMALL)["skipped"]
+
+
+def test_what_is_kept_of_a_job_is_in_its_results() -> None:
+    result = json.loads((SUPPORT / "real_result.json").read_text(encoding="utf-8"))
+    found = job.kept([result, result])
+    assert len(found.pop("mismatch of each iteration")) == 2
+    assert {name.partition("/")[0] for name in found} == {"timers", "sync", "time_this_iter_s"}
 
 
 def test_without_a_gpu_large_sizes_are_not_tried() -> None:

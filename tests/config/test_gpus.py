@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
+from rapo_rllib.rollout.vllm.arguments import engine_arguments
+from rapo_rllib.settings import EngineSettings
+from rapo_rllib.settings.model import OWN_ARGUMENTS
 
 SHARED = {"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 0.5}
 WHOLE = {"num_env_runners": 4, "num_gpus_per_env_runner": 1, "num_learners": 4, "num_gpus_per_learner": 1}
@@ -41,6 +44,21 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ({"model": {"compile": True}}, "model.compile = True with num_gpus_per_learner = 0"),
         ({**WHOLE, "model": {"compile": True, "attention": "sdpa"}}, "model.compile = True with model.attention = 'sdpa'"),
         ({**WHOLE, "model": {"compile": True, "gradient_checkpointing": "selective"}}, "model.gradient_checkpointing = 'sel"),
+        (
+            {**SHARED, "weight_transfer": "nccl"},
+            "weight_transfer = 'nccl' goes from GPU to GPU, of a process each",
+        ),
+        ({**WHOLE, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU that engine and learner share"),
+        ({"num_env_runners": 1, "weight_transfer": "ipc"}, "and num_gpus_per_learner to fractions of one"),
+        (
+            {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+            "engine.gpu_memory_utilization = 0.85 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
+        ),
+        (
+            {"engine": {"extra": {"hf_overrides": {"quantization_config": {"bits": 4}}}}},
+            "engine.extra.quantization = {'bits'",
+        ),
+        ({"engine": {"extra": {"logits_processors": []}}}, "engine.extra.logits_processors = []: RAPO sets this argument"),
         ({"engine": {"extra": {"quantization": "fp8"}}}, "engine.extra.quantization = 'fp8': the learner computes with"),
         ({"engine": {"extra": {"kv_cache_dtype": "fp8_e5m2"}}}, "engine.extra.kv_cache_dtype = 'fp8_e5m2'"),
     ],
@@ -57,10 +75,15 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
         {"num_env_runners": 1, "engine": {"tensor_parallel_size": 2}},  # workers on a CPU
         {**SHARED, "engine": {"sleep": True}},
         {**WHOLE, "model": {"compile": True, "gradient_checkpointing": True}},
-        {**SHARED, "num_env_runners": 2, "num_gpus_per_env_runner": 0.25},
+        {**SHARED, "num_env_runners": 2, "num_gpus_per_env_runner": 0.25, "engine": {"gpu_memory_utilization": 0.3}},
+        {**SHARED, "weight_transfer": "ipc"},
+        {**WHOLE, "weight_transfer": "nccl"},
         {**SHARED, "num_env_runners": 0, "num_learners": 0, "engine": {"sleep": True}},
-        {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
-        {"engine": {"extra": {"kv_cache_dtype": "auto", "quantization": None}}},
+        {
+            **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+            "engine": {"gpu_memory_utilization": 0.5},
+        },
+        {"engine": {"extra": {"kv_cache_dtype": "auto", "quantization": None, "hf_overrides": {"rope_theta": 1e6}}}},
     ],
     ids=str,
 )
@@ -87,3 +110,10 @@ def test_what_works_is_accepted(keys: dict[str, Any]) -> None:
 def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, int, str]) -> None:
     settings = of(keys).settings
     assert (settings.engine.max_num_seqs, settings.rollout.num_tool_workers, settings.update.weight_transfer) == expected
+
+
+def test_every_argument_of_an_engine_is_ours_or_may_be_overridden() -> None:
+    ways = {"max_model_len": 8, "on_cpu": True, "by_priority": True, "weight_transfer": "nccl"}
+    made = engine_arguments("m", EngineSettings(tensor_parallel_size=2), **ways)  # type: ignore[arg-type]
+    harmless = {"enable_prefix_caching", "seed", "disable_log_stats", "use_tqdm_on_load", "block_size", "kv_cache_memory_bytes"}
+    assert made.keys() - OWN_ARGUMENTS == harmless
