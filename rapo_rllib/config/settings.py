@@ -51,7 +51,8 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
     """
     rllib, rollout, update = _flat(RLlibSettings, keys), _flat(RolloutSettings, keys), _flat(UpdateSettings, keys)
     on_gpu = bool(rllib.num_gpus_per_env_runner)
-    model = _nested(ModelSettings, keys["language_model"], above=_started_from(keys))
+    on_learner = _on_gpu(keys["language_model"], update) if rllib.num_gpus_per_learner else {}
+    model = _nested(ModelSettings, keys["language_model"], below=on_learner, above=_started_from(keys))
     engine = _nested(EngineSettings, keys["engine"], below={"max_num_seqs": GPU_MAX_NUM_SEQS} if on_gpu else {})
     if rollout.tool_workers is None and on_gpu:
         rollout = replace(rollout, tool_workers=GPU_TOOL_WORKERS)
@@ -70,6 +71,13 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
         buffer=_buffer(keys),
         warm_start=None if keys["warm_start"] is None else build(WarmStartSettings, keys["warm_start"]),
     )
+
+
+def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
+    """Choose for a learner on a GPU: bfloat16 weights (with float32 masters), and compiled layers where they can be."""
+    asked = given if isinstance(given, Mapping) else {}
+    each = asked.get("attention") == "sdpa" or asked.get("gradient_checkpointing") == "selective"
+    return {"dtype": "bfloat16", "compile": not each and update.learner_parallelism != "fsdp"}
 
 
 def protocol_of(keys: Mapping[str, Any]) -> ProtocolSettings:

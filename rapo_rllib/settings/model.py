@@ -76,7 +76,7 @@ class ModelSettings(Knobs):
     where: ClassVar[str] = "model."
 
     name_or_path: str = knob("smollm2-135m-instruct", "a folder, a Hugging Face id, or a packaged short name")
-    dtype: str = knob("float32", "precision of the trained weights: `float32` or `bfloat16`")
+    dtype: str = knob("float32", "precision of the trained weights: `float32` or `bfloat16`; default on GPUs: bfloat16")
     autocast_dtype: str | None = knob(
         "auto", "precision of the learner's matrix products; `auto`: bfloat16 if the hardware has it; None: that of the weights"
     )
@@ -91,7 +91,9 @@ class ModelSettings(Knobs):
         False, "recompute activations in the backward pass; `selective`: keep matrix products"
     )
     compile: bool = knob(
-        False, "compile the decoder layers (torch.compile, CUDA only): faster steps after minutes at the start"
+        False,
+        "compile the decoder layers (torch.compile, CUDA only): faster steps after minutes at the start; default on GPUs: "
+        "true, but not with `attention: sdpa`, `gradient_checkpointing: selective` or `learner_parallelism: fsdp`",
     )
     logits_chunk_size: int = knob(1024, "tokens whose logits the learner computes at a time", at_least=1)
     lora: LoraSettings | None = knob(None, "adapters that train instead of the weights; None: all weights train")

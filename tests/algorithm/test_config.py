@@ -44,7 +44,7 @@ NATIVE = {"format": "native"}
             {"importance_cap": 3.0},
             "importance_cap = 3.0 with old_logprobs = 'auto' and num_minibatches = 2: π_old is the engine's",
         ),
-        ({"weight_transfer": "nccl"}, "weight_transfer = 'nccl' goes from GPU to GPU: set num_env_runners"),
+        ({"weight_transfer": "nccl"}, "weight_transfer = 'nccl' goes from GPU to GPU, of a process each: set num_env_runners"),
         ({"max_staleness": 1}, "max_staleness = 1 with num_env_runners = 0"),
         ({"stale_groups": "wait"}, "stale_groups = 'wait' with max_staleness = 0"),
         ({"learning_rate": 1e-5}, "docs/from_verl_or_trl.md translates keys of verl and TRL"),

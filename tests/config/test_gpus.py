@@ -112,6 +112,24 @@ def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, i
     assert (settings.engine.max_num_seqs, settings.rollout.num_tool_workers, settings.update.weight_transfer) == expected
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, ("float32", False)),
+        (WHOLE, ("bfloat16", True)),
+        ({**WHOLE, "learner_parallelism": "fsdp"}, ("bfloat16", False)),
+        ({**WHOLE, "model": {"attention": "sdpa"}}, ("bfloat16", False)),
+        ({**WHOLE, "model": {"gradient_checkpointing": "selective"}}, ("bfloat16", False)),
+        ({**WHOLE, "model": {"dtype": "float32", "compile": False}}, ("float32", False)),
+    ],
+    ids=str,
+)
+def test_a_learner_on_a_gpu_has_bfloat16_weights_and_compiled_layers(keys: dict[str, Any], expected: tuple[str, bool]) -> None:
+    config = of(keys)
+    config.validate()
+    assert (config.settings.model.dtype, config.settings.model.compile) == expected
+
+
 def test_every_argument_of_an_engine_is_ours_or_may_be_overridden() -> None:
     ways = {"max_model_len": 8, "on_cpu": True, "by_priority": True, "weight_transfer": "nccl"}
     made = engine_arguments("m", EngineSettings(tensor_parallel_size=2), **ways)  # type: ignore[arg-type]

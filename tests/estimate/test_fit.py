@@ -17,7 +17,7 @@ HALVES = {**GPUS, "num_gpus_per_learner": 0.5, "num_gpus_per_env_runner": 0.5}
 KEYS: dict[str, Any] = {
     "retrieval_prob": 0,
     "questions_per_step": 16,
-    "model": {"autocast_dtype": None},
+    "model": {"dtype": "float32", "autocast_dtype": None},
     "engine": {"dtype": "bfloat16", "gpu_memory_utilization": 0.5},
     "max_tokens_per_micro_batch": 16384,
     "max_prompt_tokens": 512,
