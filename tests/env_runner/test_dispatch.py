@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import rapo_rllib.env_runner.dispatch as module
 from rapo_rllib.env_runner.dispatch import sample_questions
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.types import Question, TrajectoryGroup
@@ -62,7 +65,9 @@ def test_questions_of_a_dead_runner_go_to_the_others() -> None:
     assert group.calls[1] == {1: ["q1"], 3: ["q4"]}
 
 
-def test_with_nobody_left_it_waits_for_a_restarted_runner() -> None:
+def test_with_nobody_left_it_waits_for_a_restarted_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waits.append))
     group = ScriptedGroup((1, 2), lambda number, call: call == 0)
     restores = []
 
@@ -72,7 +77,7 @@ def test_with_nobody_left_it_waits_for_a_restarted_runner() -> None:
             group.healthy.append(2)
 
     assert sampled(group, restore) == [q.id for q in QUESTIONS]
-    assert group.calls[1] == {2: [q.id for q in QUESTIONS]}
+    assert group.calls[1] == {2: [q.id for q in QUESTIONS]} and len(waits) == 1
 
 
 def test_nobody_comes_back() -> None:

@@ -38,37 +38,29 @@ def scripted(monkeypatch: pytest.MonkeyPatch, has_signal: Any, **changes: Any) -
     return sampling, rounds, drawn_with
 
 
-def test_without_it_one_round_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: False)
-    assert len(sampling.take().groups) == 4
-    assert len(rounds) == 1
-
-
-def test_groups_without_signal_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: index % 2 == 0, dynamic_sampling=True)
-    kept = sampling.take()
-    assert [len(batch) for batch in rounds] == [4, 2, 1]  # 2 of 4, 1 of 2, 1 of 1
-    assert len(kept.groups) == 4
-    assert all(group.rewards == [1.0, 0.0] for group in kept.groups)
-    asked = [name for batch in rounds for name in batch]
-    assert len(set(asked)) == 7
-    assert kept.groups_dropped == len(kept.left_out) == 3
-    assert {group.question.id for group in [*kept.groups, *kept.left_out]} == set(asked)
-
-
-def test_rounds_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: index == 0, dynamic_sampling=True)
-    assert len(sampling.take().groups) == 1
-    assert [len(batch) for batch in rounds] == [4, 3, 3, 3]
-
-
-def test_no_signal_anywhere_keeps_the_first_round_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling, rounds, _ = scripted(monkeypatch, lambda index: False, dynamic_sampling=True)
-    kept = sampling.take()
-    assert len(kept.groups) == 4 and [group.question.id for group in kept.left_out] == [
-        name for names in rounds[1:] for name in names
-    ]
-    assert len(rounds) == MAX_SAMPLING_ROUNDS
+@pytest.mark.parametrize(
+    ("has_signal", "dynamic", "sizes", "kept"),
+    [
+        (lambda index: False, False, [4], 4),
+        (lambda index: index % 2 == 0, True, [4, 2, 1], 4),  # 2 of 4, 1 of 2, 1 of 1
+        (lambda index: index == 0, True, [4, 3, 3, 3], 1),
+        (lambda index: False, True, [4] * MAX_SAMPLING_ROUNDS, 4),  # nothing has: the first round is for the metrics
+    ],
+    ids=["without it", "replaced", "rounds are limited", "no signal anywhere"],
+)
+def test_groups_without_signal_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, has_signal: Any, dynamic: bool, sizes: list[int], kept: int
+) -> None:
+    sampling, rounds, _ = scripted(monkeypatch, has_signal, dynamic_sampling=dynamic)
+    result = sampling.take()
+    asked = [name for names in rounds for name in names]
+    signals = [name for index, name in enumerate(asked) if has_signal(index)]
+    assert [len(names) for names in rounds] == sizes and len(set(asked)) == len(asked)
+    names = [group.question.id for group in result.groups]
+    assert names == (signals or rounds[0]) and len(names) == kept
+    assert [group.question.id for group in result.left_out] == [name for name in asked if name not in names]
+    assert all(group.rewards == [float(bool(signals)), 0.0] for group in result.groups)
+    assert result.groups_dropped == (len(asked) - len(signals)) * dynamic
 
 
 CRASHED = Trajectory("q", (), end="error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +11,16 @@ import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import END, CalculatorEnv, ScriptedEngine, scripted_loop
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.env_runner.callbacks import RunnerCallbacks
 from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.own_questions import OwnQuestions, missing_episodes
-from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.stream import RolloutStream
-from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.settings import BranchingSettings
 from rapo_rllib.types import Question, Step, Trajectory, TrajectoryGroup
 
 SUM = Question("sum", "What is 3 + 5?", "8")
@@ -49,28 +48,23 @@ def calls_then_answers(text: str) -> str:
 
 
 def make_loop(make_env: Callable[[], Any] = PaysPerStep, **settings: Any) -> RolloutLoop:
-    chat = ChatProtocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ("python",))
     given = {"group_size": 2, "max_response_tokens": 200, **settings}
-    return RolloutLoop(ScriptedEngine(calls_then_answers), chat, EnvPool(make_env, "answer"), RolloutSettings(**given))
+    return scripted_loop(ScriptedEngine(calls_then_answers), make_env, eos=END, **given)
+
+
+def runner_of(config: RAPOConfig) -> Any:
+    return SimpleNamespace(config=config, metrics=MetricsLogger(root=True), module=None, worker_index=2, num_workers=3)
 
 
 def rolled_out(
-    config: RAPOConfig,
-    make_env: Callable[[], Any] = PaysPerStep,
-    runner: Any = None,
-    branching: BranchingSettings | None = None,
-    **settings: Any,
+    config: RAPOConfig, make_env: Callable[[], Any] = PaysPerStep, **settings: Any
 ) -> tuple[list[TrajectoryGroup], list[SingleAgentEpisode], Any]:
     """One group of one question."""
-    logger = MetricsLogger(root=True)
-    runner = runner or SimpleNamespace(config=config, metrics=logger, module=None, worker_index=2, num_workers=3)
+    runner = runner_of(config)
     callbacks = RunnerCallbacks(runner)
     observer = EpisodeObserver(callbacks)
-    loop = make_loop(make_env, branching=branching, **settings)
-    try:
+    with closing(make_loop(make_env, **settings)) as loop:
         groups = loop.run([SUM], observer=observer)
-    finally:
-        loop.close()
     callbacks.sample_end(observer.of(groups))
     return groups, observer.of(groups), runner
 
@@ -217,11 +211,7 @@ def test_a_branch_begins_with_the_steps_it_shares() -> None:
 def test_a_trajectory_of_a_group_that_was_given_up_is_no_episode() -> None:
     ended: list[Any] = []
     config = RAPOConfig().callbacks(on_episode_end=lambda **kwargs: ended.append(kwargs))
-    logger = MetricsLogger(root=True)
-    observer = EpisodeObserver(
-        RunnerCallbacks(SimpleNamespace(config=config, metrics=logger, module=None, worker_index=1, num_workers=1))
-    )
-    loop = make_loop()
+    observer, loop = EpisodeObserver(RunnerCallbacks(runner_of(config))), make_loop()
     stream = RolloutStream(loop, observer)
     stream.begin([(0, SUM)], 0.0)
     while len(observer._episodes) < 2:

@@ -1,4 +1,4 @@
-"""The rules of ``max_staleness``, step by step: no question is lost, and no group that is trained on is too old."""
+"""The rules of ``max_staleness``, step by step: no question is lost, no group that is trained on is too old; and shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rapo_rllib.env_runner.stream.ledger import QuestionLedger
+from rapo_rllib.env_runner.stream.ledger import QuestionLedger, shares
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.types import Question, TrajectoryGroup
@@ -257,3 +257,18 @@ def test_whatever_happens_no_question_is_lost_and_nothing_is_too_old(staleness: 
         training.check()
     assert len(training.trained) > 300
     assert waits is False or training.book.num_stale == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "requests", "expected"),
+    [
+        (3, {1: 0, 2: 6}, {1: 2, 2: 1}),  # 0, 4, 8 and 6, 10
+        (9, {1: 0, 2: 0}, {1: 2, 2: 2}),  # both are full then; five wait
+        (1, {1: 0, 2: 0}, {1: 1, 2: 0}),
+        (4, {1: 8, 2: 7}, {1: 0, 2: 1}),
+        (4, {}, {}),
+        (0, {1: 0}, {1: 0}),
+    ],
+)
+def test_the_engine_with_the_fewest_requests_comes_first(room: int, requests: dict[int, int], expected: dict[int, int]) -> None:
+    assert shares(room, requests, capacity=8, group_size=4) == expected

@@ -33,7 +33,7 @@ class ScriptedRunner:
         self.versions: dict[int, int] = {}
         self.held: set[int] = set()
         self.dies = 0  # so many of the next orders
-        self.apply = SimpleNamespace(remote=lambda function, order: (self, function, order))
+        self.apply = SimpleNamespace(remote=lambda function, order: Hashed((self, function, order)))
 
     def stream(self, order: Order) -> Answer:
         self.orders.append(order)
@@ -131,8 +131,6 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def one(**options: Any) -> Setting:
         made.append(Setting(**options))
-        for runner in made[-1].runners.values():
-            runner.apply = SimpleNamespace(remote=lambda function, order, runner=runner: Hashed((runner, function, order)))
         return made[-1]
 
     yield one
@@ -190,7 +188,6 @@ def test_a_group_that_is_too_old_is_given_up_and_asked_again(make: Any) -> None:
 def test_questions_of_an_engine_that_dies_are_asked_again_when_it_is_back(make: Any) -> None:
     setting = make()
     setting.runners[2].held = set(range(100))
-    setting.wait_until(lambda: True)
     assert len(places(setting, setting.take())) == 4
     setting.move(1)
     held = set(setting.runners[2].under_way)

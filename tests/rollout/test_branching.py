@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
-from test_loop import QUESTIONS, OneTrace, solve
+from test_loop import QUESTIONS, OneTrace, calls, solve
 
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -42,12 +41,6 @@ def surer_after_a_result(so_far: str) -> float:
     return 3.0 - unsure_after_a_result(so_far)
 
 
-def two_calls(so_far: str) -> str:
-    """Two tool calls, then the answer."""
-    asked = so_far.rsplit("What is ", 1)[1]
-    return f"<python>{asked.split('?')[0]}</python>" if asked.count("<result>") < 2 else solve(so_far)
-
-
 def make_loop(
     entropy: Entropy, script: Callable[[str], str] = solve, source: Any = None, branching: Any = None, **settings: Any
 ) -> RolloutLoop:
@@ -60,12 +53,28 @@ def origins(trajectories: Sequence[Trajectory]) -> Counter[int]:
     return Counter(len(t.segments) for t in trajectories)
 
 
-def test_a_rise_of_the_entropy_after_a_tool_result_forks_until_the_budget_is_spent() -> None:
-    loop = make_loop(unsure_after_a_result, num_hybrid=0)
-    group = loop.run(QUESTIONS[:1])[0]
-    assert len(group.trajectories) == 8 and group.rewards == [1.0] * 8
-    assert origins(group.trajectories) == {1: 4, 2: 4}  # four from the start, a branch of each
-    assert (loop.stats.forks, loop.stats.refilled) == (4, 0)
+@pytest.mark.parametrize(
+    ("entropy", "settings", "forks", "refilled"),
+    [
+        (unsure_after_a_result, {}, 4, 0),  # four from the start, a branch of each: the budget is spent
+        (surer_after_a_result, {}, 0, 4),  # fresh trajectories fill the budget
+        # entropies 1 -> 2 nats, V = 256: dH = 1 / log 256 = 0.1803, P = 0.5 + 0.2 * 0.1803 = 0.53607
+        (unsure_after_a_result, {"branching": {"threshold": 0.536}}, 4, 0),
+        (unsure_after_a_result, {"branching": {"threshold": 0.5361}}, 0, 4),
+        (lambda so_far: 1.0, {"branching": {"threshold": 0.5}}, 0, 4),  # P is 0.5 itself, and no more
+        # half of a group begins, and at least one
+        *[(surer_after_a_result, {"group_size": n}, 0, n - start) for n, start in ((1, 1), (2, 1), (3, 1), (4, 2), (9, 4))],
+    ],
+)
+def test_a_rise_of_the_entropy_over_the_threshold_forks(
+    entropy: Entropy, settings: dict[str, Any], forks: int, refilled: int
+) -> None:
+    loop = make_loop(entropy, **settings)
+    (group,) = loop.run(QUESTIONS[:1])
+    size = settings.get("group_size", 8)
+    assert group.rewards == [1.0] * size and {t.end for t in group.trajectories} == {"answer"}
+    assert origins(group.trajectories) == Counter({1: size - forks, 2: forks})
+    assert (loop.stats.forks, loop.stats.refilled) == (forks, refilled)
 
 
 def test_a_branch_shares_the_tokens_up_to_the_tool_result_and_no_more() -> None:
@@ -82,14 +91,6 @@ def test_a_branch_shares_the_tokens_up_to_the_tool_result_and_no_more() -> None:
         assert branch.num_generated == root.num_tokens(TokenKind.POLICY) - root.steps[0].stop
 
 
-def test_a_fall_of_the_entropy_forks_nobody_and_fresh_trajectories_fill_the_budget() -> None:
-    loop = make_loop(surer_after_a_result)
-    group = loop.run(QUESTIONS[:1])[0]
-    assert origins(group.trajectories) == {1: 8}
-    assert (loop.stats.forks, loop.stats.refilled) == (0, 4)
-    assert {t.end for t in group.trajectories} == {"answer"}
-
-
 def test_who_ends_first_leaves_the_others_room_to_fork() -> None:
     loop = make_loop(unsure_after_a_result)
     loop.engine.latency = lambda request: 1 if request.request_id.startswith("0/q0/0") else 200  # of the first and its branches
@@ -97,25 +98,6 @@ def test_who_ends_first_leaves_the_others_room_to_fork() -> None:
     loop.engine.poll = lambda: (time.sleep(0.001), poll())[1]
     loop.run(QUESTIONS[:1])
     assert (loop.stats.forks, loop.stats.refilled) == (4, 0)
-
-
-def test_the_threshold_is_compared_with_alpha_plus_beta_times_the_normalised_change() -> None:
-    # entropies 1 -> 2 nats, V = 256: dH = 1 / log 256 = 0.1803, P = 0.5 + 0.2 * 0.1803 = 0.53607
-    for threshold, forks in [(0.536, 4), (0.5361, 0)]:
-        loop = make_loop(unsure_after_a_result, branching={"threshold": threshold})
-        loop.run(QUESTIONS[:1])
-        assert loop.stats.forks == forks
-    assert 0.5 + 0.2 / math.log(256) == pytest.approx(0.53607, abs=1e-5)
-    loop = make_loop(lambda so_far: 1.0, branching={"threshold": 0.5})  # P is 0.5 itself, and no more
-    loop.run(QUESTIONS[:1])
-    assert loop.stats.forks == 0
-
-
-@pytest.mark.parametrize(("size", "start"), [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
-def test_half_of_a_group_begins_and_at_least_one(size: int, start: int) -> None:
-    loop = make_loop(surer_after_a_result, group_size=size)
-    loop.run(QUESTIONS[:1])
-    assert loop.stats.refilled == size - start
 
 
 def test_the_coin_forks_with_probability_p() -> None:
@@ -130,7 +112,7 @@ def test_the_coin_forks_with_probability_p() -> None:
 def test_branches_fork_again_and_a_fork_may_go_more_than_two_ways() -> None:
     loop = make_loop(
         lambda so_far: 1.0 + so_far.rsplit("What is", 1)[1].count("<result>"),
-        two_calls,
+        calls(2),
         branching={"initial": 1, "branches": 3},
         group_size=9,
     )
@@ -147,9 +129,7 @@ def test_every_call_and_token_is_counted_once() -> None:
     group = loop.run(QUESTIONS[:1])[0]
     assert loop.stats.tool_calls == {"python": 4}
     generated = sum(t.num_generated for t in group.trajectories)
-    assert generated == sum(
-        len(r) for r in ([t.kinds[i] for i in range(t.own_start, len(t.kinds)) if t.kinds[i] == 0] for t in group.trajectories)
-    )
+    assert generated == sum(t.kinds[t.own_start :].count(TokenKind.POLICY) for t in group.trajectories)
     assert generated < sum(t.num_tokens(TokenKind.POLICY) for t in group.trajectories)
 
 
@@ -163,18 +143,12 @@ def test_retrieved_traces_are_inherited_and_counted_once() -> None:
     assert all(t.retrieved_share > 0 for t in group.trajectories)
 
 
-def test_half_of_those_that_start_together_are_hybrid() -> None:
-    loop = make_loop(surer_after_a_result, source=OneTrace(), num_hybrid=4)
-    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
-    assert [t.hybrid for t in group.trajectories] == [False, False, True, True] * 2
-
-
 @pytest.mark.parametrize("entropy", [unsure_after_a_result, surer_after_a_result, lambda so_far: 1.0])
 @pytest.mark.parametrize("initial", [1, 2, 4, 7, 8])
 @pytest.mark.parametrize("num_hybrid", range(9))
 def test_the_number_of_hybrids_is_exact(num_hybrid: int, initial: int, entropy: Entropy) -> None:
     branching = {"initial": initial, "branches": 3}
-    loop = make_loop(entropy, two_calls, OneTrace(), branching, num_hybrid=num_hybrid)
+    loop = make_loop(entropy, calls(2), OneTrace(), branching, num_hybrid=num_hybrid)
     (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
     assert len(group.trajectories) == 8
     assert sum(t.hybrid for t in group.trajectories) == num_hybrid
@@ -188,11 +162,20 @@ def test_the_number_of_hybrids_is_exact(num_hybrid: int, initial: int, entropy: 
         assert first == [num_hybrid > 4]  # of the kind that most are to be
 
 
-def test_each_kind_forks_within_its_own_part_of_the_budget() -> None:
-    loop = make_loop(unsure_after_a_result, source=OneTrace(), num_hybrid=1)
+@pytest.mark.parametrize(
+    ("entropy", "num_hybrid", "hybrid", "forks"),
+    [
+        (surer_after_a_result, 4, [False, False, True, True] * 2, 0),  # half of those that start together
+        (unsure_after_a_result, 1, [False, False, False, True] + [False] * 4, 3),  # one branch for each of the three that may
+    ],
+)
+def test_each_kind_forks_within_its_own_part_of_the_budget(
+    entropy: Entropy, num_hybrid: int, hybrid: list[bool], forks: int
+) -> None:
+    loop = make_loop(entropy, source=OneTrace(), num_hybrid=num_hybrid)
     (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
-    assert [t.hybrid for t in group.trajectories[:4]] == [False, False, False, True]
-    assert (loop.stats.forks, loop.stats.refilled) == (3, 1)  # one branch for each of the three that may
+    assert [t.hybrid for t in group.trajectories] == hybrid
+    assert (loop.stats.forks, loop.stats.refilled) == (forks, 4 - forks)
 
 
 def test_evaluation_does_not_branch() -> None:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
-from test_branching import MoodyEngine, two_calls, unsure_after_a_result
-from test_loop import QUESTIONS, OneTrace
+from test_branching import MoodyEngine, unsure_after_a_result
+from test_loop import QUESTIONS, OneTrace, calls
 
 from rapo_rllib.env_runner.batch import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics
@@ -74,7 +74,7 @@ def break_where(breaks: Breaks) -> None:
 
 
 def make_loop(engine: ScriptedEngine | None = None, source: Any = None, **settings: Any) -> RolloutLoop:
-    return scripted_loop(engine or ScriptedEngine(two_calls), Flaky, source, pool=TellingPool, **{"num_hybrid": 2, **settings})
+    return scripted_loop(engine or ScriptedEngine(calls(2)), Flaky, source, pool=TellingPool, **{"num_hybrid": 2, **settings})
 
 
 def told(trajectory: Trajectory) -> tuple:
@@ -171,7 +171,7 @@ def test_what_it_did_is_counted() -> None:
 def test_branches_of_one_that_fails_go_on() -> None:
     break_where(lambda env, call: breaks_for("0/q0/0", "step 2")(env, call) and not env.is_copy)
     branching = BranchingSettings(initial=1)  # with others beside it, they may take all room first
-    loop = make_loop(MoodyEngine(two_calls, unsure_after_a_result), branching=branching, group_size=8, num_hybrid=0)
+    loop = make_loop(MoodyEngine(calls(2), unsure_after_a_result), branching=branching, group_size=8, num_hybrid=0)
     (group,) = loop.run(QUESTIONS[:1])
     assert loop.stats.ends == {"answer": 7, "error": 1}
     origin = group.trajectories[0]
@@ -190,9 +190,8 @@ def test_a_branch_that_fails_costs_itself() -> None:
         return False
 
     break_where(breaks)
-    branching = BranchingSettings()
-    engine = MoodyEngine(two_calls, unsure_after_a_result)
-    loop = make_loop(engine, OneTrace(), branching=branching, group_size=8, num_hybrid=3)
+    engine = MoodyEngine(calls(2), unsure_after_a_result)
+    loop = make_loop(engine, OneTrace(), branching=BranchingSettings(), group_size=8, num_hybrid=3)
     (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
     assert loop.stats.ends == {"answer": 7, "error": 1}
     assert sum(t.hybrid for t in group.trajectories) == 3

@@ -28,6 +28,16 @@ def solve(so_far: str) -> str:
     return f"<answer>{result}</answer>"
 
 
+def calls(count: int) -> Callable[[str], str]:
+    """Call the tool ``count`` times before the answer."""
+
+    def script(so_far: str) -> str:
+        question = so_far.rsplit("What is ", 1)[1]
+        return f"<python>{question.split('?')[0]}</python>" if question.count("<result>") < count else solve(so_far)
+
+    return script
+
+
 class OneTrace:
     """Answers every query with the same trace, and remembers the batches."""
 
@@ -67,11 +77,25 @@ def test_token_kinds_partition_the_response() -> None:
             assert all(lp == 0.0 for lp, kind in zip(t.logprobs, t.kinds, strict=True) if kind != TokenKind.POLICY)
 
 
-def test_only_the_last_n_hybrid_of_a_group_retrieve() -> None:
+HYBRID = [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "hybrid", "retrievals"),
+    [
+        ({"retrieval_prob": 1.0}, HYBRID, [0, 0, 1, 1]),
+        ({"retrieval_prob": 0.0}, HYBRID, [0] * 4),
+        ({"retrieval_prob": 1.0, "greedy": True, "group_size": 1}, [False], [0]),
+    ],
+    ids=["always", "never", "greedy"],
+)
+def test_only_the_last_n_hybrid_of_a_group_retrieve(options: dict[str, Any], hybrid: list[bool], retrievals: list[int]) -> None:
     loop = make_loop(source=OneTrace())
-    group = loop.run(QUESTIONS[:1], retrieval_prob=1.0)[0]
-    assert [len(t.retrievals) for t in group.trajectories] == [0, 0, 1, 1]
-    assert [t.retrieved_share > 0 for t in group.trajectories] == [False, False, True, True]
+    for group in loop.run(QUESTIONS, **options):
+        assert [t.hybrid for t in group.trajectories] == hybrid
+        assert [len(t.retrievals) for t in group.trajectories] == retrievals
+        assert [t.retrieved_share > 0 for t in group.trajectories] == [count > 0 for count in retrievals]
+    assert {request.temperature for request in loop.engine.requests} == {0.0 if "greedy" in options else 1.0}
 
 
 def test_a_retrieval_sits_between_two_generated_steps() -> None:
@@ -84,22 +108,13 @@ def test_a_retrieval_sits_between_two_generated_steps() -> None:
     assert "<retrieve>\n<python>9</python>\n</retrieve>" in trajectory.text
 
 
-def test_a_query_holds_question_and_history() -> None:
-    source = OneTrace()
-    make_loop(source=source).run(QUESTIONS[:1], retrieval_prob=1.0)
-    query = source.batches[0][0]
-    assert query.question == "What is 0 + 1?" and query.question_id == "q0"
-    assert query.history == "<python>0 + 1</python>\n<result>\n1\n</result>"
-    assert query.answers == ("1",)
-
-
 def test_the_query_after_a_retrieval() -> None:
     """All steps and results in order, as keys in the buffer have them."""
     source = OneTrace()
 
     def three_calls(so_far: str) -> str:
-        calls = so_far.rsplit("What is ", 1)[1].count("<result>")
-        return f"<python>{calls} + 5</python>" if calls < 3 else solve(so_far)
+        done = so_far.rsplit("What is ", 1)[1].count("<result>")
+        return f"<python>{done} + 5</python>" if done < 3 else solve(so_far)
 
     settings = {"group_size": 1, "num_hybrid": 1, "max_response_tokens": 900}
     (group,) = make_loop(three_calls, source, **settings).run(QUESTIONS[:1], retrieval_prob=1.0)
@@ -111,7 +126,8 @@ def test_the_query_after_a_retrieval() -> None:
     assert [query.history for query in queries] == [
         "<python>9</python>\n".join(steps[: count + 1]).strip() for count in range(3)
     ]
-    assert {(q.question, q.asker) for q in queries} == {("What is 0 + 1?", "0/q0/0")}
+    asked = {(query.question, query.question_id, query.answers, query.asker) for query in queries}
+    assert asked == {("What is 0 + 1?", "q0", ("1",), "0/q0/0")}
 
 
 def test_a_fallback_is_no_step_of_the_history() -> None:
@@ -120,11 +136,8 @@ def test_a_fallback_is_no_step_of_the_history() -> None:
             self.batches.append(list(queries))
             return [[] for _ in queries]
 
-    def two_calls(so_far: str) -> str:
-        return "<python>1</python>" if so_far.count("<result>") < 2 else solve(so_far)
-
     source = Nothing()
-    loop = make_loop(two_calls, source, group_size=1, num_hybrid=1)
+    loop = make_loop(calls(2), source, group_size=1, num_hybrid=1)
     loop.retriever = Retriever(source, selection="nearest", top_k=1, fallback_text="Think for yourself.")
     (group,) = loop.run(QUESTIONS[:1], retrieval_prob=1.0)
     assert group.trajectories[0].text.count("Think for yourself.") == 2
@@ -136,20 +149,6 @@ def test_histories_that_wait_together_are_searched_together() -> None:
     make_loop(source=source, group_size=8, num_hybrid=8, tool_workers=8).run(QUESTIONS, retrieval_prob=1.0)
     assert sum(map(len, source.batches)) == 24
     assert len(source.batches) < 24
-
-
-@pytest.mark.parametrize("prob, expected", [(0.0, 0), (1.0, 6)])
-def test_retrieval_prob_bounds(prob: float, expected: int) -> None:
-    loop = make_loop(source=OneTrace())
-    groups = loop.run(QUESTIONS, retrieval_prob=prob)
-    assert sum(len(t.retrievals) for g in groups for t in g.trajectories) == expected
-
-
-def test_greedy_never_retrieves() -> None:
-    loop = make_loop(source=OneTrace())
-    groups = loop.run(QUESTIONS, retrieval_prob=1.0, greedy=True, group_size=1)
-    assert all(not t.retrievals and not t.hybrid for g in groups for t in g.trajectories)
-    assert all(request.temperature == 0.0 for request in loop.engine.requests)
 
 
 def test_the_spill_of_a_tag_is_left_out_of_the_observation() -> None:

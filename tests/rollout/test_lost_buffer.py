@@ -12,6 +12,8 @@ import pytest
 from milvus_server import MilvusServer
 from relay import Relay
 from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine, scripted_loop
+from test_loop import QUESTIONS as ASKED
+from test_loop import calls
 
 from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -23,18 +25,11 @@ from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import BufferSettings, ProtocolSettings, RolloutSettings
-from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace
+from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 
-QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(2)]
+QUESTIONS = ASKED[:2]
 TRACES = [StepTrace(f"t{i}", question.text, "", "<think>Once more.</think>", 1.0) for i, question in enumerate(QUESTIONS)]
 NUM_HYBRID, NUM_CALLS = 3, 3  # of 4 in a group; tool calls of a trajectory, after each of which it asks for a trace
-
-
-def three_calls(so_far: str) -> str:
-    question = so_far.rsplit("What is ", 1)[1]
-    if question.count("<result>") < NUM_CALLS:
-        return f"<python>{question.split('?')[0]}</python>"
-    return f"<answer>{question.rsplit('<result>', 1)[1].split('</result>')[0].strip()}</answer>"
 
 
 class Interrupted:
@@ -53,7 +48,7 @@ class Interrupted:
 
 def make_loop(source: Interrupted) -> RolloutLoop:
     budgets = {"num_hybrid": NUM_HYBRID, "max_tool_calls": NUM_CALLS, "max_response_tokens": 2000}
-    return scripted_loop(ScriptedEngine(three_calls), source=source, **budgets)
+    return scripted_loop(ScriptedEngine(calls(NUM_CALLS)), source=source, **budgets)
 
 
 class Gone:
@@ -67,7 +62,7 @@ def test_an_evaluation_without_its_buffer_stops_and_counts_what_failed() -> None
     failures = RetrievalFailures("http://host:19530", "run the same command again")
     protocol = ProtocolSettings(system_prompt="")
     agent = OffPolicyAgent(
-        ScriptedEngine(three_calls),
+        ScriptedEngine(calls(NUM_CALLS)),
         ChatProtocol(ByteTokenizer(), protocol),
         EnvPool(CalculatorEnv, protocol.answer_tag),
         RolloutSettings(group_size=4, max_tool_calls=NUM_CALLS, max_response_tokens=2000, max_prompt_tokens=400),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import random
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +37,11 @@ def wrong(so_far: str) -> str:
     return "<answer>9</answer>"
 
 
-def rolled_out(script: Any, version: int = 0, questions: tuple[Question, ...] = (QUESTION,)) -> list[TrajectoryGroup]:
+def rolled_out(script: Any, version: int = 0) -> list[TrajectoryGroup]:
     engine = ScriptedEngine(script)
     engine.policy_version = version
-    loop = scripted_loop(engine, group_size=3)
-    try:
-        return loop.run(questions)
-    finally:
-        loop.close()
+    with closing(scripted_loop(engine, group_size=3)) as loop:
+        return loop.run([QUESTION])
 
 
 def expert_mixing(*experts: ExpertTrajectory, count: int = 1, limit: int = 400) -> OffPolicyMixing:
@@ -160,15 +158,11 @@ def test_the_store_keeps_the_newest_and_is_bounded() -> None:
     assert (versions(store, "a"), versions(store, "b"), versions(store, "c")) == ([3, 5], [], [6])
 
 
-@pytest.mark.parametrize("changes", [{"correct": False}, {"end": "length"}, {"end": "error"}])
-def test_only_successes_are_kept(changes: dict) -> None:
+def test_only_successes_are_kept_and_another_prompt_is_another_question() -> None:
     store = ReplayStore(2, 3)
-    store.remember([success("a", 1, **changes)])
+    for changes in ({"correct": False}, {"end": "length"}, {"end": "error"}):
+        store.remember([success("a", 1, **changes)])
     assert len(store) == 0
-
-
-def test_another_prompt_is_another_question() -> None:
-    store = ReplayStore(2, 3)
     store.remember([success("a", 1, prompt=(1, 2))])
     assert (versions(store, "a", prompt=(1,)), versions(store, "a", prompt=(1, 2))) == ([], [1])
 

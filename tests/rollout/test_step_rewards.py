@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -21,12 +22,9 @@ def script(so_far: str, tool: str = "python") -> str:
 
 
 def rolled_out(make_env: Any, tool: str = "python", **rollout: Any) -> Trajectory:
-    loop = scripted_loop(ScriptedEngine(partial(script, tool=tool)), make_env, **{"group_size": 1, **rollout})
-    try:
+    with closing(scripted_loop(ScriptedEngine(partial(script, tool=tool)), make_env, group_size=1, **rollout)) as loop:
         ((trajectory,),) = (group.trajectories for group in loop.run([Question("q", "What is 1 + 1?", "2")]))
-        return trajectory
-    finally:
-        loop.close()
+    return trajectory
 
 
 class PaidSteps(CalculatorEnv):

@@ -40,9 +40,8 @@ def trajectory(*parts: str | tuple[str, str], reward: float = 1.0) -> Trajectory
     return made
 
 
-def read(found: Trajectory | None) -> str:
+def read(found: Trajectory) -> str:
     """The text, with what is trained in [brackets]."""
-    assert found is not None
     text, trained = "", False
     for token, kind in zip(found.token_ids, found.kinds, strict=True):
         if (kind == TokenKind.EXPERT) != trained:
@@ -57,56 +56,39 @@ HELPED = trajectory(
 )
 
 
-def test_a_shown_step_is_imitated_in_the_policys_own_form() -> None:
-    # the rendered result follows the call, as it does where the policy has written it; what comes behind is not needed
-    assert read(unaided_trajectory(HELPED, QUESTION, "imitated", CHAT)) == f"{step(ADD)}[{TIMES[0]}]{result('36')}"
+ADDED, ANSWER = (("w", ADD[0]), ("o", result("12"))), "<answer>32</answer>"
+TWICE = (
+    *(*ADDED, ("s", step(ADD)), ("w", TIMES[0]), ("o", result("36")), ("s", "Look <calc>1</calc>")),
+    ("w", "<answer>36</answer>"),
+)
+# who is shown the answer need not work it out: nothing behind it is trained without it, and it is imitated by nobody
+TOLD = (*ADDED, ("s", ANSWER), ("w", ANSWER))
+# the result of a tool tells it too; but who writes the call himself has worked it out
+LAST = (*ADDED, ("s", step(MINUS)), ("w", ANSWER))
+# an answer to another question ends the form as well: the policy would end its turn with it
+WRONG = (*ADDED, ("s", "<answer>5</answer>"), ("w", TIMES[0]))
+LATER = (*ADDED, ("s", step(TIMES)), ("w", "<think>so</think>"), ("s", ANSWER), ("w", ANSWER))
 
 
-def test_both() -> None:
-    wanted = f"{step(ADD)}[{TIMES[0]}]{result('36')}[{MINUS[0]}]{result('32')}[<answer>32</answer>]"
-    assert read(unaided_trajectory(HELPED, QUESTION, "own", CHAT)) == wanted
-
-
-def test_several_shown_steps() -> None:
-    twice = trajectory(
-        *(
-            ("w", ADD[0]),
-            ("o", result("12")),
-            ("s", step(ADD)),
-            ("w", TIMES[0]),
-            ("o", result("36")),
-            ("s", "Look <calc>1</calc>"),
-        ),
-        ("w", "<answer>36</answer>"),
-    )
-    imitated = f"{step(ADD)}[{ADD[0]}]{result('12')}{TIMES[0]}{result('36')}[Look <calc>1</calc>]"
-    assert read(unaided_trajectory(twice, QUESTION, "imitated", CHAT)) == imitated
-
-
-def test_an_answer_that_was_shown_is_not_learned() -> None:
-    """Who is shown the answer need not work it out: nothing behind it is trained without it, and it is imitated by nobody."""
-    parts = (("w", ADD[0]), ("o", result("12")))
-    told = trajectory(*parts, ("s", "<answer>32</answer>"), ("w", "<answer>32</answer>"))
-    assert all(unaided_trajectory(told, QUESTION, how, CHAT) is None for how in ("imitated", "own"))
-    # the result of a tool tells it too; but who writes the call himself has worked it out
-    last = trajectory(*parts, ("s", step(MINUS)), ("w", "<answer>32</answer>"))
-    assert read(unaided_trajectory(last, QUESTION, "own", CHAT)).endswith(f"[{MINUS[0]}]{result('32')}[<answer>32</answer>]")
-    # an answer to another question ends the form as well: the policy would end its turn with it
-    wrong = trajectory(*parts, ("s", "<answer>5</answer>"), ("w", TIMES[0]))
-    assert unaided_trajectory(wrong, QUESTION, "imitated", CHAT) is None
-
-
-def test_it_ends_before_the_step_that_tells() -> None:
-    later = trajectory(
-        *(("w", ADD[0]), ("o", result("12")), ("s", step(TIMES)), ("w", "<think>so</think>"), ("s", "<answer>32</answer>")),
-        ("w", "<answer>32</answer>"),
-    )
-    assert read(unaided_trajectory(later, QUESTION, "own", CHAT)).endswith("[<think>so</think>]")
-
-
-def test_the_fallback_text_is_no_step() -> None:
-    nothing = trajectory(("w", ADD[0]), ("o", result("12")), ("s", "Nothing."), ("w", TIMES[0]))
-    assert read(unaided_trajectory(nothing, QUESTION, "own", CHAT)) == f"{step(ADD)}[{TIMES[0]}]"
+@pytest.mark.parametrize(
+    ("made", "how", "expected"),
+    [
+        # the rendered result follows the call, as it does where the policy has written it; what comes behind is not needed
+        (HELPED, "imitated", f"[{TIMES[0]}]{result('36')}"),
+        (HELPED, "own", f"[{TIMES[0]}]{result('36')}[{MINUS[0]}]{result('32')}[{ANSWER}]"),
+        (trajectory(*TWICE), "imitated", f"[{ADD[0]}]{result('12')}{TIMES[0]}{result('36')}[Look <calc>1</calc>]"),
+        (trajectory(*TOLD), "imitated", None),
+        (trajectory(*TOLD), "own", None),
+        (trajectory(*LAST), "own", f"[{MINUS[0]}]{result('32')}[{ANSWER}]"),
+        (trajectory(*WRONG), "imitated", None),
+        (trajectory(*LATER), "own", f"[{TIMES[0]}]{result('36')}[<think>so</think>]"),
+        (trajectory(*ADDED, ("s", "Nothing."), ("w", TIMES[0])), "own", f"[{TIMES[0]}]"),  # the fallback text is no step
+    ],
+    ids=["a step", "and its own", "several", "told", "told, own", "by a result", "of another", "told later", "fallback"],
+)
+def test_shown_steps_in_the_policys_own_form(made: Trajectory, how: str, expected: str | None) -> None:
+    found = unaided_trajectory(made, QUESTION, how, CHAT)
+    assert (found and read(found)) == (expected and step(ADD) + expected)
 
 
 @pytest.mark.parametrize("how", ["imitated", "own"])
