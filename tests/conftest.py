@@ -59,10 +59,10 @@ SERVING: list[MilvusServer] = []  # servers that fixtures have started
 def house_url() -> Iterator[str]:
     """The address of an OpenEnv server."""
     pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
-    from openenv_server import house_server
+    from servers import Served
 
-    with house_server() as url:
-        yield url
+    with Served("openenv_house.py") as house:
+        yield house.url
 
 
 @pytest.fixture(scope="session")

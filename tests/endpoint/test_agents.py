@@ -17,9 +17,11 @@ from typing import Any
 
 import own_agents
 import pytest
+from buffer_helpers import running, wait_until
 from calculator_turns import CALCULATOR, call, solve
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
 from pages import REPOSITORY, blocks
+from places import SUPPORT
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.endpoint.agent import Agent
@@ -45,8 +47,16 @@ from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, 
 
 QUESTION = Question("q", "What is 3 + 5 + 1?", "9")
 SETTINGS = ProtocolSettings(format="native")
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
+WITH_SUPPORT = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
 TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
+
+
+def nine(so_far: str) -> str:
+    return "\\boxed{9}"
+
+
+def options(**keys: Any) -> AgentOptions:
+    return AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, **keys)
 
 
 class OneTrace:
@@ -149,7 +159,7 @@ def test_an_agent_may_ask_for_no_retrieval(make: Any) -> None:
 
 
 def test_a_rewritten_history_is_a_sequence_of_its_own(make: Any) -> None:
-    made = make("rewrites", script=lambda so_far: "\\boxed{9}" if "tool_response" in so_far else call("3 + 5"))
+    made = make("rewrites", script=lambda so_far: nine("") if "tool_response" in so_far else call("3 + 5"))
     for trajectory in made.run():
         (branch,) = trajectory.others
         first = trajectory.steps[0]
@@ -184,7 +194,7 @@ def test_conversations_side_by_side_are_trained_with_their_trajectory(make: Any)
 
 
 def test_a_retried_request_is_one_step(make: Any) -> None:
-    made = make("disconnects", script=lambda so_far: "\\boxed{9}", latency=30)
+    made = make("disconnects", script=nine, latency=30)
     made.engine.poll = slowed(made.engine.poll, 0.02)
     for trajectory in made.run():
         assert (trajectory.end, len(trajectory.steps), trajectory.others, trajectory.reward) == ("answer", 1, [], 1.0)
@@ -199,7 +209,7 @@ def slowed(poll: Callable[[], Any], seconds: float) -> Callable[[], Any]:
 
 
 def test_a_turn_that_nobody_got_is_not_trained(make: Any) -> None:
-    made = make("leaves_for_good", script=lambda so_far: "\\boxed{9}", latency=20)
+    made = make("leaves_for_good", script=nine, latency=20)
     made.engine.poll = slowed(made.engine.poll, 0.02)
     for trajectory in made.run():
         assert trajectory.end == "answer" and len(trajectory.steps) == 1
@@ -221,7 +231,7 @@ class Stopping(ScriptedTurns):
 
 def test_a_turn_that_the_agent_ends(make: Any) -> None:
     made = make("stops")
-    made.loop.engine = Stopping(made.tokenizer, lambda so_far: "\\boxed{9}")
+    made.loop.engine = Stopping(made.tokenizer, nine)
     for trajectory in made.run():
         first = trajectory.steps[0].stop
         assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 1.0, 2, [])
@@ -240,13 +250,14 @@ def test_texts_go_on_in_tokens(make: Any) -> None:
     ("agent", "env", "ended"),
     [
         ("floods", {"max_requests": 5}, ("length", 0.0, 5)),  # running over must not pay
-        ("asks_too_much", {"agent_options": {"recovers": True}}, ("answer", 1.0, 2)),
-        ("asks_too_much", {"agent_options": {"recovers": False}}, ("length", 0.0, 1)),
-        ("takes_what_it_has", {}, ("answer", 1.0, 1)),  # an answer behind a refusal is not cut
+        ("asks_too_much", {}, ("answer", 1.0, 2)),
+        ("asks_too_much", {"agent_options": {"then": "raises"}}, ("length", 0.0, 1)),
+        # an answer behind a refusal is not cut
+        ("asks_too_much", {"agent_options": {"then": "returns", "words": 1500}}, ("answer", 1.0, 1)),
     ],
 )
 def test_an_agent_that_asks_for_more_than_there_is(make: Any, agent: str, env: Any, ended: tuple[str, float, int]) -> None:
-    made = make(agent, script=lambda so_far: "\\boxed{9}", env=env)
+    made = make(agent, script=nine, env=env)
     for trajectory in made.run():
         assert (trajectory.end, trajectory.reward, sum(len(one.steps) for one in trajectory.sequences)) == ended
         assert agent == "floods" or not trajectory.others
@@ -264,7 +275,7 @@ def test_an_agent_that_asks_for_more_than_there_is(make: Any, agent: str, env: A
     ],
 )
 def test_what_fails_costs_its_trajectory(make: Any, agent: str, said: str) -> None:
-    made = make(agent, script=lambda so_far: "\\boxed{9}", env={"agent_timeout_s": 0.5 if agent == "hangs" else 60})
+    made = make(agent, script=nine, env={"agent_timeout_s": 0.5 if agent == "hangs" else 60})
     for trajectory in made.run():
         assert trajectory.end == "error" and said in trajectory.error
 
@@ -274,7 +285,7 @@ def test_a_function_in_a_process_and_a_program(make: Any, monkeypatch: pytest.Mo
     for trajectory in make("loop", env={"own_process": True}, group_size=1).run():
         assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
     code = "import os, sys, own_agents; print(own_agents.loop(sys.stdin.read(), os.environ['OPENAI_BASE_URL']))"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", WITH_SUPPORT)
     for trajectory in make("", env={"command": [sys.executable, "-c", code]}, group_size=1).run():
         assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
     for trajectory in make("", env={"command": [sys.executable, "-c", "raise SystemExit(3)"]}, group_size=1).run():
@@ -286,7 +297,7 @@ def test_the_agent_of_the_page(make: Any, monkeypatch: pytest.MonkeyPatch) -> No
     module = ModuleType("my_agent")
     exec(compile(block, "docs/agents.md", "exec"), vars(module))
     monkeypatch.setitem(sys.modules, "my_agent", module)
-    for trajectory in make("", script=lambda so_far: "\\boxed{9}", env={"agent": "my_agent:run"}).run():
+    for trajectory in make("", script=nine, env={"agent": "my_agent:run"}).run():
         assert (trajectory.end, trajectory.reward) == ("answer", 1.0)
 
 
@@ -382,7 +393,8 @@ def let_it_end() -> None:
 
 def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
     """Its episode has the reward, whatever it asked for behind the turn that is its last."""
-    made = make("gives_up", script=lambda so_far: "\\boxed{9}", group_size=1)
+    env = {"agent_options": {"stays_s": 0.0}}
+    made = make("leaves_for_good", script=nine, env=env, group_size=1)
     made.engine.latency = lambda request: 1 if len(made.engine.requests) == 1 else 10**6
     made.engine.poll = slowed(made.engine.poll, 0.001)
     ends: list[tuple[str, int]] = []
@@ -397,7 +409,7 @@ def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
 
 def test_the_return_of_an_agent_whose_last_turn_nobody_got(make: Any) -> None:
     """What is told of the first turn ends with it, when the next has been written; and that is left out at the end."""
-    made = make("leaves_for_good", script=lambda so_far: "\\boxed{9}", latency=20, group_size=1)
+    made = make("leaves_for_good", script=nine, latency=20, group_size=1)
     made.engine.poll = slowed(made.engine.poll, 0.02)
     observer = EpisodeObserver(SimpleNamespace(episode=lambda *told: None, environment_created=lambda env: None))  # type: ignore[arg-type]
     (episode,) = observer.of(made.loop.run([QUESTION], observer=observer))
@@ -449,9 +461,9 @@ def test_forms_of_turns_are_kept_for_the_newest_tools(make: Any) -> None:
 def test_what_a_program_is_told() -> None:
     """The question without its row, which may be too long for a variable; and signals are as in a shell."""
     command = ("sh", "-c", 'echo "$RAPO_QUESTION"; grep SigIgn /proc/$$/status')
-    options, ended, said = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, command=command), Event(), list[Any]()
+    ended, said = Event(), list[Any]()
     row = replace(QUESTION, columns={"text": "x" * 200_000, "number": float("nan")})
-    Agent(options, row, row.text, "http://a", lambda end: (said.append(end), ended.set())).start()
+    Agent(options(command=command), row, row.text, "http://a", lambda end: (said.append(end), ended.set())).start()
     assert ended.wait(60)
     question, ignored = said[0].returned.splitlines()
     assert json.loads(question)["answer"] == "9" and "columns" not in json.loads(question)
@@ -461,8 +473,10 @@ def test_what_a_program_is_told() -> None:
 def test_a_program_ends_with_all_that_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its helper has its output, and it has ended itself."""
     code = "import subprocess; subprocess.Popen(['sleep', '60'])"
-    options, ended = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, command=(sys.executable, "-c", code)), Event()
-    agent = Agent(options, QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda end: ended.set())
+    ended = Event()
+    agent = Agent(
+        options(command=(sys.executable, "-c", code)), QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda end: ended.set()
+    )
     agent.start()
     while agent._process is None or os.waitid(os.P_PID, agent._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         time.sleep(0.01)
@@ -484,36 +498,23 @@ def test_a_process_that_hangs_ends_with_its_trajectory_and_with_the_env_runner(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An env runner that is killed tells nobody."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", WITH_SUPPORT)
     noted = tmp_path / "pid"
     keys: dict[str, Any] = {"agent": "own_agents:notes_its_process", "own_process": True, "agent_options": {"path": str(noted)}}
     if ends == "program":
         code = f"import os, time; open({str(noted)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         keys = {"command": [sys.executable, "-c", code]}
     if ends == "stopped":
-        options = AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, **keys)
-        agent = Agent(options, QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda ended: None)
+        agent = Agent(options(**keys), QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda ended: None)
         agent.start()
         end = agent.stop
     else:
         end = subprocess.Popen([sys.executable, SUPPORT / "runs_an_agent.py", json.dumps(keys)]).kill
     try:
-        wait_until(lambda: noted.exists() and noted.read_text() != "")
+        assert wait_until(lambda: noted.exists() and noted.read_text() != "", 200)
     finally:
         end()
-    wait_until(lambda: is_gone(noted.read_text()))
-
-
-def is_gone(process: str) -> bool:
-    status = Path(f"/proc/{process}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_until(lambda: not running(int(noted.read_text())), 200)
 
 
 def test_an_env_runner_that_stops_ends_what_is_under_way(make: Any) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import verifiers_agent
 from calculator_turns import call, solve
-from pages import REPOSITORY
-from test_agents import SETTINGS, SUPPORT, make  # noqa: F401
+from places import REPOSITORY, SUPPORT
+from test_agents import SETTINGS, make  # noqa: F401
 
 from rapo_rllib.endpoint.env import AgentEnv
 from rapo_rllib.types import Question

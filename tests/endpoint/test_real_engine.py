@@ -8,34 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import template
-from small_model import save_speaking_model
+from small_model import save_calling_model
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.env_runner.parts import make_engine, make_loop
 from rapo_rllib.types import TokenKind
 
-# a call, or an answer, as often; the parser takes a call whose tag is not closed
-CALL = ("<", "tool", "_", "call", ">", '{"', "name", '":"', "calcul", "ator", '","', "arguments", '":', ' {"', "expression")
-CALLS = (
-    ("\n", *CALL, '"', ':"', "3", " +", " ", "5", '"}', "}", "<|im_end|>"),
-    ("\n", "\\", "box", "ed", "{", "8", "}", "<|im_end|>"),
-)
-
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> dict[str, Any]:
-    from transformers import AutoTokenizer
-
     folder = tmp_path_factory.mktemp("agent")
-    model = save_speaking_model(folder / "model", smollm2, CALLS)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template("qwen25")
-    tokenizer.save_pretrained(model)
+    save_calling_model(folder / "model", smollm2, ("calcul", "ator"), "expression")
     rows = [{"question": f"What is {n} + 5?", "answer": "8"} for n in range(3, 7)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {
-        "model": {"name_or_path": str(model)},
+        "model": {"name_or_path": str(folder / "model")},
         "engine": {"dtype": "float32", "max_num_seqs": 16, "enforce_eager": True, "kv_cache_gib": 0.2},
         "protocol": {"format": "native"},
         "env_config": {"dataset": str(folder / "rows.jsonl"), "scorer": "math"},

@@ -106,19 +106,13 @@ def test_a_folder_from_the_hub_is_read_in_the_configuration_that_is_meant(tmp_pa
         read("hotpotqa", folder)
 
 
-def test_a_split_that_is_not_there_is_told(tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    write(tmp_path / "copy" / "rows.jsonl", {"question": "Q", "answer": "1"})
-    with pytest.raises(ValueError, match=r"Bad split: test\. Available splits: .*train.*gsm8k=PATH"):
-        read("gsm8k", str(tmp_path / "copy"))
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [
         ({"test.jsonl": '{"question": "Q", "answer": "1"}\n{"question": '}, "JSON parse error"),
         ({"copy.py": "import datasets\n"}, "Dataset scripts are no longer supported"),
         ({}, "doesn't contain any data files"),
+        ({"rows.jsonl": '{"question": "Q", "answer": "1"}\n'}, r"Bad split: test\. Available splits: .*train"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, files: dict[str, str], said: str) -> None:
@@ -126,7 +120,9 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, files: dict[str, s
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    with pytest.raises(ValueError, match=rf"benchmark gsm8k = '{folder}': cannot load (.|\n)*{said}(.|\n)*\. To obtain it: "):
+    with pytest.raises(
+        ValueError, match=rf"benchmark gsm8k = '{folder}': cannot load (.|\n)*{said}(.|\n)*\. To obtain it: .*gsm8k=PATH"
+    ):
         read("gsm8k", str(folder))
 
 

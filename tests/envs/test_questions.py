@@ -1,5 +1,6 @@
 import csv
 import gzip
+import io
 import json
 import logging
 from pathlib import Path
@@ -12,49 +13,37 @@ from rapo_rllib.envs.questions import Questions
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "so 2 + 2 = 4\n#### 4"}]
 
 
-def write_jsonl(path: Path, rows: list) -> str:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
-    return str(path)
+MARK = b"\xef\xbb\xbf"
+TEXTS = ("a.jsonl", "a.jsonl.gz", "a.json", "a.csv")
 
 
-def write(path: Path, rows: list[dict]) -> str:
-    if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path.suffix == ".parquet":
+def write(path: Path, rows: list, mark: bytes = b"") -> str:
+    if path.suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
 
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
+        return str(path)
+    if path.suffix == ".csv":
+        file = io.StringIO()
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        text = file.getvalue()
     else:
-        return write_jsonl(path, rows)
+        text = json.dumps(rows) if path.suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows)
+    content = mark + text.encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.parquet"])
-def test_every_kind_of_file(tmp_path: Path, name: str) -> None:
-    found = Questions.questions({"dataset": write(tmp_path / name, ROWS)}, "train")
+@pytest.mark.parametrize(
+    ("name", "mark"), [*((name, b"") for name in (*TEXTS, "a.parquet")), *((name, MARK) for name in TEXTS)]
+)
+def test_every_kind_of_file(tmp_path: Path, name: str, mark: bytes) -> None:
+    """A byte order mark is no part of it."""
+    found = Questions.questions({"dataset": write(tmp_path / name, ROWS, mark)}, "train")
     assert [(q.id, q.text, q.answer) for q in found] == [("a-1", "1 + 1?", "2"), ("a-2", "2 + 2?", "4")]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv"])
-def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path, name: str) -> None:
-    path = Path(write(tmp_path / name, ROWS))
-    content = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
-    marked = b"\xef\xbb\xbf" + content
-    path.write_bytes(gzip.compress(marked) if name.endswith(".gz") else marked)
-    assert [(q.text, q.answer) for q in Questions.questions({"dataset": str(path)}, "train")] == [
-        ("1 + 1?", "2"),
-        ("2 + 2?", "4"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +113,7 @@ def test_named_fields() -> None:
 def test_a_row_without_question_or_answer_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, row: dict, fields: dict, message: str
 ) -> None:
-    path = write_jsonl(tmp_path / "bad.jsonl", [{**ROWS[0], "gold": "1", "x": {"y": "z"}}, row])
+    path = write(tmp_path / "bad.jsonl", [{**ROWS[0], "gold": "1", "x": {"y": "z"}}, row])
     with pytest.raises(ValueError, match=rf"{path}, row 2: {message}"):
         Questions.questions({"dataset": path, **fields}, "train")
     with caplog.at_level(logging.WARNING):
@@ -135,8 +124,8 @@ def test_a_row_without_question_or_answer_is_named(
 
 
 def test_splits(tmp_path: Path) -> None:
-    train = write_jsonl(tmp_path / "train.jsonl", ROWS)
-    test = write_jsonl(tmp_path / "test.jsonl", [{"question": "T", "answer": "t"}] * 3)
+    train = write(tmp_path / "train.jsonl", ROWS)
+    test = write(tmp_path / "test.jsonl", [{"question": "T", "answer": "t"}] * 3)
     config = {"dataset": train, "test_dataset": test, "limit_train": 1, "limit_test": 2}
     assert [q.id for q in Questions.questions(config, "train")] == ["train-1"]
     assert [q.id for q in Questions.questions(config, "test")] == ["test-1", "test-2"]
@@ -145,14 +134,14 @@ def test_splits(tmp_path: Path) -> None:
 
 
 def test_test_questions_of_several_data_sets_take_turns(tmp_path: Path, shared_data: Path) -> None:
-    first = write_jsonl(tmp_path / "first.jsonl", ROWS)
+    first = write(tmp_path / "first.jsonl", ROWS)
     math500 = f"math500={shared_data / 'eval' / 'math500.jsonl'}"
     config = {"dataset": first, "test_dataset": [first, math500], "limit_test": 3}
     found = Questions.questions(config, "test")
     assert [q.id for q in found] == ["first-1", "math500-1", "first-2", "math500-2", "math500-3"]
     assert [q.benchmark for q in found] == ["first", "math500", "first", "math500", "math500"]
     assert {q.benchmark for q in Questions.questions(config, "train")} == {""}
-    empty = write_jsonl(tmp_path / "empty.jsonl", [])
+    empty = write(tmp_path / "empty.jsonl", [])
     with pytest.raises(ValueError, match=r"env_config.test_dataset = 'empty': holds no questions"):
         Questions.questions({"dataset": first, "test_dataset": [first, empty]}, "test")
 
@@ -160,8 +149,8 @@ def test_test_questions_of_several_data_sets_take_turns(tmp_path: Path, shared_d
 def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
     folder = tmp_path / "sums"
     folder.mkdir()
-    write_jsonl(folder / "train.jsonl", ROWS)
-    write_jsonl(folder / "test.jsonl", ROWS[1:])
+    write(folder / "train.jsonl", ROWS)
+    write(folder / "test.jsonl", ROWS[1:])
     assert [q.answer for q in Questions.questions({"dataset": str(folder)}, "train")] == ["2", "4"]
     assert [(q.id, q.answer) for q in Questions.questions({"dataset": str(folder)}, "test")] == [("sums-test-1", "4")]
     with pytest.raises(ValueError, match=r"env_config.dataset = .*cannot load .*split 'dev'"):
@@ -169,9 +158,9 @@ def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    path = write(tmp_path / "a.jsonl", ROWS)
     assert len(Questions.questions({"dataset": path}, "train")) == 2
-    write_jsonl(tmp_path / "a.jsonl", ROWS * 2)
+    write(tmp_path / "a.jsonl", ROWS * 2)
     assert len(Questions.questions({"dataset": path}, "train")) == 4
 
 
@@ -257,6 +246,6 @@ def test_real_math_and_the_papers_training_set(shared_data: Path) -> None:
 
 
 def test_an_expert_needs_traces(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    path = write(tmp_path / "a.jsonl", ROWS)
     with pytest.raises(ValueError, match=r"env_config.traces = None: name a .jsonl"):
         Questions.expert_trajectories({"dataset": path})

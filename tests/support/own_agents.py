@@ -15,7 +15,6 @@ from calculator_turns import CALCULATOR
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 SYSTEM = "Solve the question step by step. Call tools where they help. Give the final answer as \\boxed{your answer}."
-clients: dict[str, OpenAI] = {}
 
 
 def client(base_url: str, **more: Any) -> OpenAI:
@@ -26,29 +25,39 @@ def start(question: str) -> list[Any]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
 
 
-def result_of(call: Any) -> dict[str, Any]:
-    expression = json.loads(call.function.arguments)["expression"]
-    return {"role": "tool", "tool_call_id": call.id, "content": str(eval(expression, {"__builtins__": {}}))}
+def said(asked: OpenAI, messages: list[Any], **more: Any) -> dict[str, Any]:
+    """The message of an answer."""
+    answer = asked.chat.completions.create(model="policy", messages=messages, **more)
+    return answer.choices[0].message.model_dump(exclude_none=True)
 
 
-def loop(question: str, base_url: str, tools: Any = (CALCULATOR,), turns: int = 8, stream: bool = False) -> str:
+def results_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the tool says to the calls of a message."""
+    found = []
+    for call in message.get("tool_calls", ()):
+        expression = json.loads(call["function"]["arguments"])["expression"]
+        content = str(eval(expression, {"__builtins__": {}}))
+        found.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+    return found
+
+
+def called(asked: OpenAI, messages: list[Any], tools: Any = (CALCULATOR,)) -> dict[str, Any]:
+    """The message of an answer, which goes on in ``messages`` with what its calls return."""
+    message = said(asked, messages, tools=list(tools))
+    messages += [message, *results_of(message)]
+    return message
+
+
+def loop(
+    question: str, base_url: str, tools: Any = (CALCULATOR,), turns: int = 8, stream: bool = False, headers: Any = None
+) -> str:
     """The usual loop: ask, call, ask again, until there is no call."""
-    asked, messages = client(base_url), start(question)
+    asked, messages = client(base_url, default_headers=headers), start(question)
     for _ in range(turns):
-        if stream:
-            message = streamed(asked, messages, tools)
-        else:
-            message = asked.chat.completions.create(model="policy", messages=messages, tools=list(tools)).choices[0].message
-        messages.append(message if stream else message.model_dump(exclude_none=True))
-        calls = message.get("tool_calls") if stream else message.tool_calls
-        if not calls:
-            return (message["content"] if stream else message.content) or ""
-        if stream:
-            expression = json.loads(calls[0]["function"]["arguments"])["expression"]
-            said = str(eval(expression, {"__builtins__": {}}))
-            messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": said})
-        else:
-            messages += [result_of(call) for call in calls]
+        message = streamed(asked, messages, tools) if stream else said(asked, messages, tools=list(tools))
+        if not message.get("tool_calls"):
+            return message.get("content") or ""
+        messages += [message, *results_of(message)]
     return ""
 
 
@@ -85,27 +94,16 @@ def with_tools_streamed(question: str, base_url: str) -> str:
 
 
 def without_retrieval(question: str, base_url: str) -> str:
-    clients[base_url] = OpenAI(base_url=base_url, api_key="none", default_headers={"X-RAPO-Retrieve": "off"})
-    asked, messages = clients.pop(base_url), start(question)
-    while True:
-        message = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
-        messages.append(message.model_dump(exclude_none=True))
-        if not message.tool_calls:
-            return message.content or ""
-        messages += [result_of(call) for call in message.tool_calls]
+    return loop(question, base_url, headers={"X-RAPO-Retrieve": "off"})
 
 
 def rewrites(question: str, base_url: str) -> str:
     """Shortens what a tool said, and goes on from there."""
     asked, messages = client(base_url), start(question)
-    first = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
-    messages.append(first.model_dump(exclude_none=True))
-    call = first.tool_calls[0]
-    long = [*messages, {**result_of(call), "content": "8, as everybody knows"}]
-    asked.chat.completions.create(model="policy", messages=long, tools=[CALCULATOR])
-    short = [*messages, result_of(call)]
-    said = asked.chat.completions.create(model="policy", messages=short, tools=[CALCULATOR])
-    return said.choices[0].message.content or "none"
+    first = called(asked, messages)
+    said(asked, [*messages[:-1], {**messages[-1], "content": "8, as everybody knows"}], tools=[CALCULATOR])
+    assert len(first["tool_calls"]) == 1
+    return said(asked, messages, tools=[CALCULATOR])["content"]
 
 
 def stops(question: str, base_url: str) -> str:
@@ -114,7 +112,7 @@ def stops(question: str, base_url: str) -> str:
     first = asked.chat.completions.create(model="policy", messages=messages, stop=["Observation:"]).choices[0]
     assert (first.finish_reason, first.message.content) == ("stop", "Thought: 8\n")
     messages += [first.message.model_dump(exclude_none=True), {"role": "user", "content": "Observation: 8"}]
-    return asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
+    return said(asked, messages)["content"]
 
 
 def never_asks(question: str, base_url: str) -> str:
@@ -123,21 +121,23 @@ def never_asks(question: str, base_url: str) -> str:
 
 def floods(question: str, base_url: str) -> str:
     while True:
-        client(base_url, max_retries=0).chat.completions.create(model="policy", messages=start(question))
+        said(client(base_url, max_retries=0), start(question))
 
 
-def asks_too_much(question: str, base_url: str, recovers: bool = True) -> str:
+def asks_too_much(question: str, base_url: str, then: str = "asks less", words: int = 4000) -> str:
     asked, messages = client(base_url), start(question)
-    said = asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
-    longer = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": "more " * 4000}]
+    first = said(asked, messages)
+    messages += [first, {"role": "user", "content": "more " * words}]
     try:
-        asked.chat.completions.create(model="policy", messages=longer)
+        said(asked, messages)
     except BadRequestError as error:
         assert "maximum context length" in str(error)
-        if not recovers:
+        if then == "raises":
             raise
-    longer[-1] = {"role": "user", "content": "shorter"}
-    return asked.chat.completions.create(model="policy", messages=longer).choices[0].message.content or ""
+        if then == "returns":
+            return first["content"]
+    messages[-1] = {"role": "user", "content": "shorter"}
+    return said(asked, messages)["content"]
 
 
 def disconnects(question: str, base_url: str) -> str:
@@ -151,15 +151,15 @@ def disconnects(question: str, base_url: str) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-def leaves_for_good(question: str, base_url: str) -> str:
-    """Has one answer, and leaves before the next."""
-    said = client(base_url).chat.completions.create(model="policy", messages=start(question)).choices[0].message.content
-    messages = [*start(question), {"role": "assistant", "content": said}, {"role": "user", "content": "Sure?"}]
+def leaves_for_good(question: str, base_url: str, stays_s: float = 1.0) -> str:
+    """Has one answer, leaves before the next, and returns the first."""
+    first = said(client(base_url), start(question))
+    messages = [*start(question), first, {"role": "user", "content": "Sure?"}]
     try:
         httpx.post(f"{base_url}/chat/completions", json={"model": "policy", "messages": messages}, timeout=0.2)
     except httpx.TimeoutException:
-        time.sleep(1.0)
-    return said or ""
+        time.sleep(stays_s)
+    return first["content"]
 
 
 written = threading.Event()
@@ -167,47 +167,21 @@ written = threading.Event()
 
 def ends_while_it_asks(question: str, base_url: str) -> str:
     """Ends when ``written`` is set, while a second request of its own is under way."""
-    asked, messages = client(base_url), start(question)
-    said = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
-    messages += [said.model_dump(exclude_none=True), *map(result_of, said.tool_calls)]
+    messages = start(question)
+    called(client(base_url), messages)
     body = {"model": "policy", "messages": messages, "tools": [CALCULATOR]}
     threading.Thread(target=httpx.post, args=[f"{base_url}/chat/completions"], kwargs={"json": body, "timeout": 60}).start()
     written.wait(30)
     return "\\boxed{9}"
 
 
-def gives_up(question: str, base_url: str) -> str:
-    """Sends a request behind its turn, does not wait for the answer, and returns its own."""
-    asked, messages = client(base_url), start(question)
-    said = asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content
-    messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "Sure?"}]
-    try:
-        httpx.post(f"{base_url}/chat/completions", json={"model": "policy", "messages": messages}, timeout=0.3)
-    except httpx.TimeoutException:
-        return "\\boxed{9}"
-    return ""
-
-
 def sums_up(question: str, base_url: str) -> str:
     """Calls a tool, and asks for its last turn with ``tool_choice: none``."""
     asked, messages = client(base_url), start(question)
-    said = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR]).choices[0].message
-    messages += [said.model_dump(exclude_none=True), *map(result_of, said.tool_calls)]
+    called(asked, messages)
     last = asked.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR], tool_choice="none")
     assert not last.choices[0].message.tool_calls and last.choices[0].finish_reason == "stop"
     return last.choices[0].message.content or ""
-
-
-def takes_what_it_has(question: str, base_url: str) -> str:
-    """Is refused for its length, and returns an answer."""
-    asked, messages = client(base_url), start(question)
-    said = asked.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
-    longer = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": "more " * 1500}]
-    try:
-        asked.chat.completions.create(model="policy", messages=longer)
-    except BadRequestError:
-        return said
-    return ""
 
 
 def writes_long_texts(question: str, base_url: str) -> str:
@@ -226,18 +200,18 @@ def notes_its_process(base_url: str, path: str) -> None:
 
 
 def crashes(question: str, base_url: str) -> str:
-    client(base_url).chat.completions.create(model="policy", messages=start(question))
+    said(client(base_url), start(question))
     raise RuntimeError("lost my keys")
 
 
 def hangs(question: str, base_url: str) -> str:
-    client(base_url).chat.completions.create(model="policy", messages=start(question))
+    said(client(base_url), start(question))
     threading.Event().wait()
     return ""
 
 
 def returns_nothing(question: str, base_url: str) -> None:
-    client(base_url).chat.completions.create(model="policy", messages=start(question))
+    said(client(base_url), start(question))
 
 
 def texts(question: str, base_url: str) -> str:
@@ -261,8 +235,8 @@ def two_questions(question: str, base_url: str, tools: Any = (CALCULATOR,), seco
     for _ in range(2):
         while messages[-1]["role"] != "assistant":
             sent.append(list(messages))
-            message = asked.chat.completions.create(model="policy", messages=messages, **offered).choices[0].message
-            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
+            message = said(asked, messages, **offered)
+            messages += [message, *results_of(message)]
         messages.append({"role": "user", "content": second})
     return str(messages[-2]["content"])
 
@@ -277,7 +251,5 @@ def asks_twice(question: str, base_url: str, tools: Any) -> str:
     histories = [start(question), start(question)]
     for _ in range(2):
         for messages in histories:
-            message = asked.chat.completions.create(model="policy", messages=messages, tools=tools).choices[0].message
-            messages += [message.model_dump(exclude_none=True), *map(result_of, message.tool_calls or ())]
-            content = message.content or ""
+            content = called(asked, messages, tools).get("content", "")
     return content

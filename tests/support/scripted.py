@@ -1,4 +1,4 @@
-"""A scripted engine, a byte tokenizer, a calculator environment, and a loop over them: the loop's tests need no model."""
+"""A scripted engine, a byte tokenizer, a calculator environment, and loops over them: the loop's tests need no model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import gymnasium
 
-from rapo_rllib.errors import EngineError
+from rapo_rllib.errors import BusyError, EngineError
 from rapo_rllib.protocol.chat import ChatProtocol
+from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from rapo_rllib.types import Question
 
 END = 0  # the byte that ends a turn, where a tokenizer has such a token
 
@@ -175,3 +177,23 @@ def scripted_loop(
         None if source is None else Retriever(source, selection="nearest", top_k=1),
         seed,
     )
+
+
+def env_loop(
+    make_env: Callable[[], Any], engine: Any, tokenizer: Any = None, format: str = "tags", **settings: Any
+) -> RolloutLoop:
+    """A rollout loop over an environment of ours, in bytes unless there is a tokenizer."""
+    protocol = ProtocolSettings(format=format, system_prompt="", examples=())
+    chat = make_protocol(tokenizer or ByteTokenizer(END), protocol, make_env(), None)
+    defaults = {"group_size": 3, "num_hybrid": 0, "max_prompt_tokens": 4000, "max_response_tokens": 4000}
+    return RolloutLoop(engine, chat, EnvPool(make_env, "answer"), RolloutSettings(**{**defaults, **settings}))
+
+
+def reset_when_free(env: Any, question: Question) -> None:
+    """Begin an episode once the sessions that it needs are free."""
+    while True:
+        try:
+            env.reset(options={"question": question})
+            return
+        except BusyError as busy:
+            busy.free.result(60)

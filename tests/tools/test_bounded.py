@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
+from buffer_helpers import wait_until
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools import ToolLimits, ToolResult, shared_tools
@@ -119,9 +120,7 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
     assert (result.text, result.error) == ("TimeoutError: gate ran longer than 0.1 s", "timeout")
     assert result.seconds >= 0.1
     gate.open.set()
-    deadline = time.monotonic() + 60
-    while tool.run("x").text != "through":  # the hung call came back, and its slot with it
-        assert time.monotonic() < deadline
+    assert wait_until(lambda: tool.run("x").text == "through", 60), "the hung call comes back, and its slot with it"
 
 
 class Slow:
@@ -146,9 +145,7 @@ def test_a_session_has_one_call_at_a_time_also_if_the_last_was_given_up() -> Non
     assert session.run("x").text == "TimeoutError: gate ran longer than 0.2 s"
     assert session.run("y").text == "TimeoutError: gate waited for its turn longer than 0.2 s"
     gate.open.set()
-    deadline = time.monotonic() + 60
-    while session.run("y").text != "through":
-        assert time.monotonic() < deadline
+    assert wait_until(lambda: session.run("y").text == "through", 60)
     assert gate.most == 1
 
 
@@ -209,9 +206,7 @@ def test_a_tool_of_which_every_call_hangs_is_broken() -> None:
     with pytest.raises(ToolError, match="tool gate: 64 calls hang"):
         tool.run("x")
     gate.open.set()
-    deadline = time.monotonic() + 60
-    while gate.inside:
-        assert time.monotonic() < deadline
+    assert wait_until(lambda: not gate.inside, 60)
     assert BoundedTool(gate, ToolLimits(timeout_s=60)).run("x").text == "through"
 
 

@@ -11,7 +11,6 @@ import pytest
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool, shared_tools
-from rapo_rllib.tools.python import PythonTool
 from rapo_rllib.types import Question
 
 LOST = "(the variables of earlier calls are lost)"
@@ -93,13 +92,6 @@ def test_sessions_are_apart(session: BoundedSession) -> None:
     assert session.run("").error == "empty"
     other.close()
     other.close()
-
-
-def test_calls_of_a_tool_without_state_are_apart() -> None:
-    tool = PythonTool()
-    assert tool.session() is None
-    assert tool.run("x = 1").error is None
-    assert tool.run("x").error == "exception"
 
 
 def test_in_an_environment() -> None:

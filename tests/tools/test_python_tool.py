@@ -9,19 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from buffer_helpers import wait_until
 
 from rapo_rllib.tools.python import PythonTool
 
 TOOL = PythonTool(timeout_s=30)
 QUICK = PythonTool(timeout_s=1)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(
@@ -178,19 +171,18 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_the_process_of_a_call_is_gone_afterwards() -> None:
     before = psutil.Process().children(recursive=True)
     TOOL.run("1")
-    deadline = time.monotonic() + 60
-    while set(psutil.Process().children(recursive=True)) - {*before, *sandbox_processes()}:
-        assert time.monotonic() < deadline
 
+    def others() -> set[psutil.Process]:
+        monitors = psutil.Process().children()
+        zygotes = [zygote for monitor in monitors for zygote in monitor.children()]
+        return set(psutil.Process().children(recursive=True)) - {*before, *monitors, *zygotes}
 
-def sandbox_processes() -> list[psutil.Process]:
-    """The monitor and the zygote of every sandbox: the first two generations."""
-    monitors = psutil.Process().children()
-    return [*monitors, *(zygote for monitor in monitors for zygote in monitor.children())]
+    assert wait_until(lambda: not others(), 60)
 
 
 def test_calls_do_not_see_each_other() -> None:
-    TOOL.run("x = 1; open('f', 'w').write('1')")
+    assert TOOL.session() is None
+    assert TOOL.run("x = 1; open('f', 'w').write('1')").error is None
     assert TOOL.run("x").error == "exception"
     assert TOOL.run("open('f')").error == "exception"
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_templates import ScriptedTurns, tokenizer_of
 from gymnasium.error import ResetNeeded
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, env_loop
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, TrajectoryGroup
 
 pytest.importorskip("gem", reason="pip install --no-deps gem-llm")
@@ -57,12 +51,8 @@ def test_a_game_is_played_to_its_end() -> None:
     wrong = 1 if number != 1 else 2
     text, reward, terminated, truncated, info = env.step(f"I try. <act>{wrong}</act>")
     assert f"you guessed {wrong}, and the target number is" in text and text.endswith("Enter your next guess.")
-    assert (reward, terminated, truncated, info) == (
-        0.0,
-        False,
-        False,
-        {"tool": "act", "tool_error": None, "tool_seconds": 0.0},
-    )
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"tool": "act", "tool_error": None, "tool_seconds": 0.0}
     text, reward, terminated, _, info = env.step(f"<act>{number}</act>")
     assert text.startswith("Congratulations!") and (reward, terminated, info["correct"]) == (1.0, True, True)
     with pytest.raises(ResetNeeded):
@@ -77,14 +67,19 @@ def test_a_step_without_the_tag_is_the_action() -> None:
     assert "did not provide a valid guess" in text and (reward, terminated, info["correct"]) == (-0.1, True, False)
 
 
+def mastermind(so_far: str, form: str) -> str:
+    """A code of which half is right, and then the right one."""
+    first, second = map(int, begun(MASTERMIND, 5)._env.game_code)
+    other = next(digit for digit in range(1, 7) if digit not in (first, second))
+    return form.format(f"{first} {second if 'At turn 1' in so_far else other}")
+
+
 def test_rewards_of_steps_add_up_to_success() -> None:
     """Mastermind pays each new peg: no step earns 1, and all together do."""
     env = begun(MASTERMIND, 5)
-    first, second = map(int, env._env.game_code)
-    other = next(digit for digit in range(1, 7) if digit not in (first, second))
-    _, one, terminated, _, _ = env.step(f"<act>{first} {other}</act>")
+    _, one, terminated, _, _ = env.step(mastermind("", "<act>{}</act>"))
     assert (one, terminated) == (0.5, False)
-    _, two, terminated, _, info = env.step(f"<act>{first} {second}</act>")
+    _, two, terminated, _, info = env.step(mastermind("At turn 1", "<act>{}</act>"))
     assert (two, terminated, info["correct"]) == (0.5, True, True)
 
 
@@ -105,28 +100,17 @@ def test_episodes_of_a_seed_are_alike_whoever_plays_between() -> None:
     assert random.random() == drawn
 
 
-def rolled_out(
-    config: dict[str, Any], engine: Any, tokenizer: Any, protocol: ProtocolSettings, **rollout: Any
-) -> TrajectoryGroup:
-    settings = {**config, "protocol": protocol}
-    chat = make_protocol(tokenizer, protocol, Gem(settings))
-    budgets = {"max_prompt_tokens": 4000, "max_response_tokens": 4000, "group_size": 2, "num_hybrid": 0, **rollout}
-    loop = RolloutLoop(engine, chat, EnvPool(lambda: Gem(settings), "answer"), RolloutSettings(**budgets))
+def rolled_out(config: dict[str, Any], engine: Any, tokenizer: Any = None, **rollout: Any) -> TrajectoryGroup:
+    settings = {**config, "protocol": {"format": "native" if tokenizer else "tags"}}
+    loop = env_loop(lambda: Gem(settings), engine, tokenizer, settings["protocol"]["format"], group_size=2, **rollout)
     (group,) = loop.run([Gem.questions(settings, "train")[5]])
     loop.close()
     return group
 
 
-def mastermind(so_far: str, write: Callable[[str], str]) -> str:
-    env = begun(MASTERMIND, 5)
-    first, second = map(int, env._env.game_code)
-    other = next(digit for digit in range(1, 7) if digit not in (first, second))
-    return write(f"{first} {second}" if "At turn 1" in so_far else f"{first} {other}")
-
-
 def test_step_rewards_are_kept_in_a_rollout() -> None:
-    engine = ScriptedEngine(lambda so_far: mastermind(so_far, lambda code: f"<act>{code}</act>"))
-    group = rolled_out(MASTERMIND, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""))
+    engine = ScriptedEngine(lambda so_far: mastermind(so_far, "<act>{}</act>"))
+    group = rolled_out(MASTERMIND, engine)
     for trajectory in group.trajectories:
         assert trajectory.step_rewards == [0.5, 0.5] and trajectory.correct
         assert [step.tool for step in trajectory.steps] == ["act", "act"]
@@ -135,23 +119,21 @@ def test_step_rewards_are_kept_in_a_rollout() -> None:
 
 def test_a_native_rollout_records_moves_in_tags(smollm2: Path) -> None:
     tokenizer = tokenizer_of("qwen25", smollm2)
-    write = lambda code: json.dumps({"name": "act", "arguments": {"action": code}})  # noqa: E731
-    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, write))
-    group = rolled_out(MASTERMIND, engine, tokenizer, ProtocolSettings(format="native", system_prompt=""))
+    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, '{{"name": "act", "arguments": {{"action": "{}"}}}}'))
+    group = rolled_out(MASTERMIND, engine, tokenizer)
     for trajectory in group.trajectories:
         assert trajectory.step_rewards == [0.5, 0.5]
         assert all(step.as_text.startswith("<act>") and step.as_text.endswith("</act>") for step in trajectory.steps)
-    without = {"id": MASTERMIND["id"]}
-    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, lambda code: f"\\boxed{{{code}}}"))
-    group = rolled_out(without, engine, tokenizer, ProtocolSettings(format="native", system_prompt=""))
+    engine = ScriptedTurns(tokenizer, lambda so_far: mastermind(so_far, "\\boxed{{{}}}"))
+    group = rolled_out({"id": MASTERMIND["id"]}, engine, tokenizer)
     for trajectory in group.trajectories:
         assert trajectory.step_rewards == [0.5, 0.5]
         assert [step.as_text for step in trajectory.steps] == [step.text for step in trajectory.steps], "a move is no answer"
 
 
 def test_an_episode_that_a_budget_ends_is_wrong() -> None:
-    engine = ScriptedEngine(lambda so_far: mastermind("", lambda code: f"<act>{code}</act>"))
-    group = rolled_out(MASTERMIND, engine, ByteTokenizer(0), ProtocolSettings(system_prompt=""), max_steps=2)
+    engine = ScriptedEngine(lambda so_far: mastermind("", "<act>{}</act>"))
+    group = rolled_out(MASTERMIND, engine, max_steps=2)
     assert {(t.end, t.reward, t.correct) for t in group.trajectories} == {("length", 0.5, False)}
 
 

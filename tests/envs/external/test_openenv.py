@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from long_game import ROOMS
-from openenv_server import house_server
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ScriptedEngine, env_loop
+from servers import Served
 
 from rapo_rllib.errors import EnvError
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.rollout.env_calls import EnvPool, check_copies
+from rapo_rllib.rollout.env_calls import check_copies
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, TrajectoryGroup
 
 pytest.importorskip("websockets")
@@ -34,6 +32,10 @@ ASKED = Question("seed-3", "", seed=3)
 @pytest.fixture
 def house(house_url: str) -> dict[str, Any]:
     return {"url": house_url, "observation_field": "text"}
+
+
+def served(*sessions: str) -> Served:
+    return Served("openenv_house.py", *sessions)
 
 
 def begun(env: OpenEnv) -> str:
@@ -87,10 +89,7 @@ def test_fields_of_actions_and_observations(house: dict[str, Any]) -> None:
 
 
 def rolled_out(config: dict[str, Any], script: Callable[[str], str], size: int = 3) -> tuple[TrajectoryGroup, RolloutLoop]:
-    settings = {**config, "protocol": ProtocolSettings(system_prompt="")}
-    chat = make_protocol(ByteTokenizer(0), settings["protocol"], OpenEnv(settings))
-    budgets = {"group_size": size, "num_hybrid": 0, "max_prompt_tokens": 4000, "max_response_tokens": 4000}
-    loop = RolloutLoop(ScriptedEngine(script), chat, EnvPool(lambda: OpenEnv(settings), "answer"), RolloutSettings(**budgets))
+    loop = env_loop(lambda: OpenEnv(config), ScriptedEngine(script), group_size=size)
     (group,) = loop.run([ASKED])
     loop.close()
     return group, loop
@@ -107,13 +106,13 @@ def test_a_server_that_dies_costs_its_trajectories() -> None:
     def script(so_far: str) -> str:
         return "die" if "<result>" in so_far else right_move(so_far)
 
-    with house_server() as url:
-        config = {"url": url, "observation_field": "text"}
+    with served() as house:
+        config = {"url": house.url, "observation_field": "text"}
         env = OpenEnv(config)
         begun(env)
         group, loop = rolled_out(config, script)
         assert loop.stats.ends == {"error": 3} and all(t.failed for t in group.trajectories)
-    with house_server(port=int(url.rpartition(":")[2])):  # it is back
+        house.start()  # it is back
         group, loop = rolled_out(config, right_move)
         assert loop.stats.ends == {"eos": 3} and all(t.step_rewards == [0.25] * 4 for t in group.trajectories)
         assert begun(env).startswith("You are in an old house"), "in a new session"
@@ -127,8 +126,8 @@ def test_a_move_at_which_the_server_raises_is_an_error_of_its_trajectory(house: 
 
 
 def test_a_hung_server_is_given_up_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    with house_server() as url:
-        env = OpenEnv({"url": url, "observation_field": "text"})
+    with served() as house:
+        env = OpenEnv({"url": house.url, "observation_field": "text"})
         begun(env)
         monkeypatch.setattr(openenv_session, "ANSWER_S", 5.0)
         start = time.monotonic()
@@ -141,8 +140,8 @@ def test_a_hung_server_is_given_up_within_the_deadline(monkeypatch: pytest.Monke
 
 
 def test_a_full_server_says_what_to_do() -> None:
-    with house_server("1") as url:
-        env, other = (OpenEnv({"url": url, "observation_field": "text"}) for _ in range(2))
+    with served("1") as house:
+        env, other = (OpenEnv({"url": house.url, "observation_field": "text"}) for _ in range(2))
         begun(env)
         with pytest.raises(EnvError, match=r"CAPACITY_REACHED\); start it with more sessions \(max_concurrent_envs\)"):
             begun(other)
@@ -152,13 +151,17 @@ def test_a_full_server_says_what_to_do() -> None:
 
 def test_a_token_opens_a_guarded_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_TOKEN", "s3cret")
-    with house_server() as url:
-        env = OpenEnv({"url": url, "token_env": "HOUSE_TOKEN", "observation_field": "text"})
+    with served() as house:
+        env = OpenEnv({"url": house.url, "token_env": "HOUSE_TOKEN", "observation_field": "text"})
         assert begun(env).startswith("You are in an old house")
         with pytest.raises(ValueError, match=r"does not answer: .*(403|1008|rejected)") as caught:
-            OpenEnv({"url": url, "observation_field": "text"})
+            OpenEnv({"url": house.url, "observation_field": "text"})
         assert "s3cret" not in str(caught.value)
         env.close()
+
+
+def observation(data: str) -> str:
+    return f'{{"type": "observation", "data": {{"observation": {data}}}}}'
 
 
 @pytest.fixture
@@ -173,9 +176,7 @@ def liar() -> Iterator[Callable[..., str]]:
             for message in socket:
                 kind = json.loads(message)["type"]
                 if kind == "reset":
-                    socket.send(
-                        '{"type": "observation", "data": {"observation": {"text": "Hello."}, "reward": null, "done": false}}'
-                    )
+                    socket.send(observation('{"text": "Hello."}, "reward": null, "done": false'))
                 elif kind == "step":
                     for one in said:
                         socket.send(one)
@@ -196,10 +197,10 @@ def liar() -> Iterator[Callable[..., str]]:
         ("not json", "sent no message of OpenEnv: 'not json'"),
         ("[1]", "sent no message of OpenEnv"),
         ('{"type": "state", "data": {}}', "sent no observation"),
-        ('{"type": "observation", "data": {"observation": "text"}}', "sent no observation"),
-        ('{"type": "observation", "data": {"observation": {}, "reward": "much"}}', "sent no reward, a number"),
-        ('{"type": "observation", "data": {"observation": {}, "reward": NaN}}', "sent no reward, a number"),
-        ('{"type": "observation", "data": {"observation": {}, "done": 1}}', "sent no reward, a number, or no done"),
+        (observation('"text"'), "sent no observation"),
+        (observation('{}, "reward": "much"'), "sent no reward, a number"),
+        (observation('{}, "reward": NaN'), "sent no reward, a number"),
+        (observation('{}, "done": 1'), "sent no reward, a number, or no done"),
         (
             '{"type": "error", "data": {"message": "gone", "code": "SESSION_ERROR"}}',
             r"environment failed: gone \(SESSION_ERROR\)",

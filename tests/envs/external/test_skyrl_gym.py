@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, ScriptedEngine
-
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
+from scripted import ScriptedEngine, env_loop
 
 pytest.importorskip("skyrl_gym", reason="pip install 'rapo_rllib[skyrl-gym]'")
 
@@ -58,11 +53,9 @@ def test_turns_have_rewards_and_the_last_is_right(rows: Path) -> None:
 
 
 def test_in_a_rollout_each_step_keeps_its_reward(rows: Path) -> None:
-    config = {"dataset": str(rows), "protocol": ProtocolSettings(system_prompt="")}
-    script = lambda so_far: "#### 2" if "step-by-step" in so_far else "#### 5"  # noqa: E731
-    chat = make_protocol(ByteTokenizer(0), config["protocol"], SkyRLGym(config))  # type: ignore[arg-type]
-    settings = RolloutSettings(group_size=2, num_hybrid=0, max_response_tokens=2000)
-    loop = RolloutLoop(ScriptedEngine(script), chat, EnvPool(lambda: SkyRLGym(config), "answer"), settings)
+    config = {"dataset": str(rows)}
+    engine = ScriptedEngine(lambda so_far: "#### 2" if "step-by-step" in so_far else "#### 5")
+    loop = env_loop(lambda: SkyRLGym(config), engine, group_size=2)
     (group,) = loop.run([SkyRLGym.questions(config, "train")[1]])
     loop.close()
     for trajectory in group.trajectories:
