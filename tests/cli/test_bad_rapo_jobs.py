@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
-import ray
 import yaml
-from cli_runs import ray_was_started
-from typer.testing import CliRunner
-
-from rapo_rllib.cli.main import app
+from cli_runs import refused
 
 QUESTIONS = {"env": "rapo/questions", "env_config": {"dataset": "rows.jsonl"}}
 
 
-def write_job(folder: Path, **changes: object) -> Path:
-    config = {"step_trace_buffer": {"uri": "./traces.db"}, "evaluation_interval": None, **changes}
-    env = config.pop("env", "rapo/word_problems")
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump({"job": {"run": "RAPO", "env": env, "config": config}}))
-    return path
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?"}]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +37,11 @@ def write_job(folder: Path, **changes: object) -> Path:
     ids=lambda value: None if isinstance(value, list) else "-".join(value),
 )
 def test_a_bad_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, parts: list[str]) -> None:
-    write_rows(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(ray, "init", ray_was_started)
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    done = CliRunner().invoke(app, ["train", "file", str(write_job(tmp_path, **changes)), "--storage-path", "results"])
-    assert done.exit_code == 1, done.output
-    for part in ("job.yaml", "'job'", *parts):
-        assert part in done.stderr, done.stderr
-    assert "Starting" not in done.stdout
+    config = {"step_trace_buffer": {"uri": "./traces.db"}, "evaluation_interval": None, **changes}
+    job = {"run": "RAPO", "env": config.pop("env", "rapo/word_problems"), "config": config}
+    text = yaml.safe_dump({"job": job})
+    message = refused(monkeypatch, tmp_path / "job.yaml", text, "--storage-path", "results")
+    assert [part for part in ("'job'", *parts) if part not in message] == []
     assert not (tmp_path / "results").exists()
-
-
-def write_rows(folder: Path) -> None:
-    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?"}]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

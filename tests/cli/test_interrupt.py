@@ -52,9 +52,7 @@ def test_a_job_in_the_background_of_a_script_does_not_hear_it() -> None:
     ("statuses", "ends"),
     [(["RUNNING", "PENDING"], False), (["PENDING", "TERMINATED"], True), (["TERMINATED"], True), ([], True)],
 )
-def test_waiting_trials_end_once_none_is_running(
-    interruption, statuses: list[str], ends: bool, time_budget_s: float | None
-) -> None:
+def test_waiting_trials_end_once_none_is_running(interruption, statuses, ends, time_budget_s) -> None:
     stopper = TrialStopper({}, time_budget_s, interruption)
     trials = [SimpleNamespace(status=status, trial_id=status) for status in statuses]
     stopper.on_step_begin(0, trials)
@@ -84,7 +82,7 @@ def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interrupti
     assert result == {"should_checkpoint": True}
 
 
-def test_any_criterion_stops(capsys) -> None:
+def test_any_criterion_or_no_time_left_stops(capsys) -> None:
     stopper = TrialStopper({"a": 10, "b/c": 5, "episode_retrun": 1}, None, Interruption())
     assert not stopper("t", {"a": 9, "b": {"c": 4}, "episode_return": 7})
     assert "stop criterion episode_retrun is not among the results yet; did you mean episode_return?" in capsys.readouterr().err
@@ -92,8 +90,4 @@ def test_any_criterion_stops(capsys) -> None:
     assert stopper("t", {"a": 9, "b": {"c": 5}})
     assert not stopper("t", {"a": float("nan"), "b": {"c": 4}})
     assert capsys.readouterr().err == ""  # warned once
-
-
-def test_no_time_left_stops() -> None:
-    assert TrialStopper({}, 0.0, Interruption())("t", {})
-    assert not TrialStopper({}, 100.0, Interruption())("t", {})
+    assert TrialStopper({}, 0.0, Interruption())("t", {}) and not TrialStopper({}, 100.0, Interruption())("t", {})

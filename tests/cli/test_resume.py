@@ -87,17 +87,19 @@ def test_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"continues from {run.checkpoint(3)}" in capsys.readouterr().out
 
 
-def test_results_that_were_not_noted_any_more_are_in_the_checkpoints(tmp_path: Path) -> None:
+def test_results_that_were_not_noted_are_in_the_checkpoints_and_half_of_one_is_cut_off(tmp_path: Path) -> None:
     run = Run(tmp_path, iterations=[3, 4], results=[1, 2])
+    with (run.trial_folder / "result.json").open("a") as file:
+        file.write('{"training_iteration": 3, "rew')
     assert newest(run.resumed()).metrics == {"training_iteration": 4, "reward": 0.4}
     assert run.results() == [1, 2, 3, 4]
 
 
-def test_as_many_are_kept_as_ever(tmp_path: Path) -> None:
+def test_as_many_are_kept_as_ever_and_the_stopper_that_ended_does_not_come_back(tmp_path: Path) -> None:
     run = Run(tmp_path, iterations=[2, 3, 4], results=[1, 2, 3, 4])
     manager = run.resumed().run_metadata.checkpoint_manager
     assert [Path(found.checkpoint.path).name[-1] for found in manager.best_checkpoint_results] == ["2", "3"]
-    assert run.left() == ["2", "3"]
+    assert run.left() == ["2", "3"] and run.note["runner_data"] == {"_total_time": 7.0}
 
 
 def test_nothing_whole_is_a_new_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,14 +135,6 @@ def test_what_is_no_checkpoint_of_tunes_stays_and_counts_for_nothing(tmp_path: P
     assert "checkpoint_000007 is no complete checkpoint; it stays, because it holds notes.txt" in capsys.readouterr().out
 
 
-def test_a_result_that_was_being_written_is_cut_off(tmp_path: Path) -> None:
-    run = Run(tmp_path, iterations=[1, 2], results=[1, 2])
-    with (run.trial_folder / "result.json").open("a") as file:
-        file.write('{"training_iteration": 3, "rew')
-    run.resumed()
-    assert run.results() == [1, 2]
-
-
 def test_other_algorithms_go_on_as_tune_has_it(tmp_path: Path) -> None:
     run = Run(tmp_path, iterations=[], results=[1])
     run.checkpoint(1).mkdir()
@@ -163,24 +157,17 @@ def test_a_trial_that_said_it_is_done_has_ended(tmp_path: Path) -> None:
     assert run.resumed().status == "TERMINATED"
 
 
-def test_what_finished_stays_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("interrupted", "status"), [(False, "TERMINATED"), (True, "PENDING")])
+def test_what_finished_stays_finished_unless_ctrl_c_or_the_time_budget_ended_it(tmp_path, interrupted, status) -> None:
     run = Run(tmp_path, iterations=[2, 3, 4], results=[1, 2, 3, 4], status="TERMINATED")
-    assert run.resumed({"training_iteration": 9}).status == "TERMINATED"  # a scheduler ended it, say
-    assert run.left() == ["1", "2", "3"]
-
-
-def test_what_ctrl_c_or_the_time_budget_ended_goes_on(tmp_path: Path) -> None:
-    run = Run(tmp_path, iterations=[2, 3], results=[1, 2, 3], status="TERMINATED")
-    run.stopper.interrupted.add(run.trial.trial_id)
-    trial = run.resumed({"training_iteration": 9})
-    assert trial.status == "PENDING"
-    assert Path(newest(trial).checkpoint.path) == run.checkpoint(3)
-
-
-def test_the_stopper_of_the_process_that_ended_does_not_come_back(tmp_path: Path) -> None:
-    run = Run(tmp_path, iterations=[2], results=[1, 2])
-    run.resumed()
-    assert run.note["runner_data"] == {"_total_time": 7.0}
+    if interrupted:
+        run.stopper.interrupted.add(run.trial.trial_id)
+    trial = run.resumed({"training_iteration": 9})  # without it a scheduler ended it, say
+    assert trial.status == status
+    if interrupted:
+        assert Path(newest(trial).checkpoint.path) == run.checkpoint(4)
+    else:
+        assert run.left() == ["1", "2", "3"]
 
 
 def test_a_folder_that_was_moved(tmp_path: Path) -> None:

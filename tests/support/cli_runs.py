@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 from processes import CONTEXT
+from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
 
@@ -37,6 +38,28 @@ def rllib(folder: Path, *arguments: str, timeout_s: float = 180) -> subprocess.C
         timeout=timeout_s,
         stdin=subprocess.DEVNULL,
     )
+
+
+def said(*arguments: str, status: int = 0, input: str | None = None) -> str:
+    """What the command says in this process, which ends with ``status`` and without a traceback."""
+    done = CliRunner().invoke(app, [*arguments], input=input)
+    assert done.exit_code == status, (done.output, done.exception)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.output
+
+
+def refused(patch: pytest.MonkeyPatch, file: Path, text: str | None, *options: str) -> str:
+    """What ``rllib train file`` says when it refuses a file with this text (None: as it lies there), before Ray is begun."""
+    if text is not None:
+        file.write_text(text)
+    patch.setenv("PYTHONPATH", "")  # what the command sets for its process does not outlive the test
+    patch.setattr(sys, "path", list(sys.path))
+    patch.setattr("ray.init", ray_was_started)
+    patch.setattr("ray.shutdown", ray_was_ended)
+    done = CliRunner().invoke(app, ["train", "file", str(file), *options])
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
+    assert "Starting" not in done.stdout and done.stderr.startswith(f"{file}: ")
+    return str(done.stderr)
 
 
 def run_here(patch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
