@@ -59,9 +59,11 @@ def _run(keys: list[str], iterations: int) -> dict[str, Any]:
             "--stop",
             json.dumps({"training_iteration": iterations}),
         ]
-        done = subprocess.run(
-            [*command, "--storage-path", folder, *options], capture_output=True, text=True, timeout=900, check=False
-        )
+        command += ["--storage-path", folder, *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600 + 60 * iterations, check=False)
+        except subprocess.TimeoutExpired as error:
+            return {"failed": [str(error)]}
         results = sorted(Path(folder).rglob("result.json"))
         if done.returncode or not results:
             return {"failed": done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]}
@@ -72,7 +74,7 @@ def kept(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Choose the last iteration's seconds and syncs, and every iteration's mismatch."""
     rows = [flat(result) for result in results]
     last = {name: value for name, value in rows[-1].items() if name.startswith(KEPT)}
-    return {**last, "mismatch of each iteration": [row[MISMATCH] for row in rows]}
+    return {**last, "mismatch of each iteration": [row.get(MISMATCH) for row in rows]}
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

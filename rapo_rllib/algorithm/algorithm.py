@@ -191,12 +191,14 @@ class RAPO(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with the batch that would have come; every engine then confirms its weights."""
         self._sampling.forget()
-        super().set_state(state)
+        with self._weights_lock:
+            super().set_state(state)
+            if COMPONENT_LEARNER_GROUP in state:
+                self._evaluated_version = None
+                self.sync_engines()
         if "rapo" in state:
             self._run_state.set_state(state["rapo"])
         self._sampling.reached(self._num_env_steps())
-        if COMPONENT_LEARNER_GROUP in state:
-            self.sync_engines()
 
     def export_policy(self, folder: str | Path, merged: bool = True) -> Path:
         """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load; returns the folder.

@@ -75,7 +75,8 @@ class RAPOConfig(AlgorithmConfig):
         """Set keys; signature and text are made of their declarations, below."""
         given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
         refuse_token(given.get("step_trace_buffer"))
-        refuse_unknown(self, given, known=_RLLIBS_TRAINING | vars(self).keys())
+        public = {key for key in vars(self) if not key.startswith("_")} - {"language_model"}
+        refuse_unknown(self, given, known=_RLLIBS_TRAINING | public)
         if "model" in given:
             given["language_model"] = _with_model_path(given.pop("model"))
         if "preset" in given:

@@ -157,7 +157,8 @@ def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Traject
     """Stands for all that decides which model comes out."""
     digest = hashlib.sha256()
     decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces", "env_config")}
-    facts = [decides, asdict(job.model), _of_the_update(job), _files(job.model.name_or_path)]
+    model = {key: value for key, value in asdict(job.model).items() if key != "compile"}
+    facts = [decides, model, _of_the_update(job), _files(job.model.name_or_path)]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     for trajectory in worked:
         digest.update(

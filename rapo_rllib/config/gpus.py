@@ -31,8 +31,9 @@ def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
     transfer, rllib = settings.update.weight_transfer, settings.rllib
     if transfer not in VLLM_TRANSFERS:
         return
-    gpus = min(rllib.num_gpus_per_env_runner, rllib.num_gpus_per_learner)
-    if not (has_env_runners and gpus and (gpus < 1) == (transfer == "ipc")):
+    gpus = (rllib.num_gpus_per_env_runner, rllib.num_gpus_per_learner)
+    fits = all(0 < count < 1 for count in gpus) if transfer == "ipc" else min(gpus) >= 1
+    if not (has_env_runners and fits):
         where = "inside a GPU that engine and learner share" if transfer == "ipc" else "from GPU to GPU, of a process each"
         raise ValueError(
             f"weight_transfer = {transfer!r} goes {where}: set num_env_runners, and num_gpus_per_env_runner and "
@@ -120,7 +121,7 @@ def _check_fractions(settings: Settings) -> None:
             f"num_gpus_per_env_runner = {engine:g} for {engines} engines with num_gpus_per_learner = {learner:g}: Ray fills "
             "one GPU after the other, so nobody knows which share one; let all add up to one GPU at most, or set both to 1"
         )
-    on_one = min(engines, int(1 / engine + 1e-9)) if 0 < engine < 1 else 1
+    on_one = min(engines + (not rllib.num_env_runners), int(1 / engine + 1e-9)) if 0 < engine < 1 else 1
     if on_one * settings.engine.gpu_memory_utilization > 1:
         raise ValueError(
             f"engine.gpu_memory_utilization = {settings.engine.gpu_memory_utilization:g} with num_gpus_per_env_runner = "

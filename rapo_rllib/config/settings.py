@@ -74,10 +74,14 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
 
 
 def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
-    """Choose for a learner on a GPU: bfloat16 weights (with float32 masters), and compiled layers where they can be."""
+    """Choose for a learner on a GPU: bfloat16 weights (with float32 masters), and compiled layers where they can be.
+
+    Who asks for float32 products has float32 weights.
+    """
     asked = given if isinstance(given, Mapping) else {}
     each = asked.get("attention") == "sdpa" or asked.get("gradient_checkpointing") == "selective"
-    return {"dtype": "bfloat16", "compile": not each and update.learner_parallelism != "fsdp"}
+    low = asked.get("autocast_dtype", "auto") in ("auto", "bfloat16")
+    return {"dtype": "bfloat16" if low else "float32", "compile": not each and update.learner_parallelism != "fsdp"}
 
 
 def protocol_of(keys: Mapping[str, Any]) -> ProtocolSettings:

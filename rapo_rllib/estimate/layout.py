@@ -138,7 +138,8 @@ def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts
     vLLM does not start without room for one longest trajectory: a GPU then needs as much as makes the share large enough.
     """
     (weights, step, token), share = engine_bytes(shape, settings), settings.engine.gpu_memory_utilization
-    copies = (settings.rllib.num_env_runners > 0) + (settings.engine.tensor_parallel_size > 1)  # for workers in processes
+    alone = bool(settings.rllib.num_env_runners or settings.rllib.evaluation_num_env_runners)
+    copies = alone + (settings.engine.tensor_parallel_size > 1)  # for workers in processes
     sent = Part("engine: weights that it is sent", copies * _sent_bytes(settings, shape), "sync")
     code, parts = (Part("vLLM", VLLM), sent, *_embedder(settings)), [Part("engine: weights", weights)]
     cache = "engine: keys and values"

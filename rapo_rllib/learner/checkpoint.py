@@ -49,7 +49,7 @@ def save_training_state(
     with _alone_or_together() as no_dist:
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=no_dist)
     if not _rank():
-        write_identity(folder, policy.settings, policy.language_model.config)
+        write_identity(folder, policy.settings, policy.language_model.config, policy.base)
 
 
 def load_training_state(
@@ -63,7 +63,7 @@ def load_training_state(
         CheckpointError: it belongs to another model (see :func:`check_identity`, also for ``needs_base``), the weights have
             other names or shapes, or (on all learners together) one could not read.
     """
-    check_identity(folder, policy.settings, policy.language_model.config, needs_base=needs_base)
+    check_identity(folder, policy.settings, policy.language_model.config, policy.base, needs_base=needs_base)
     parameters = _trained(policy)
     stored = dcp.FileSystemReader(folder).read_metadata()
     _check_names(folder, stored, parameters)

@@ -5,7 +5,7 @@
 * A model's ``config.json`` decides what its weights compute (positions, activation).
 * With LoRA the weights of a checkpoint are adapters, which mean nothing without the base model that they were trained beside;
   and with ``kl_coeff`` the model that training started from is the reference, also after a restore. Both are known by a
-  checksum of each weight's first row on disk; a model without safetensors files in a folder by name.
+  checksum of each weight's first row on disk; a model without safetensors files in a folder by the last part of its name.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _IRRELEVANT = (
 )
 
 
-def write_identity(folder: str, settings: ModelSettings, config: PretrainedConfig) -> None:
-    """Write ``model.json`` into ``folder``; ``config`` is Hugging Face's, of the language model."""
-    name = settings.name_or_path
-    identity = {"name_or_path": name, "base": _base(name), "config": _relevant(config)}
+def write_identity(folder: str, settings: ModelSettings, config: PretrainedConfig, base: int) -> None:
+    """Write ``model.json`` into ``folder``; ``config`` is Hugging Face's, ``base`` the model's :func:`base_checksum`."""
+    identity = {"name_or_path": settings.name_or_path, "base": base, "config": _relevant(config)}
     (Path(folder) / IDENTITY).write_text(json.dumps(identity, indent=1), encoding="utf-8")
 
 
-def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfig, *, needs_base: bool) -> None:
+def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfig, base: int, *, needs_base: bool) -> None:
     """Compare with the model that the state in ``folder`` belongs to.
 
     Args:
         folder: of the training state.
         settings: of the model here.
         config: its Hugging Face config.
+        base: its :func:`base_checksum`.
         needs_base: whether the weights on disk still matter: as base of adapters, or as reference model.
 
     Raises:
@@ -70,7 +70,8 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
         raise CheckpointError(f"{error}. Take an older checkpoint.") from error
     problem = _difference(there["config"], _relevant(config))
     name, other = settings.name_or_path, there["name_or_path"]
-    if not problem and needs_base and ((base := _base(name)) != there.get("base", base) or (not base and name != other)):
+    known = base and there.get("base")
+    if not problem and needs_base and (base != known if known else Path(name).name != Path(other).name):
         problem = "LoRA and kl_coeff need the very weights that training started from"
     if problem:
         raise CheckpointError(
@@ -79,16 +80,17 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
         )
 
 
-def _base(name_or_path: str) -> int:
-    """Sum up a model's files: a checksum of the first row of every weight, whatever folder it lies in; 0 without such files."""
+def base_checksum(name_or_path: str) -> int:
+    """Sum up the first row of every weight of a model's files, wherever they lie; 0 of a model without a folder of them."""
     from safetensors import safe_open
 
     checksum = 0
     for file in sorted(Path(resolve_model(name_or_path)).glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             for name in sorted(weights.keys()):
-                row = weights.get_slice(name)[:1].contiguous().flatten()
-                checksum = zlib.crc32(row.view(torch.uint8).numpy(), checksum)
+                part = weights.get_slice(name)
+                row = part[:1] if part.get_shape() else weights.get_tensor(name)
+                checksum = zlib.crc32(row.flatten().view(torch.uint8).numpy(), checksum)
     return checksum
 
 

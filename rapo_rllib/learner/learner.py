@@ -48,7 +48,7 @@ from rapo_rllib.models.hardware import return_free_memory
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import Settings
-from rapo_rllib.weights.dtensor import copied, full_tensor
+from rapo_rllib.weights.dtensor import copied, full_tensor, shard_like
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
 MOST_SKIPPED_STEPS = 5  # in a row: weights stay as they are, so what is broken in the batches stays broken
@@ -327,7 +327,12 @@ class RAPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         for name, optimizer in self._named_optimizers.items():
-            optimizer.load_state_dict(state[name])
+            given, held = copied(state[name]), [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            for index, entries in given["state"].items():
+                like = held[index]
+                for entry, value in entries.items():
+                    entries[entry] = shard_like(value, like) if value.shape == like.shape else value
+            optimizer.load_state_dict(given)
 
     @override(Learner)
     def set_state(self, state: StateDict) -> None:

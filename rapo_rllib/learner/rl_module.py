@@ -23,6 +23,7 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
+from rapo_rllib.learner.identity import base_checksum
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
@@ -62,6 +63,7 @@ class CausalLMRLModule(TorchRLModule):
         self.settings, self._temperature = job.model, job.rollout.temperature
         self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
         self.language_model = load_causal_lm(self.settings)
+        self.base = base_checksum(self.settings.name_or_path)  # now: at a checkpoint the files may have gone
         self.language_model.config.use_cache = False
         self.adapters: Adapters | None = None
         if self.settings.lora is not None:

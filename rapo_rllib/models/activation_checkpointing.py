@@ -65,7 +65,7 @@ def compile_layers(language_model: PreTrainedModel, backend: str = "inductor") -
     layers: list[torch.nn.Module] = [module for module in language_model.modules() if type(module).__name__ in names]
     if not layers:
         raise ValueError(
-            f"model.compile = True: {type(language_model).__name__} does not name its layers (_no_split_modules); leave it out"
+            f"model.compile = True: {type(language_model).__name__} does not name its layers (_no_split_modules); set false"
         )
     for layer in layers:
         layer.compile(backend=backend, dynamic=True)

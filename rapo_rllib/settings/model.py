@@ -38,9 +38,8 @@ def _check_extra(name: str, value: Any) -> None:
             f"{name}.{taken[0]} = {value[taken[0]]!r}: RAPO sets this argument, of the key of `engine` with that name or of "
             "what it needs itself; leave it out of extra"
         )
-    overrides = value.get("hf_overrides")
-    inner = overrides.get("quantization_config") if isinstance(overrides, dict) else None
-    given = {**value, "quantization": value.get("quantization") or inner}
+    inner = value.get("hf_overrides")
+    given = {**value, "quantization": inner} if "quantization_config" in repr(inner) else value
     for key, plain in _UNQUANTISED.items():
         if given.get(key) not in plain:
             raise ValueError(

@@ -172,7 +172,7 @@ def test_rllibs_own_evaluation_is_taken_with_its_keys_where_it_has_env_runners_t
     stock.evaluation(evaluation_num_env_runners=1).validate()
 
 
-@pytest.mark.parametrize("key", ["multiagent", "model_config", "is_online", "learning_rate"])
+@pytest.mark.parametrize("key", ["multiagent", "model_config", "is_online", "language_model", "_applied_preset"])
 def test_training_takes_no_key_that_nothing_reads(key: str) -> None:
     with pytest.raises(ValueError, match=f"unknown key '{key}': "):
         config().training(**{key: {}})

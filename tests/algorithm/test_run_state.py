@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,7 @@ def test_a_schedule_goes_on_at_the_steps_of_the_checkpoint() -> None:
     rapo = RAPO.__new__(RAPO)  # which was never set up
     settings = RAPOConfig().training(retrieval_prob=[[0, 0.5], [100, 0.1]]).settings
     rapo._sampling, rapo.eval_env_runner_group = Sampling(settings, QuestionCursor(QUESTIONS, seed=0), None, lambda: None), None
+    rapo._weights_lock = RLock()
     rapo.metrics = SimpleNamespace(peek=lambda key, default: 50)
     rapo.set_state({})
     assert rapo._sampling.retrieval_prob == pytest.approx(0.3)

@@ -49,14 +49,15 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
             "weight_transfer = 'nccl' goes from GPU to GPU, of a process each",
         ),
         ({**WHOLE, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU that engine and learner share"),
+        ({**SHARED, "num_gpus_per_learner": 1, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU"),
         ({"num_env_runners": 1, "weight_transfer": "ipc"}, "and num_gpus_per_learner to fractions of one"),
         (
             {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
             "engine.gpu_memory_utilization = 0.85 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
         ),
         (
-            {"engine": {"extra": {"hf_overrides": {"quantization_config": {"bits": 4}}}}},
-            "engine.extra.quantization = {'bits'",
+            {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
+            "engine.extra.quantization = {'text_config'",
         ),
         ({"engine": {"extra": {"logits_processors": []}}}, "engine.extra.logits_processors = []: RAPO sets this argument"),
         ({"engine": {"extra": {"quantization": "fp8"}}}, "engine.extra.quantization = 'fp8': the learner computes with"),
@@ -121,6 +122,7 @@ def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, i
         ({**WHOLE, "model": {"attention": "sdpa"}}, ("bfloat16", False)),
         ({**WHOLE, "model": {"gradient_checkpointing": "selective"}}, ("bfloat16", False)),
         ({**WHOLE, "model": {"dtype": "float32", "compile": False}}, ("float32", False)),
+        ({**WHOLE, "model": {"autocast_dtype": None}}, ("float32", True)),
     ],
     ids=str,
 )

@@ -95,8 +95,8 @@ def test_weights_go_through_memory_but_with_vllms_own_transfer(backend: str, sha
     gpus = {"num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
     learner = found(num_learners=1, num_env_runners=1, weight_transfer=backend, **gpus)["learner"]
     assert ("weights in Ray's object store" in named(learner.host)) is shared
-    assert named(learner.host, "loading") == {"model, before it moves to the GPU": 2 * COUNT}
-    assert named(learner.gpu)["weights"] == 2 * COUNT
+    assert named(learner.host, "loading") == {"model, before it moves to the GPU": 4 * COUNT}
+    assert named(learner.gpu)["weights"] == 4 * COUNT
 
 
 def test_an_engine_on_a_gpu_fills_its_share() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_learner import build, trajectory_groups
 from tiny_models import tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner.identity import IDENTITY, check_identity, write_identity
+from rapo_rllib.learner.identity import IDENTITY, base_checksum, check_identity, write_identity
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
@@ -137,7 +139,33 @@ def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(tmp_path: Path)
         values = {"model_type": "gemma3", "text_config": {"hidden_size": 8, "dtype": "float32", "use_cache": True} | changed}
         return SimpleNamespace(to_dict=lambda: values)
 
-    write_identity(str(tmp_path), ModelSettings("m"), config())
-    check_identity(str(tmp_path), ModelSettings("m"), config(dtype="bfloat16", use_cache=False), needs_base=True)
+    write_identity(str(tmp_path), ModelSettings("m"), config(), 0)
+    check_identity(str(tmp_path), ModelSettings("m"), config(dtype="bfloat16", use_cache=False), 0, needs_base=True)
     with pytest.raises(CheckpointError, match=r"in config\.json text_config is"):
-        check_identity(str(tmp_path), ModelSettings("m"), config(hidden_size=16), needs_base=True)
+        check_identity(str(tmp_path), ModelSettings("m"), config(hidden_size=16), 0, needs_base=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "refused"),
+    [
+        ("/elsewhere/m", 0, False),  # a hub's model, now in a folder
+        ("/elsewhere/m", 7, False),
+        ("/elsewhere/other", 0, True),
+        ("/elsewhere/other", 5, False),
+        ("/elsewhere/m", 6, True),
+    ],
+)
+def test_a_base_is_known_by_its_checksum_else_by_its_name(tmp_path: Path, name: str, base: int, refused: bool) -> None:
+    config: Any = SimpleNamespace(to_dict=dict)
+    write_identity(str(tmp_path), ModelSettings("org/m"), config, 0 if base == 7 else 5)
+    with pytest.raises(CheckpointError, match="need the very weights") if refused else nullcontext():
+        check_identity(str(tmp_path), ModelSettings(name), config, base, needs_base=True)
+
+
+def test_a_checksum_reads_numbers_too(tmp_path: Path) -> None:
+    found = []
+    for scale in (1.0, 1.0, 2.0):
+        save_file({"scale": torch.tensor(scale), "weight": torch.ones(2, 2, dtype=torch.bfloat16)}, tmp_path / "a.safetensors")
+        (tmp_path / "config.json").write_text("{}")
+        found.append(base_checksum(str(tmp_path)))
+    assert found[0] == found[1] != found[2]
