@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1809,
     "traces": 912,
     "web_search": 598,
-    "weights": 900,
+    "weights": 930,
 }
 
 
