@@ -18,7 +18,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states, plain_attention
-from rapo_rllib.attention.probe import row_attention
+from rapo_rllib.attention.probe import Passes, row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
@@ -86,8 +86,8 @@ class CausalLMRLModule(TorchRLModule):
     @cached_property
     def attention(self) -> RowAttention:
         """The way of rows through the model; found out on first use, when the model is on its device."""
-        with torch.no_grad():
-            return self._call_model(row_attention, self.settings.attention)
+        dtype = matmul_dtype(self.settings, next(self.language_model.parameters()).device)
+        return row_attention(self.language_model, self.settings.attention, Passes(self._call_model, dtype))
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
