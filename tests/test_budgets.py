@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3276,
     "estimate": 458,
     "evaluation": 401,
-    "learner": 1712,
+    "learner": 1719,
     "milvus": 2028,
     "models": 711,
     "monitoring": 698,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
 from rapo_rllib.batching.packing import PackedRow, pack_rows
@@ -46,10 +45,12 @@ class Passes:
     Args:
         call: calls a function with the language model and further arguments.
         dtype: of autocast; None for none.
+        reset: called after a pass that broke off.
     """
 
     call: Callable[..., Any]
     dtype: torch.dtype | None = None
+    reset: Callable[[], None] = lambda: None
 
 
 def row_attention(language_model: PreTrainedModel, requested: str = "auto", passes: Passes | None = None) -> RowAttention:
@@ -146,6 +147,7 @@ class Probe:
             use_attention(self._model, attention)
             values = self._values(attention)
         except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
+            self._passes.reset()
             self._model.set_attn_implementation(own)
             return f"{type(error).__name__}: {error}".splitlines()[0]
         for name, found in values.items():
@@ -185,9 +187,7 @@ class Probe:
 
 
 def _embedding(language_model: PreTrainedModel) -> Any:
-    """Return the embedding; None if the model does not name it or is sharded, where all learners must pass together."""
-    if any(isinstance(parameter, DTensor) for parameter in language_model.parameters()):
-        return None
+    """Return the embedding; None if the model does not name it."""
     try:
         return language_model.get_input_embeddings()
     except NotImplementedError:

@@ -85,6 +85,10 @@ class ShardedModel:
             self._root.reshard()  # no backward pass will do it
         return result
 
+    def reset(self) -> None:
+        """Forget a pass that broke off on all learners at the same place."""
+        self._root.reset_iter_state()
+
     def computed(self, weight: torch.Tensor) -> torch.Tensor:
         """Return a weight, or a shard of it, in the dtype that passes compute with."""
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
@@ -101,7 +105,8 @@ class ShardedModel:
 class _Root(torch.nn.Module):
     """Makes any function of a language model the forward pass of one FSDP unit."""
 
-    reshard: Callable[[], None]  # FSDP's, once it is a unit
+    reshard: Callable[[], None]  # FSDP's, once it is a unit, as is the next
+    reset_iter_state: Callable[[], None]
 
     def __init__(self, language_model: PreTrainedModel) -> None:
         super().__init__()

@@ -86,8 +86,10 @@ class CausalLMRLModule(TorchRLModule):
     @cached_property
     def attention(self) -> RowAttention:
         """The way of rows through the model; found out on first use, when the model is on its device."""
-        dtype = matmul_dtype(self.settings, next(self.language_model.parameters()).device)
-        return row_attention(self.language_model, self.settings.attention, Passes(self._call_model, dtype))
+        call, model = self._call_model, self.language_model
+        dtype = matmul_dtype(self.settings, next(model.parameters()).device)
+        passes = Passes(call, dtype, call.reset) if isinstance(call, ShardedModel) else Passes(call, dtype)
+        return row_attention(model, self.settings.attention, passes)
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 from torch.distributed.tensor import DTensor
 
+from rapo_rllib.attention import block_attention
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
@@ -287,6 +288,38 @@ def test_autocast_computes_what_it_does_on_one_learner(processes: LearnerProcess
     expected = autocast(0, 1, folders["llama"], settings)
     for metrics in results_of(processes.run(2, autocast, folders["llama"], settings)):
         assert metrics == pytest.approx(expected, rel=1e-5)
+
+
+def double(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 2
+
+
+def fall_over(gradient: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("no kernel")
+
+
+def probed(rank: int, world_size: int, folder: Path, fault: Any) -> tuple[str, dict[str, float]]:
+    """A job: the attention that is found where the backward pass of one has a fault, and an update with it."""
+    right = block_attention.tree_attention
+
+    def spoiled(*arguments: Any, **options: Any) -> Any:
+        output, weights = right(*arguments, **options)
+        if output.requires_grad and fault is not None:
+            output.register_hook(fault)
+        return output, weights
+
+    with patch.object(block_attention, "tree_attention", spoiled):
+        made = learner(folder, rank, world_size, learner_parallelism="fsdp")
+    return str(made.policy.attention), updated(made, batch(4, 2, {}), rank, world_size)
+
+
+@pytest.mark.parametrize(("fault", "found"), [(None, "blocks"), (double, "mask"), (fall_over, "mask")])
+def test_the_backward_pass_of_an_attention_is_tried_on_shards(
+    processes: LearnerProcesses, folders: dict[str, Path], fault: Any, found: str
+) -> None:
+    expected = updated(learner(folders["llama"]), batch(4, 2, {}))
+    for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault)):
+        assert attention == found and metrics == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def give_away(rank: int, world_size: int, folder: Path, target: Path) -> dict[str, Any]:
