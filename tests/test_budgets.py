@@ -30,7 +30,7 @@ BUDGETS = {
     "evaluation": 401,
     "learner": 1719,
     "milvus": 2028,
-    "models": 711,
+    "models": 716,
     "monitoring": 698,
     "objective": 1363,
     "protocol": 1849,

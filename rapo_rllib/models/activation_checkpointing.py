@@ -30,6 +30,8 @@ KEPT = [
     _ATEN._scaled_dot_product_flash_attention.default,
     _ATEN._scaled_dot_product_efficient_attention.default,
     _ATEN._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
+    torch.ops.higher_order.inductor_compiled_code,  # what transformers makes of it: alone in a layer it is compiled
 ]
 
 
@@ -42,6 +44,9 @@ def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing
     if gradient_checkpointing not in GRADIENT_CHECKPOINTING:
         raise ValueError(f"model.gradient_checkpointing must be false, true or 'selective', got {gradient_checkpointing!r}")
     if gradient_checkpointing == SELECTIVE:
+        from torch._inductor import config
+
+        config.wrap_inductor_compiled_regions = True  # otherwise compiled code is no operation that could be kept
         contexts = partial(create_selective_checkpoint_contexts, KEPT)
         language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
     elif gradient_checkpointing:
