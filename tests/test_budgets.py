@@ -28,9 +28,9 @@ BUDGETS = {
     "envs": 3276,
     "estimate": 458,
     "evaluation": 401,
-    "learner": 1719,
+    "learner": 1776,
     "milvus": 2028,
-    "models": 716,
+    "models": 721,
     "monitoring": 698,
     "objective": 1363,
     "protocol": 1849,
@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1809,
     "traces": 912,
     "web_search": 598,
-    "weights": 930,
+    "weights": 915,
 }
 
 

@@ -22,6 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rapo_rllib.models.activation_checkpointing import decoder_layers
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -66,7 +68,7 @@ class ShardedModel:
                 param_dtype=self._dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
             )
         self._root = _Root(language_model)
-        layers = _layers(language_model)
+        layers = decoder_layers(language_model)
         if not layers:
             logger.warning("%s does not name its layers: every pass gathers all weights", type(language_model).__name__)
         for module in (*layers, self._root):
@@ -114,9 +116,3 @@ class _Root(torch.nn.Module):
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(self.language_model, *arguments)
-
-
-def _layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The decoder layers: what the model itself says is never to be split."""
-    names = set(language_model._no_split_modules or ())
-    return [module for module in language_model.modules() if type(module).__name__ in names]

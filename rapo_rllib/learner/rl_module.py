@@ -8,8 +8,8 @@ The engine generates; this module only scores tokens and holds the weights that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,12 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
+from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
 from rapo_rllib.settings import ModelSettings, Settings
-from rapo_rllib.weights.dtensor import gathered, rounded, shard_like
+from rapo_rllib.weights.dtensor import gathered, shard_like
 from rapo_rllib.weights.packing import PackedWeights, pack_weights, unpack_weights
 
 if TYPE_CHECKING:
@@ -186,15 +187,8 @@ class CausalLMRLModule(TorchRLModule):
 
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
         """
-        with self._as_engine():
-            return [self._call_model(_sequence_logprobs, sequence) for sequence in sequences]
-
-    @contextmanager
-    def _as_engine(self) -> Iterator[None]:
-        """Give the weights, inside the context, the values that an engine makes of them."""
-        merged = nullcontext() if self.adapters is None else self.adapters.in_weights()
-        with merged, rounded(self.language_model.parameters(), self.engine_dtype):
-            yield
+        with nullcontext() if self.adapters is None else self.adapters.in_weights():
+            return self._call_model(_rounded_logprobs, sequences, self.engine_dtype)
 
     def export(self, folder: str, *, merged: bool = True, write: bool = True) -> None:
         """Write weights and tokenizer as a Hugging Face folder that ``transformers`` and vLLM load.
@@ -220,6 +214,13 @@ class CausalLMRLModule(TorchRLModule):
                 weights = {name: tensor.cpu() for name, tensor in named} if write else None
         if write:
             save_causal_lm(self.language_model, folder, weights)
+
+
+def _rounded_logprobs(
+    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype
+) -> list[list[float]]:
+    with rounded(language_model, dtype):
+        return [_sequence_logprobs(language_model, sequence) for sequence in sequences]
 
 
 def _sequence_logprobs(language_model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:

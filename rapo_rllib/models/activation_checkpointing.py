@@ -35,6 +35,12 @@ KEPT = [
 ]
 
 
+def decoder_layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
+    """What the model itself says is never to be split; FSDP's classes extend the model's."""
+    names = set(language_model._no_split_modules or ())
+    return [module for module in language_model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]
+
+
 def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing: bool | str) -> None:
     """Set what the model's layers keep.
 
@@ -66,8 +72,7 @@ def compile_layers(language_model: PreTrainedModel, backend: str = "inductor") -
     Raises:
         ValueError: it names none.
     """
-    names = set(language_model._no_split_modules or ())
-    layers: list[torch.nn.Module] = [module for module in language_model.modules() if type(module).__name__ in names]
+    layers = decoder_layers(language_model)
     if not layers:
         raise ValueError(
             f"model.compile = True: {type(language_model).__name__} does not name its layers (_no_split_modules); leave it out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -320,6 +321,38 @@ def test_the_backward_pass_of_an_attention_is_tried_on_shards(
     expected = updated(learner(folders["llama"]), batch(4, 2, {}))
     for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault)):
         assert attention == found and metrics == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def score(rank: int, world_size: int, folder: Path) -> tuple[list[list[float]], int]:
+    """A job: what an engine should score, and how many numbers were held in copies at once, at most."""
+    made = learner(folder, rank, world_size, dtype="float32", learner_parallelism="fsdp")
+    held, most, clone = 0, 0, torch.Tensor.clone
+
+    def count(change: int) -> None:
+        nonlocal held, most
+        held += change
+        most = max(most, held)
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        made_copy = clone(tensor)
+        count(tensor.numel())
+        weakref.finalize(made_copy, count, -tensor.numel())
+        return made_copy
+
+    with patch.object(torch.Tensor, "clone", counted):
+        scores = made.score(SEQUENCES)
+    return scores, most
+
+
+def test_no_more_than_one_layer_is_copied_to_score_as_an_engine(processes: LearnerProcesses, folders: dict[str, Path]) -> None:
+    model = learner(folders["qwen2"]).policy.language_model
+    layer, whole = (sum(p.numel() for p in module.parameters()) for module in (model.model.layers[0], model))
+    outside = whole - layer * len(model.model.layers)
+    expected, most = score(0, 1, folders["qwen2"])
+    assert most == outside + layer < whole
+    for scores, held in results_of(processes.run(2, score, folders["qwen2"])):
+        assert held == most
+        assert [value for one in scores for value in one] == pytest.approx([v for one in expected for v in one], abs=1e-6)
 
 
 def give_away(rank: int, world_size: int, folder: Path, target: Path) -> dict[str, Any]:
