@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3276,
     "estimate": 458,
     "evaluation": 401,
-    "learner": 1776,
+    "learner": 1780,
     "milvus": 2028,
     "models": 721,
     "monitoring": 698,

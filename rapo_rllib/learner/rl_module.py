@@ -187,8 +187,8 @@ class CausalLMRLModule(TorchRLModule):
 
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
         """
-        with nullcontext() if self.adapters is None else self.adapters.in_weights():
-            return self._call_model(_rounded_logprobs, sequences, self.engine_dtype)
+        with nullcontext() if self.adapters is None else self.adapters.off():
+            return self._call_model(_rounded_logprobs, sequences, self.engine_dtype, self.adapters)
 
     def export(self, folder: str, *, merged: bool = True, write: bool = True) -> None:
         """Write weights and tokenizer as a Hugging Face folder that ``transformers`` and vLLM load.
@@ -217,9 +217,9 @@ class CausalLMRLModule(TorchRLModule):
 
 
 def _rounded_logprobs(
-    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype
+    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype, adapters: Adapters | None = None
 ) -> list[list[float]]:
-    with rounded(language_model, dtype):
+    with rounded(language_model, dtype, adapters):
         return [_sequence_logprobs(language_model, sequence) for sequence in sequences]
 
 
