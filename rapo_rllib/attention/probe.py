@@ -8,13 +8,13 @@ a gradient that has come through the attention of all layers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
 from rapo_rllib.batching.packing import PackedRow, pack_rows
@@ -29,19 +29,37 @@ CANDIDATES = {
     "sdpa": (RowAttention.BLOCKS, RowAttention.MASK),
     "flex": (RowAttention.FLEX, RowAttention.MASK),
 }
-PROMPT, SHARED, OWN = 8, 4, 6  # tokens of the probe
+# tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
+# the next sees as a whole, which is computed in another way, and one that begins inside a response
+SIZES = {"sdpa": (8, 4, 6), "flex": (140, 4, 50)}
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative; a token that sees its sibling's changes by tens of per cent
 GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
 
 Values = dict[str, torch.Tensor]  # that a pass gives, by what they are
 
 
-def row_attention(language_model: PreTrainedModel, requested: str = "auto") -> RowAttention:
+@dataclass(frozen=True)
+class Passes:
+    """The passes of training through a model.
+
+    Args:
+        call: calls a function with the language model and further arguments.
+        dtype: of autocast; None for none.
+        reset: called after a pass that broke off.
+    """
+
+    call: Callable[..., Any]
+    dtype: torch.dtype | None = None
+    reset: Callable[[], None] = lambda: None
+
+
+def row_attention(language_model: PreTrainedModel, requested: str = "auto", passes: Passes | None = None) -> RowAttention:
     """The fastest way to send packed rows through this model on its device, and the model switched to it.
 
     Args:
         language_model: on the device on which it will be used.
         requested: ``auto`` (flex on CUDA, otherwise sdpa), ``sdpa`` or ``flex``.
+        passes: through this model; plain ones by default.
 
     Returns:
         The way found; ``UNSHARED``, with a warning, for a model that cannot attend along a tree.
@@ -59,11 +77,11 @@ def row_attention(language_model: PreTrainedModel, requested: str = "auto") -> R
             f"model.attention: 'flex' needs CUDA and the model is on {device.type!r}, where FlexAttention has no backward "
             "pass. Use 'auto' or 'sdpa'."
         )
-    reasons: list[str] = []
+    probe, reasons = Probe(language_model, requested, passes), list[str]()
     with _probing(language_model):
-        expected = _values_of_separate_sequences(language_model)
+        expected = probe.values_of_separate_sequences()
         for attention in CANDIDATES[requested]:
-            reason = _reason_against(language_model, attention, expected)
+            reason = probe.reason_against(attention, expected)
             if reason is None:
                 _tell(language_model, attention, reasons)
                 return attention
@@ -99,79 +117,93 @@ def _probing(language_model: PreTrainedModel) -> Iterator[None]:
         language_model.train(training)
 
 
-def _values_of_separate_sequences(language_model: PreTrainedModel) -> Values:
-    """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
-    own = language_model.config._attn_implementation
-    language_model.set_attn_implementation("eager")
-    values = _values(language_model, RowAttention.UNSHARED)
-    language_model.set_attn_implementation(own)
-    return values
+class Probe:
+    """A small row of random tokens, with a fork in it, and its passes through a model.
 
+    Args:
+        language_model: that is tried.
+        requested: ``sdpa`` or ``flex``.
+        passes: through it; plain ones by default.
+    """
 
-def _reason_against(language_model: PreTrainedModel, attention: RowAttention, expected: Values) -> str | None:
-    """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
-    own = language_model.config._attn_implementation
-    try:
-        use_attention(language_model, attention)
-        values = _values(language_model, attention)
-    except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
-        language_model.set_attn_implementation(own)
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    for name, found in values.items():
-        wrong = float((found - expected[name]).norm() / expected[name].norm())
-        tolerance = LOW_PRECISION_TOLERANCE if found.dtype.itemsize < 4 else TOLERANCE
-        if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
-            language_model.set_attn_implementation(own)
-            return f"{name} differ by {wrong:.0%} from those of separate sequences"
-    return None
+    def __init__(self, language_model: PreTrainedModel, requested: str, passes: Passes | None = None) -> None:
+        self._model = language_model
+        self._passes = passes or Passes(lambda function, *arguments: function(language_model, *arguments))
+        vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
+        self.rows = {share: _row(vocabulary, share, *SIZES[requested]).to(device) for share in (False, True)}
 
+    def values_of_separate_sequences(self) -> Values:
+        """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
+        own = self._model.config._attn_implementation
+        self._model.set_attn_implementation("eager")
+        values = self._values(RowAttention.UNSHARED)
+        self._model.set_attn_implementation(own)
+        return values
 
-def _values(language_model: PreTrainedModel, attention: RowAttention) -> Values:
-    """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
-    embedding = _embedding(language_model)
-    if embedding is None:
-        return {"hidden states": _loss_states(language_model, attention)}
-    with torch.enable_grad():
-        added = torch.zeros(embedding.weight.shape[1], dtype=embedding.weight.dtype, device=embedding.weight.device)
-        added.requires_grad_()
-        hook = embedding.register_forward_hook(lambda module, arguments, output: output + added)
+    def reason_against(self, attention: RowAttention, expected: Values) -> str | None:
+        """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
+        own = self._model.config._attn_implementation
         try:
-            states = _loss_states(language_model, attention)
-        finally:
-            hook.remove()
-        factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(states)
-        (gradient,) = torch.autograd.grad((states * factors).sum(), added)
-    return {"hidden states": states.detach(), "gradients": gradient}
+            use_attention(self._model, attention)
+            values = self._values(attention)
+        except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
+            self._passes.reset()
+            self._model.set_attn_implementation(own)
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        for name, found in values.items():
+            wrong = float((found - expected[name]).norm() / expected[name].norm())
+            low = (self._passes.dtype or found.dtype).itemsize < 4
+            tolerance = LOW_PRECISION_TOLERANCE if low else TOLERANCE
+            if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
+                self._model.set_attn_implementation(own)
+                return f"{name} differ by {wrong:.0%} from those of separate sequences"
+        return None
+
+    def _values(self, attention: RowAttention) -> Values:
+        """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
+        embedding, added = _embedding(self._model), list[torch.Tensor]()
+        if embedding is None:
+            return {"hidden states": self._passes.call(self._states, attention)}
+
+        def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+            added.append(output.new_zeros(output.shape[-1], requires_grad=True))
+            return output + added[0]
+
+        with torch.enable_grad():
+            hook = embedding.register_forward_hook(add)
+            try:
+                states = self._passes.call(self._states, attention)
+            finally:
+                hook.remove()
+            factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(states)
+            (gradient,) = torch.autograd.grad((states * factors).sum(), added)
+        return {"hidden states": states.detach(), "gradients": gradient}
+
+    def _states(self, language_model: PreTrainedModel, attention: RowAttention) -> torch.Tensor:
+        """Hidden states ``[N, D]`` that predict the row's loss tokens, in an order that does not depend on ``attention``."""
+        row = self.rows[attention is not RowAttention.UNSHARED]
+        with torch.autocast(row.token_ids.device.type, self._passes.dtype, enabled=self._passes.dtype is not None):
+            return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
 
 
 def _embedding(language_model: PreTrainedModel) -> Any:
-    """Return the embedding; None if the model does not name it or is sharded, where all learners must pass together."""
-    if any(isinstance(parameter, DTensor) for parameter in language_model.parameters()):
-        return None
+    """Return the embedding; None if the model does not name it."""
     try:
         return language_model.get_input_embeddings()
     except NotImplementedError:
         return None
 
 
-def _loss_states(language_model: PreTrainedModel, attention: RowAttention) -> torch.Tensor:
-    """Hidden states ``[N, D]`` that predict the probe's loss tokens, in an order that does not depend on ``attention``."""
-    parameter = next(language_model.parameters())
-    row = _probe(language_model.config.get_text_config().vocab_size, share=attention is not RowAttention.UNSHARED)
-    row = row.to(parameter.device)
-    return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
-
-
-def _probe(vocabulary: int, share: bool) -> PackedRow:
-    """A prompt with three responses, of which two begin alike, and a second prompt with one."""
+def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int) -> PackedRow:
+    """A prompt with three responses, of which two begin alike, and a short prompt with one."""
     generator = np.random.default_rng(0)
 
     def tokens(count: int) -> np.ndarray:
         return generator.integers(0, vocabulary, count).astype(np.int32)
 
-    shared = tokens(SHARED)
-    responses = [np.concatenate([shared, tokens(OWN)]), np.concatenate([shared, tokens(OWN)]), tokens(OWN)]
-    groups = [SampleGroup(tokens(PROMPT), tuple(map(_sample, responses))), SampleGroup(tokens(PROMPT), (_sample(tokens(OWN)),))]
+    shared = tokens(common)
+    responses = [np.concatenate([shared, tokens(own)]), np.concatenate([shared, tokens(own)]), tokens(own)]
+    groups = [SampleGroup(tokens(prompt), tuple(map(_sample, responses))), SampleGroup(tokens(8), (_sample(tokens(own)),))]
     (row,) = pack_rows(groups, max_tokens=1000, share=share)
     return row
 

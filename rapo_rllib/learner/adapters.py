@@ -6,8 +6,9 @@ This file alone translates: outside, weights have the names of their checkpoint,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,19 +84,13 @@ class Adapters:
             for layer in self._layers.values():
                 layer.enable_adapters(True)
 
-    @contextmanager
-    def in_weights(self) -> Iterator[None]:
-        """Inside, the frozen weights have the adapters in them, and these are off; afterwards, all is bit for bit as before."""
-        with torch.no_grad():
-            before = {name: layer.base_layer.weight.detach().clone() for name, layer in self._layers.items()}
-            try:
-                for name, layer in self._layers.items():
-                    layer.base_layer.weight.copy_(shard_like(self._merged(name), layer.base_layer.weight))
-                with self.off():
-                    yield
-            finally:
-                for name, layer in self._layers.items():
-                    layer.base_layer.weight.copy_(before[name])
+    def merges(self) -> dict[int, Callable[[], torch.Tensor] | None]:
+        """What makes each target's whole weight, with its adapter in it; None for adapters, which have no part there.
+
+        By ``id`` of the parameter, which with shards is another one inside a pass.
+        """
+        made: dict[int, Callable[[], torch.Tensor] | None] = {id(tensor): None for tensor in self.tensors().values()}
+        return made | {id(layer.base_layer.weight): partial(self._merged, name) for name, layer in self._layers.items()}
 
     def _merged(self, name: str) -> torch.Tensor:
         """The whole weight of a target, with its adapter."""

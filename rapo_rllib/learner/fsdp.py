@@ -22,6 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rapo_rllib.models.activation_checkpointing import decoder_layers
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -66,7 +68,7 @@ class ShardedModel:
                 param_dtype=self._dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
             )
         self._root = _Root(language_model)
-        layers = _layers(language_model)
+        layers = decoder_layers(language_model)
         if not layers:
             logger.warning("%s does not name its layers: every pass gathers all weights", type(language_model).__name__)
         for module in (*layers, self._root):
@@ -85,6 +87,10 @@ class ShardedModel:
             self._root.reshard()  # no backward pass will do it
         return result
 
+    def reset(self) -> None:
+        """Forget a pass that broke off on all learners at the same place."""
+        self._root.reset_iter_state()
+
     def computed(self, weight: torch.Tensor) -> torch.Tensor:
         """Return a weight, or a shard of it, in the dtype that passes compute with."""
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
@@ -101,7 +107,8 @@ class ShardedModel:
 class _Root(torch.nn.Module):
     """Makes any function of a language model the forward pass of one FSDP unit."""
 
-    reshard: Callable[[], None]  # FSDP's, once it is a unit
+    reshard: Callable[[], None]  # FSDP's, once it is a unit, as is the next
+    reset_iter_state: Callable[[], None]
 
     def __init__(self, language_model: PreTrainedModel) -> None:
         super().__init__()
@@ -109,9 +116,3 @@ class _Root(torch.nn.Module):
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(self.language_model, *arguments)
-
-
-def _layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The decoder layers: what the model itself says is never to be split."""
-    names = set(language_model._no_split_modules or ())
-    return [module for module in language_model.modules() if type(module).__name__ in names]

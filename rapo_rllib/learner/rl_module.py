@@ -8,8 +8,8 @@ The engine generates; this module only scores tokens and holds the weights that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,18 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states, plain_attention
-from rapo_rllib.attention.probe import row_attention
+from rapo_rllib.attention.probe import Passes, row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
 from rapo_rllib.learner.identity import base_checksum
+from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.hardware import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
 from rapo_rllib.settings import ModelSettings, Settings
-from rapo_rllib.weights.dtensor import gathered, rounded, shard_like
+from rapo_rllib.weights.dtensor import gathered, shard_like
 from rapo_rllib.weights.packing import PackedWeights, pack_weights, unpack_weights
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class CausalLMRLModule(TorchRLModule):
     @cached_property
     def attention(self) -> RowAttention:
         """The way of rows through the model; found out on first use, when the model is on its device."""
-        with torch.no_grad():
-            return self._call_model(row_attention, self.settings.attention)
+        call, model = self._call_model, self.language_model
+        dtype = matmul_dtype(self.settings, next(model.parameters()).device)
+        passes = Passes(call, dtype, call.reset) if isinstance(call, ShardedModel) else Passes(call, dtype)
+        return row_attention(model, self.settings.attention, passes)
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -186,15 +189,8 @@ class CausalLMRLModule(TorchRLModule):
 
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
         """
-        with self._as_engine():
-            return [self._call_model(_sequence_logprobs, sequence) for sequence in sequences]
-
-    @contextmanager
-    def _as_engine(self) -> Iterator[None]:
-        """Give the weights, inside the context, the values that an engine makes of them."""
-        merged = nullcontext() if self.adapters is None else self.adapters.in_weights()
-        with merged, rounded(self.language_model.parameters(), self.engine_dtype):
-            yield
+        with nullcontext() if self.adapters is None else self.adapters.off():
+            return self._call_model(_rounded_logprobs, sequences, self.engine_dtype, self.adapters)
 
     def export(self, folder: str, *, merged: bool = True, write: bool = True) -> None:
         """Write weights and tokenizer as a Hugging Face folder that ``transformers`` and vLLM load.
@@ -220,6 +216,13 @@ class CausalLMRLModule(TorchRLModule):
                 weights = {name: tensor.cpu() for name, tensor in named} if write else None
         if write:
             save_causal_lm(self.language_model, folder, weights)
+
+
+def _rounded_logprobs(
+    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype, adapters: Adapters | None = None
+) -> list[list[float]]:
+    with rounded(language_model, dtype, adapters):
+        return [_sequence_logprobs(language_model, sequence) for sequence in sequences]
 
 
 def _sequence_logprobs(language_model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:

@@ -30,7 +30,15 @@ KEPT = [
     _ATEN._scaled_dot_product_flash_attention.default,
     _ATEN._scaled_dot_product_efficient_attention.default,
     _ATEN._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
+    torch.ops.higher_order.inductor_compiled_code,  # what transformers makes of it: alone in a layer it is compiled
 ]
+
+
+def decoder_layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
+    """What the model itself says is never to be split; FSDP's classes extend the model's."""
+    names = set(language_model._no_split_modules or ())
+    return [module for module in language_model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]
 
 
 def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing: bool | str) -> None:
@@ -42,6 +50,9 @@ def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing
     if gradient_checkpointing not in GRADIENT_CHECKPOINTING:
         raise ValueError(f"model.gradient_checkpointing must be false, true or 'selective', got {gradient_checkpointing!r}")
     if gradient_checkpointing == SELECTIVE:
+        from torch._inductor import config
+
+        config.wrap_inductor_compiled_regions = True  # otherwise compiled code is no operation that could be kept
         contexts = partial(create_selective_checkpoint_contexts, KEPT)
         language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
     elif gradient_checkpointing:
@@ -61,8 +72,7 @@ def compile_layers(language_model: PreTrainedModel, backend: str = "inductor") -
     Raises:
         ValueError: it names none.
     """
-    names = set(language_model._no_split_modules or ())
-    layers: list[torch.nn.Module] = [module for module in language_model.modules() if type(module).__name__ in names]
+    layers = decoder_layers(language_model)
     if not layers:
         raise ValueError(
             f"model.compile = True: {type(language_model).__name__} does not name its layers (_no_split_modules); set false"

@@ -45,18 +45,3 @@ def shard_like(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         return tensor
     shard = distribute_tensor(tensor, own.device_mesh, own.placements, src_data_rank=None)
     return shard.clone()  # a view would keep the whole tensor
-
-
-@contextmanager
-def rounded(parameters: Iterable[torch.Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, parameters have the values that they have in ``dtype``; afterwards, their own again."""
-    changed = [parameter for parameter in parameters if parameter.dtype != dtype]
-    with torch.no_grad():
-        before = [parameter.detach().clone() for parameter in changed]
-        try:
-            for parameter in changed:
-                parameter.copy_(parameter.to(dtype))
-            yield
-        finally:
-            for parameter, values in zip(changed, before, strict=True):
-                parameter.copy_(values)

@@ -14,8 +14,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import ray
@@ -80,7 +82,10 @@ class WeightSender:
         weights: the policy's tensors, called at every transfer.
         dtype: of the engines.
         rank: of this learner.
-        timeout_s: in which a version must have arrived.
+        timeout_s: in which engines must be connected, and a version must have arrived.
+
+    Raises:
+        WeightSyncError: not all engines could be connected within the time.
     """
 
     def __init__(
@@ -96,9 +101,15 @@ class WeightSender:
         from rapo_rllib.weights.vllm_transfer import PolicySource, transfer
 
         self._engines, self._timeout_s = dict(engines), timeout_s
-        self._failed = threading.Event()  # an engine gave no answer, or a bad one
+        self._failure: Exception | None = None  # an engine gave no answer, or a bad one
         self._source = PolicySource(weights, dtype)
-        self._transfer = transfer(backend, self._call, len(engines), workers, self._source, rank)
+        connect = partial(transfer, backend, self._call, len(engines), workers, self._source, rank)
+        try:
+            self._transfer = self._connected(connect)
+        except Exception:
+            for _ in self._source:  # other learners, which connect to nobody, wait for every tensor
+                pass
+            raise
 
     def reaches(self, engines: Mapping[str, Any]) -> bool:
         """Whether these are the connected engines; a restarted engine counts as a new one."""
@@ -129,9 +140,30 @@ class WeightSender:
                 if not done:
                     raise WeightSyncError(f"{len(waiting)} engine(s) did not answer {method} within {self._timeout_s:.0f} s")
                 ray.get(done)
-        except Exception:
-            self._failed.set()
+        except Exception as error:
+            self._failure = error
             raise
+
+    def _connected(self, connect: Callable[[], Any]) -> Any:
+        """Connect on a thread, which is left behind if an engine fails: there is no communicator yet that could be aborted."""
+        made: Future[Any] = Future()
+        device = torch.accelerator.current_device_index() if torch.accelerator.is_available() else None
+
+        def run() -> None:
+            try:
+                with torch.accelerator.device_index(device):  # each thread has its own
+                    made.set_result(connect())
+            except BaseException as error:
+                made.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        deadline = time.monotonic() + self._timeout_s
+        while not wait([made], _LOOK_S).done:
+            if self._failure is not None:
+                raise WeightSyncError(f"an engine did not connect: {self._failure}") from self._failure
+            if time.monotonic() > deadline:
+                raise WeightSyncError(f"the engines were not connected within {self._timeout_s:.0f} s")
+        return made.result()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -148,9 +180,7 @@ class WeightSender:
     def _break_off_unless(self, over: threading.Event) -> None:
         deadline = time.monotonic() + self._timeout_s
         while not over.wait(_LOOK_S):
-            if self._failed.is_set() or time.monotonic() > deadline:
-                logger.warning(
-                    "the transfer of weights is broken off: %s", "an engine failed" if self._failed.is_set() else "time"
-                )
+            if self._failure is not None or time.monotonic() > deadline:
+                logger.warning("the transfer of weights is broken off: %s", self._failure or "time")
                 self._transfer.shutdown()  # aborts the communicator, which ends whatever waits in it
                 return

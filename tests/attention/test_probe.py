@@ -16,8 +16,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from rapo_rllib.attention import block_attention
+from rapo_rllib.attention.flex import BLOCK, block_mask, padded_row
 from rapo_rllib.attention.forward import RowAttention
-from rapo_rllib.attention.probe import row_attention
+from rapo_rllib.attention.probe import Passes, Probe, row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.learner.adapters import Adapters
@@ -160,6 +161,51 @@ def test_adapters_that_are_still_zero_have_gradients_to_compare() -> None:
     model = tiny_model("llama", torch.float32)
     Adapters(model, LoraSettings(rank=2))
     assert row_attention(model) is RowAttention.BLOCKS
+
+
+@pytest.mark.parametrize(("autocast", "found"), [(None, RowAttention.BLOCKS), ("bfloat16", RowAttention.MASK)])
+def test_an_attention_is_tried_in_the_precision_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autocast: str | None, found: RowAttention
+) -> None:
+    right = block_attention.tree_attention
+
+    def only_float32(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **options: Any
+    ) -> Any:
+        if value.dtype is not torch.float32:
+            raise NotImplementedError(f"no kernel for {value.dtype}")
+        return right(module, query, key, value, *others, **options)
+
+    monkeypatch.setattr(block_attention, "tree_attention", only_float32)
+    config = TinyConfig(save_tiny_model(tmp_path), dtype="float32", autocast_dtype=autocast)
+    learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
+    learner.build()
+    assert learner.policy.attention is found
+
+
+def within_blocks(mask: Any) -> Any:
+    """The mask, if keys in other blocks than the query's are forgotten."""
+    visible = mask.mask_mod
+    mask.mask_mod = lambda batch, head, query, key: visible(batch, head, query, key) & (query // BLOCK == key // BLOCK)
+    return mask
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("spoil", "told"), [(lambda mask: mask, None), (within_blocks, "hidden states differ by")], ids=["right", "wrong"]
+)
+def test_flex_is_tried_on_a_row_of_several_blocks(
+    monkeypatch: pytest.MonkeyPatch, spoil: Any, told: str | None, dtype: torch.dtype | None
+) -> None:
+    # as it is, FlexAttention computes on the CPU what it would compiled, and its gradients too, if it is let
+    monkeypatch.setattr("transformers.integrations.flex_attention.torch.compile", lambda function, **options: function)
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
+    monkeypatch.setattr("rapo_rllib.attention.forward.block_mask", lambda *arguments: spoil(block_mask(*arguments)))
+    model = tiny_model("llama", torch.float32).eval()
+    probe = Probe(model, "flex", Passes(lambda function, *arguments: function(model, *arguments), dtype))
+    assert probe.rows[True].num_tokens > 2 * BLOCK and block_mask(padded_row(probe.rows[True])).full_kv_num_blocks.any()
+    reason = probe.reason_against(RowAttention.FLEX, probe.values_of_separate_sequences())
+    assert reason is None if told is None else told in str(reason)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 from torch.distributed.tensor import DTensor
 
+from rapo_rllib.attention import block_attention
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
@@ -289,6 +291,74 @@ def test_autocast_computes_what_it_does_on_one_learner(processes: LearnerProcess
         assert metrics == pytest.approx(expected, rel=1e-5)
 
 
+def double(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 2
+
+
+def fall_over(gradient: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("no kernel")
+
+
+def probed(rank: int, world_size: int, folder: Path, fault: Any) -> tuple[str, dict[str, float]]:
+    """A job: the attention that is found where the backward pass of one has a fault, and an update with it."""
+    right = block_attention.tree_attention
+
+    def spoiled(*arguments: Any, **options: Any) -> Any:
+        output, weights = right(*arguments, **options)
+        if output.requires_grad and fault is not None:
+            output.register_hook(fault)
+        return output, weights
+
+    with patch.object(block_attention, "tree_attention", spoiled):
+        made = learner(folder, rank, world_size, learner_parallelism="fsdp")
+    return str(made.policy.attention), updated(made, batch(4, 2, {}), rank, world_size)
+
+
+@pytest.mark.parametrize(("fault", "found"), [(None, "blocks"), (double, "mask"), (fall_over, "mask")])
+def test_the_backward_pass_of_an_attention_is_tried_on_shards(
+    processes: LearnerProcesses, folders: dict[str, Path], fault: Any, found: str
+) -> None:
+    expected = updated(learner(folders["llama"]), batch(4, 2, {}))
+    for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault)):
+        assert attention == found and metrics == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def score(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[list[float]], int]:
+    """A job: what an engine should score, and how many numbers were held in copies at once, at most."""
+    made = learner(folder, rank, world_size, dtype="float32", learner_parallelism="fsdp", **settings)
+    updated(made, batch(4, 2, settings), rank, world_size)
+    held, most, clone = 0, 0, torch.Tensor.clone
+
+    def count(change: int) -> None:
+        nonlocal held, most
+        held += change
+        most = max(most, held)
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        made_copy = clone(tensor)
+        count(tensor.numel())
+        weakref.finalize(made_copy, count, -tensor.numel())
+        return made_copy
+
+    with patch.object(torch.Tensor, "clone", counted):
+        scores = made.score(SEQUENCES)
+    return scores, most
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": LoraSettings(rank=4)}], ids=["full", "lora"])
+def test_no_more_than_one_layer_is_copied_to_score_as_an_engine(
+    processes: LearnerProcesses, folders: dict[str, Path], settings: dict[str, Any]
+) -> None:
+    model = learner(folders["qwen2"]).policy.language_model
+    layer, whole = (sum(p.numel() for p in module.parameters()) for module in (model.model.layers[0], model))
+    outside = whole - layer * len(model.model.layers)
+    expected, most = score(0, 1, folders["qwen2"], settings)
+    assert most == outside + layer < whole
+    for scores, held in results_of(processes.run(2, score, folders["qwen2"], settings)):
+        assert held == most
+        np.testing.assert_allclose(np.concatenate(scores), np.concatenate(expected), atol=0.01)
+
+
 def give_away(rank: int, world_size: int, folder: Path, target: Path) -> dict[str, Any]:
     """A job: an update, then everything that reads or writes whole weights, on all learners."""
     settings: dict[str, Any] = {"dtype": "float32", "learner_parallelism": "fsdp"}
@@ -307,6 +377,11 @@ def give_away(rank: int, world_size: int, folder: Path, target: Path) -> dict[st
     with pytest.raises(RuntimeError, match=r"one of them was asked for all: use RAPO.get_module"):
         made.policy.get_state()
     assert made.score(SEQUENCES) == scores  # rounding for it left no trace
+    restored._set_optimizer_state(made._get_optimizer_state())
+    for each in (made, restored):
+        updated(each, batch(3, 1, settings), rank, world_size)
+    for theirs, own in zip(restored.policy.parameters(), made.policy.parameters(), strict=True):
+        assert torch.equal(theirs.to_local(), own.to_local())  # type: ignore[attr-defined]
     published = unpack_weights(publication.packed) if publication else {}
     return {"scores": scores, "published": published, "state": unpack_weights(state)}
 

@@ -22,6 +22,7 @@ from vllm.distributed.weight_transfer import factory
 from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
+from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights import engine_restarts
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
@@ -29,21 +30,22 @@ from rapo_rllib.weights.sync import Confirmation, EngineName, WeightSync
 
 WEIGHTS = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(4)}
 SCORES = [[-1.0, -2.0]]
+JOIN = "init_weight_transfer_engine"
 
 
 @ray.remote(max_restarts=-1, max_task_retries=0)
 class Engine:
     """Takes weights, unless it is to die or to wait for ever as one does whose peer is gone; after a restart it is healthy."""
 
-    def __init__(self, number: int, fault: str) -> None:
+    def __init__(self, number: int, fault: str, method: str) -> None:
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        self._fault = "" if restarted else fault
+        self._fault, self._method = "" if restarted else fault, method
         self._name = EngineName(f"env runner {number}", uuid.uuid4().hex)
 
     def call_engine(self, method: str, arguments: Any) -> None:
-        if method == "update_weights" and self._fault == "dies":
+        if method == self._method and self._fault == "dies":
             os._exit(1)
-        if method == "update_weights" and self._fault == "waits":
+        if method == self._method and self._fault == "waits":
             time.sleep(3600)
 
     def engine_name(self) -> EngineName:
@@ -60,15 +62,25 @@ class Engine:
 
 
 class Broadcast(TrainerWeightTransferEngine):
-    """As vLLM's for NCCL: engines receive in a thread, while the sender waits in a broadcast that all have to reach."""
+    """As vLLM's for NCCL: engines join and receive in a thread, while the sender waits where all have to arrive."""
 
     init_info_cls = NCCLTrainerInitInfo
     sent: list[str]
 
     @classmethod
     def trainer_init(cls, init_info: Any, *, client: Any, source: Any = None) -> Broadcast:
-        made = cls(client=client, source=source)
+        made, joined = cls(client=client, source=source), threading.Event()
         made.ended, made.sent = threading.Event(), []
+
+        def join() -> None:
+            client.init_weight_transfer_engine({})
+            joined.set()
+
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            joins = thread.submit(join)
+            if not joined.wait(60):
+                raise TimeoutError("nobody ends the meeting")
+            joins.result()
         return made
 
     def send_weights(self) -> None:
@@ -99,8 +111,8 @@ class Broadcast(TrainerWeightTransferEngine):
 def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(factory.WeightTransferTrainerFactory._registry, "nccl", lambda: Broadcast)
 
-    def sender(engines: dict[str, Any], timeout_s: float = 60.0) -> WeightSender:
-        return WeightSender("nccl", engines, 1, lambda: WEIGHTS, torch.float32, 0, timeout_s)
+    def sender(engines: dict[str, Any], timeout_s: float = 60.0, weights: Any = WEIGHTS) -> WeightSender:
+        return WeightSender("nccl", engines, 1, lambda: weights, torch.float32, 0, timeout_s)
 
     return sender
 
@@ -109,8 +121,8 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
 def engines(ray_session: None) -> Iterator[Any]:
     made: list[Any] = []
 
-    def start(*faults: str) -> dict[str, Any]:
-        made.extend(Engine.options(num_cpus=0).remote(index, fault) for index, fault in enumerate(faults, 1))
+    def start(*faults: str, method: str = "update_weights") -> dict[str, Any]:
+        made.extend(Engine.options(num_cpus=0).remote(index, fault, method) for index, fault in enumerate(faults, 1))
         ray.get([engine.ping.remote() for engine in made])
         return {str(index): engine for index, engine in enumerate(made, 1)}
 
@@ -140,12 +152,38 @@ def test_an_engine_that_says_nothing_ends_it_in_time(connect: Any, engines: Any)
         sender.send()
 
 
-@pytest.mark.parametrize("faults", [("waits", "dies"), ("", "dies")], ids=str)
+class Gathered(dict[str, torch.Tensor]):
+    """Weights that note which of them were asked for, as shards of them are gathered."""
+
+    def items(self) -> Any:
+        self.asked: list[str] = []
+        for name, tensor in super().items():
+            self.asked.append(name)
+            yield name, tensor
+
+
+@pytest.mark.parametrize(
+    ("faults", "timeout_s", "told"),
+    [(("waits", "dies"), 60.0, "an engine did not connect: .* actor"), (("", "waits"), 1.0, "not connect.* within 1 s")],
+)
+def test_an_engine_that_does_not_join_ends_the_connecting(
+    connect: Any, engines: Any, faults: tuple[str, ...], timeout_s: float, told: str
+) -> None:
+    weights, start = Gathered(WEIGHTS), time.monotonic()
+    with pytest.raises(WeightSyncError, match=f"(?s){told}"):
+        connect(engines(*faults, method=JOIN), timeout_s, weights)
+    assert time.monotonic() - start < 30
+    assert weights.asked == ["a", "b", "c"]  # learners with shards do not wait
+
+
+@pytest.mark.parametrize(
+    ("faults", "method"), [(("waits", "dies"), "update_weights"), (("", "dies"), "update_weights"), (("waits", "dies"), JOIN)]
+)
 def test_all_engines_are_restarted_and_get_the_version(
-    connect: Any, engines: Any, faults: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    connect: Any, engines: Any, faults: tuple[str, ...], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_restarts, "_SILENCE_S", 2.0)
-    actors = list(engines(*faults).values())
+    actors = list(engines(*faults, method=method).values())
     manager = FaultTolerantActorManager(actors, init_id=1)
     group = SimpleNamespace(
         local_env_runner=None,
