@@ -92,6 +92,7 @@ class StreamSampler:
         self._logged: list[Any] = []
         self._error: BaseException | None = None
         self._num_failures = 0  # of engines, since a group came back
+        self._num_lost = 0  # engines, since the last batch
         self._alone_since: float | None = None  # no engine takes orders
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
@@ -150,10 +151,11 @@ class StreamSampler:
             left_out=rejected if kept else rejected[len(groups) :],
             groups_stale=ledger.num_stale,
             questions_again=ledger.num_again,
+            env_runners_lost=self._num_lost,
             groups_under_way=len(ledger.out),
         )
         ledger.begin_batch()
-        self._stats, self._logged = {}, []
+        self._stats, self._logged, self._num_lost = {}, [], 0
         if not ledger.max_staleness:
             self._conditions = None  # the next batch begins with the next ``take``, as schedules are then
         return result
@@ -263,6 +265,7 @@ class StreamSampler:
             self._fail(call.runner, "it was started anew")
             return
         if engine.name != answer.engine:  # it may have been started anew, and been given the current weights
+            self._num_lost += engine.name != ""
             engine.name, engine.view = answer.engine, None
         engine.requests = answer.num_requests
         for place, group in answer.complete:
@@ -278,6 +281,7 @@ class StreamSampler:
         self._given_up.pop(runner, None)
         self._group._worker_manager.set_actor_state(runner, healthy=False)
         self._num_failures += 1
+        self._num_lost += 1
         count = self._ledger.lost(runner)
         logger.warning("env runner %d was lost (%s); its %d questions are asked again", runner, why, count)
         if self._num_failures > _MAX_FRUITLESS * self._group.num_remote_env_runners():
