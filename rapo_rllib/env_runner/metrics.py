@@ -130,6 +130,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
     }
     for reason, count in _total(s.ends for s in result.stats).items():
         values[f"ends/{reason}"] = float(count)
+    values |= {f"deadlines/{name}": float(count) for name, count in _total(s.deadlines for s in result.stats).items()}
     slowest = max((s.seconds for s in result.stats), default=0.0)
     values["rollout_s"] = slowest
     values["idle_s"] = mean(s.idle_s for s in result.stats)

@@ -246,6 +246,19 @@ def test_nobody_comes_back(make: Any) -> None:
         setting.take()
 
 
+def test_an_engine_that_others_work_without_for_too_long_is_counted(make: Any) -> None:
+    setting = make(recovery_timeout_s=0.2)
+    setting.sampler._restore = lambda: None  # it hangs where it starts
+    setting.runners[2].dies = 1
+    result, found = setting.take(), 0
+    for version in range(1, 1000):
+        setting.move(version)
+        result = setting.take()
+        if found := sum(stats.deadlines["restore"] for stats in result.stats):
+            break
+    assert found == 1 and setting.healthy == [1]
+
+
 def test_an_error_while_an_engine_is_brought_back_is_raised(make: Any) -> None:
     setting = make()
     setting.healthy = [1]

@@ -94,6 +94,7 @@ class StreamSampler:
         self._num_failures = 0  # of engines, since a group came back
         self._num_lost = 0  # engines, since the last batch
         self._alone_since: float | None = None  # no engine takes orders
+        self._out_since: float | None = None  # one of them does not
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix="restoring-env-runners")
@@ -304,7 +305,21 @@ class StreamSampler:
             and time.monotonic() - self._restored_at > _RESTORE_EVERY_S
         ):
             self._restoring = self._restorer.submit(self._restore)
+        self._check_out()
         self._check_alone()
+
+    def _check_out(self) -> None:
+        """Count an engine that others work without for so long; where there are no others the training ends."""
+        out = sorted(set(self._group._worker_manager.actors()) - set(self._engines))
+        if not out or self._conditions is None:
+            self._out_since = None
+            return
+        self._out_since = self._out_since or time.monotonic()
+        if time.monotonic() - self._out_since > self._recovery_timeout_s:
+            self._out_since = None
+            logger.warning("env runner(s) %s have not come back within %.0f s", out, self._recovery_timeout_s)
+            with self._changed:
+                self._stats.setdefault(out[0], RolloutStats()).deadlines["restore"] += len(out)
 
     def _check_alone(self) -> None:
         if self._engines or self._conditions is None:
