@@ -111,7 +111,7 @@ def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
 def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
     if (share := _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)) is None:
         return None
-    advice = "see the log, and step_trace_buffer.uri; above 50% of all the run stops"
+    advice = "see the log, and step_trace_buffer.uri; above 50% in 15 minutes the run stops"
     return f"{share:.0%} of the retrievals failed", advice
 
 
