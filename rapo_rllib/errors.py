@@ -72,6 +72,11 @@ class EnvError(RolloutError):
     """A text environment could not be made, raised, or has not returned in time; another one may do better."""
 
 
+def is_late(error: BaseException | None) -> bool:
+    """Whether a deadline was over: the error, or a cause of it, is a ``TimeoutError``."""
+    return error is not None and (isinstance(error, TimeoutError) or is_late(error.__cause__))
+
+
 class WeightSyncError(RuntimeError):
     """An engine does not hold the weights that the learner sent. Training must not go on."""
 

@@ -152,7 +152,7 @@ def _vllm_agent(
         engine_settings = replace(settings.engine, sleep=False)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(resolve_model(model.name_or_path), engine_settings, max_model_len=longest, seed=seed or 0)
-        failures = RetrievalFailures(settings.buffer.uri, "run the same command again")
+        failures = RetrievalFailures(settings.buffer.uri, "run the same command again", patience_s=None)
         counted = (retriever, choice.retrieval_prob, lambda stats: failures.add([stats]))
         envs = EnvPool(source.env_maker(), chat.settings.answer_tag)
         return OffPolicyAgent(engine, chat, envs, rollout, AT_ONCE * engine_settings.max_num_seqs, seed, *counted)

@@ -292,7 +292,7 @@ class RAPO(Algorithm):
     def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
         for name, value in (sync_metrics(report) | staleness_metrics(result.trajectories, report.version - 1)).items():
             self.metrics.log_value(("sync", name), value, window=1)
-        for name in ("groups_dropped", "groups_stale", "questions_again", "groups_under_way"):
+        for name in ("groups_dropped", "groups_stale", "questions_again", "env_runners_lost", "groups_under_way"):
             self.metrics.log_value(("sampling", name), getattr(result, name), window=1)
 
     def _timed(self, phase: str) -> Any:

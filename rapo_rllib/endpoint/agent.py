@@ -45,7 +45,7 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._lock = threading.Lock()
-        late = Ended(error=f"the agent has not ended in {options.agent_timeout_s:g} s (env_config.agent_timeout_s)")
+        late = Ended(error=f"the agent has not ended in {options.agent_timeout_s:g} s (env_config.agent_timeout_s)", late=True)
         self._deadline = threading.Timer(options.agent_timeout_s, tell, [late])
         self._deadline.daemon = True
 

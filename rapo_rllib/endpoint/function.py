@@ -26,6 +26,7 @@ class Ended:
 
     returned: Any = None
     error: str = ""
+    late: bool = False  # its deadline was over
 
 
 def agent_function(path: str) -> Callable[..., Any]:

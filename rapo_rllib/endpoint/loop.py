@@ -55,6 +55,8 @@ class Agents:
         agent.start()
         try:
             ended = await talk.serve(limit)
+            if ended is not None and ended.late:
+                run.stats.deadlines["agent"] += 1
         finally:
             self._endpoint.close_url(url)
             inbox.close()

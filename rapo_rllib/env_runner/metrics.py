@@ -29,6 +29,7 @@ class SampleResult:
     groups_dropped: int = 0  # by dynamic sampling
     groups_stale: int = 0  # dropped because they had become too old (max_staleness)
     questions_again: int = 0  # asked again, because their engine was lost
+    env_runners_lost: int = 0
     groups_under_way: int = 0  # when the batch was taken
     left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
     values: dict[str, float] = field(default_factory=dict)  # metrics of the choice of questions, by flat name
@@ -129,6 +130,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
     }
     for reason, count in _total(s.ends for s in result.stats).items():
         values[f"ends/{reason}"] = float(count)
+    values |= {f"deadlines/{name}": float(count) for name, count in _total(s.deadlines for s in result.stats).items()}
     slowest = max((s.seconds for s in result.stats), default=0.0)
     values["rollout_s"] = slowest
     values["idle_s"] = mean(s.idle_s for s in result.stats)

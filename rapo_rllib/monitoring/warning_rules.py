@@ -109,10 +109,9 @@ def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
-    share = _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
-    if share is None:
+    if (share := _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)) is None:
         return None
-    advice = "see the log, and step_trace_buffer.uri; above 50% of all the run stops"
+    advice = "see the log, and step_trace_buffer.uri; above 50% in 15 minutes the run stops"
     return f"{share:.0%} of the retrievals failed", advice
 
 
@@ -234,10 +233,8 @@ def _entropy_collapse(rows: Sequence[Row], past: Past) -> Finding:
     if recent is None or begin is None or sum(recent) > 0.2 * sum(begin) or max(recent) > 0.1:
         return None
     advice = "lower lr, raise clip_high or temperature, or add kl_coeff; a checkpoint from before is the place to go on from"
-    return (
-        f"the entropy fell from {sum(begin) / RECENT:.2g} to {sum(recent) / RECENT:.2g} nats: the policy stopped exploring",
-        advice,
-    )
+    first, now = sum(begin) / RECENT, sum(recent) / RECENT
+    return f"the entropy fell from {first:.2g} to {now:.2g} nats: the policy stopped exploring", advice
 
 
 def _cut_for_length(rows: Sequence[Row], past: Past) -> Finding:
@@ -302,10 +299,8 @@ def _skipped_steps(rows: Sequence[Row], past: Past) -> Finding:
     skipped = rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)
     if not skipped:
         return None
-    return (
-        f"{skipped:.0f} optimiser steps of an iteration were skipped: loss or gradient was not finite",
-        "lower lr or grad_clip",
-    )
+    text = f"{skipped:.0f} optimiser steps of an iteration were skipped: loss or gradient was not finite"
+    return text, "lower lr or grad_clip"
 
 
 def _unscored(rows: Sequence[Row], past: Past) -> Finding:
@@ -314,17 +309,19 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
     episodes = _last(rows, _SAMPLED + "num_episodes")
     if not episodes or not failures or failures < 0.1 * sum(episodes):
         return None
-    return (
-        f"the scorer could not judge {failures / sum(episodes):.0%} of the trajectories",
-        "see env_config.scorer, and its server",
-    )
+    text = f"the scorer could not judge {failures / sum(episodes):.0%} of the trajectories"
+    return text, "see env_config.scorer, and its server"
 
 
-def _restarts(rows: Sequence[Row], past: Past) -> Finding:
-    restarts = rows[-1].get("fault_tolerance/num_remote_worker_restarts", 0.0)
-    if not restarts:
+def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
+    """Those that a streamed rollout lost of late, and what RLlib has counted in the whole training."""
+    lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
+    names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
+    restarts, dropped, left = (rows[-1].get(f"fault_tolerance/{name}", 0.0) for name in names)
+    if not lost + restarts + dropped:
         return None
-    return f"env runners died and were restarted, {restarts:.0f} times so far", "see the log for why; often it is memory"
+    so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f} are at work"
+    return f"env runners were lost, {lost:.0f} in {RECENT} iterations; {so_far}", "see the log for why; often it is memory"
 
 
 RULES: Mapping[str, Rule] = {
@@ -348,6 +345,6 @@ RULES: Mapping[str, Rule] = {
     "clipped": _clipped,
     "skipped_steps": _skipped_steps,
     "unscored": _unscored,
-    "restarts": _restarts,
+    "lost_env_runners": _lost_env_runners,
 }
 ALARMS = ("held_out_fell", "unhelped_fell")  # a training that ends with one of them has lost what it had learned

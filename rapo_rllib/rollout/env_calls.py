@@ -11,11 +11,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rapo_rllib.errors import BusyError, EnvError
+from rapo_rllib.errors import BusyError, EnvError, is_late
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.env_answers import EnvResult, first_observation, judgement, step_result
 from rapo_rllib.rollout.episode import Episode
+from rapo_rllib.rollout.stats import RolloutStats
 
 T = TypeVar("T")
 
@@ -153,10 +154,10 @@ def overdue_s(episode: Episode, timeout_s: float) -> float:
 
 
 class EnvCalls:
-    """The calls that coroutines await; one that does not return within ``timeout_s`` ends as ``EnvError``."""
+    """The calls that coroutines await; one that does not return within ``timeout_s`` ends as ``EnvError``, and is counted."""
 
-    def __init__(self, threads: CallThreads, timeout_s: float) -> None:
-        self._threads, self._timeout_s = threads, timeout_s
+    def __init__(self, threads: CallThreads, timeout_s: float, stats: RolloutStats) -> None:
+        self._threads, self._timeout_s, self._stats = threads, timeout_s, stats
         self._under_way: dict[Future[Any], tuple[str, Episode]] = {}
 
     async def call(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
@@ -172,10 +173,14 @@ class EnvCalls:
             await result_of(free)
 
     async def _called(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
-        future = self._threads.submit(function, episode, *arguments)
-        self._under_way[future] = (function.__name__.removesuffix("_env"), episode)
+        future, name = self._threads.submit(function, episode, *arguments), function.__name__.removesuffix("_env")
+        self._under_way[future] = (name, episode)
         try:
             return await result_of(future)
+        except EnvError as error:
+            if is_late(error):
+                self._stats.deadlines[name] += 1
+            raise
         finally:
             del self._under_way[future]
             self._abandon(future, episode)  # where the run has been given up
@@ -184,8 +189,9 @@ class EnvCalls:
         """Let go of calls that have not returned in time."""
         for future, (name, episode) in self._under_way.items():
             if age := overdue_s(episode, self._timeout_s):
-                message = f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {self._timeout_s})"
-                self._abandon(future, episode, EnvError(message))
+                error = EnvError(f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {self._timeout_s})")
+                error.__cause__ = TimeoutError()
+                self._abandon(future, episode, error)
 
     def _abandon(self, future: Future[Any], episode: Episode, error: EnvError | None = None) -> None:
         if self._threads.abandon(future, error):

@@ -186,11 +186,11 @@ class Run:
         observer: Observer | None = None,
         one_version: bool = True,
     ) -> None:
-        self._stats, self._on_end, self._agents = stats, on_end, loop.agents
+        self.stats, self._on_end, self._agents = stats, on_end, loop.agents
         self.envs, self.observer = loop.envs, observer or Observer()
         self._coroutines = Coroutines()
         self.engine = EnginePump(loop.engine, stats, loop.finished, one_version)
-        self.env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s)
+        self.env_calls = EnvCalls(loop.env_threads, loop.settings.step_timeout_s, stats)
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
     async def roll_out(self, group: RolloutGroup, episode: Episode) -> str:
@@ -255,9 +255,9 @@ class Run:
         except RetrievalError:  # the searcher has counted it
             episode.trajectory.failed_retrievals += 1
             found = None
-        self._stats.retrieval_wait_s += time.monotonic() - asked
+        self.stats.retrieval_wait_s += time.monotonic() - asked
         if found is not None and not episode.closed and not episode.append_retrieved(found):
-            self._stats.retrieval_skipped += 1
+            self.stats.retrieval_skipped += 1
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
         """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
@@ -308,7 +308,7 @@ class Run:
         except BaseException:
             self.abort()
             raise
-        self._stats.idle_s = self.waited_s
+        self.stats.idle_s = self.waited_s
 
     def begin(self, group: RolloutGroup) -> None:
         """Begin the trajectories that are sampled from the start."""

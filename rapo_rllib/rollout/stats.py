@@ -31,6 +31,7 @@ class RolloutStats:
     ends: Counter[str] = field(default_factory=Counter)
     tool_calls: Counter[str] = field(default_factory=Counter)
     tool_failures: Counter[str] = field(default_factory=Counter)  # "python/timeout" -> count
+    deadlines: Counter[str] = field(default_factory=Counter)  # that were over, by what had not returned: "step", "agent"
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one that has ended, each event once: what a branch took over was counted where it happened."""

@@ -15,7 +15,7 @@ from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.weights.sync import SyncReport, sync_metrics
 
 PAGE = metrics_on_the_page()
-VARIABLE = re.compile(r"(reward|ends|tools|right_of)/[A-Z]+")  # a name for many
+VARIABLE = re.compile(r"(reward|ends|deadlines|tools|right_of)/[A-Z]+")  # a name for many
 SOURCES = {
     "env_runners/": lambda: rollout_metrics(SampleResult()),
     "learners/default_policy/": lambda: UpdateMetrics().reduced(Ranks(torch.device("cpu"), False), 1.0),

@@ -61,7 +61,7 @@ def test_updates_do_not_wait_and_no_question_is_lost(algorithm: Any) -> None:
         result = algorithm.train()
         trained += check_iteration(algorithm, result)
         oldest = max(oldest, at(result, "sync/staleness_max"))
-        assert at(result, "sampling/questions_again") == 0
+        assert at(result, "sampling/questions_again") == at(result, "sampling/env_runners_lost") == 0
     assert oldest > 0  # what was begun beside an update was trained on by a later one
     assert len(set(trained)) == 16 and 0 <= at(result, "evaluation/env_runners/accuracy") <= 1
     state = algorithm._run_state.get_state()["cursor"]
@@ -89,6 +89,7 @@ def test_an_engine_that_dies_loses_no_question(algorithm: Any) -> None:
     result = algorithm.train()
     while not at(result, "sampling/questions_again"):  # the groups of the first iteration may have been there
         result = algorithm.train()
+    assert at(result, "sampling/env_runners_lost") == 1
     check_iteration(algorithm, result)
     state = algorithm._run_state.get_state()["cursor"]
     trained = {place for place in range(state["position"])} - set(state["again"])

@@ -278,6 +278,7 @@ def test_what_fails_costs_its_trajectory(make: Any, agent: str, said: str) -> No
     made = make(agent, script=nine, env={"agent_timeout_s": 0.5 if agent == "hangs" else 60})
     for trajectory in made.run():
         assert trajectory.end == "error" and said in trajectory.error
+    assert made.loop.stats.deadlines == ({"agent": 2} if agent == "hangs" else {})
 
 
 def test_a_function_in_a_process_and_a_program(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

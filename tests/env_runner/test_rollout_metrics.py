@@ -35,6 +35,7 @@ def sample() -> SampleResult:
     stats.ends = Counter(eos=1, answer=1)
     stats.tool_calls = Counter(python=3)
     stats.tool_failures = Counter({"python/timeout": 1})
+    stats.deadlines = Counter(agent=2)
     return SampleResult([TrajectoryGroup(QUESTION, [on_policy, hybrid])], [stats])
 
 
@@ -50,6 +51,7 @@ def test_numbers() -> None:
         "entropy": (1.0 + 2.0 + 1.0) / 3,
         "groups": 1,
         "groups_without_signal": 0,
+        "deadlines/agent": 2,
         "tokens/policy": 6,
         "tokens/observation": 1,
         "tokens/retrieved": 3,

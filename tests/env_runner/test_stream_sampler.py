@@ -194,9 +194,12 @@ def test_questions_of_an_engine_that_dies_are_asked_again_when_it_is_back(make: 
     assert held
     setting.runners[2].dies, setting.runners[2].version, setting.runners[2].held = 1, 0, set()
     setting.wait_until(lambda: setting.restores > 0)
-    trained = places(setting, setting.take())
+    taken = setting.take()
+    trained = places(setting, taken)
+    assert taken.env_runners_lost == 1 and taken.questions_again >= len(held)
     setting.move(2)
     again = setting.take()
+    assert again.env_runners_lost == 0
     setting.move(3)
     assert held <= {*trained, *places(setting, again), *places(setting, setting.take())}
     assert setting.runners[2].version == 3
@@ -211,7 +214,17 @@ def test_an_engine_with_older_weights_does_nothing_and_gets_them(make: Any) -> N
     setting.wait_until(lambda: setting.runners[1].version == 1)
     assert setting.restores >= 1
     result = setting.take()
-    assert len(result.groups) == 4
+    assert len(result.groups) == 4 and result.env_runners_lost == 1
+
+
+def test_an_engine_that_somebody_else_brought_back_is_counted_as_lost(make: Any) -> None:
+    """It was started anew and given the weights of today between two orders: only its name tells."""
+    setting = make()
+    assert setting.take().env_runners_lost == 0
+    setting.runners[1].under_way, setting.runners[1].name = {}, "second"
+    setting.move(1)
+    setting.wait_until(lambda: setting.sampler._engines[1].name == "second")
+    assert setting.take().env_runners_lost == 1 and setting.restores == 0
 
 
 def test_engines_that_die_again_and_again_end_the_training(make: Any) -> None:
@@ -228,6 +241,19 @@ def test_nobody_comes_back(make: Any) -> None:
     setting.sampler._restore = lambda: None
     with pytest.raises(RuntimeError, match="no env runner came back within 0 s"):
         setting.take()
+
+
+def test_an_engine_that_others_work_without_for_too_long_is_counted(make: Any) -> None:
+    setting = make(recovery_timeout_s=0.2)
+    setting.sampler._restore = lambda: None  # it hangs where it starts
+    setting.runners[2].dies = 1
+    result, found = setting.take(), 0
+    for version in range(1, 1000):
+        setting.move(version)
+        result = setting.take()
+        if found := sum(stats.deadlines["restore"] for stats in result.stats):
+            break
+    assert found == 1 and setting.healthy == [1]
 
 
 def test_an_error_while_an_engine_is_brought_back_is_raised(make: Any) -> None:

@@ -42,6 +42,7 @@ COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/w
 SHOWN = {SAMPLED + "retrieval/count": 40.0, SAMPLED + "retrieval/shows_answer": 0.8}
 NO_STARTS = {SAMPLED + "starts/groups_without": 6.0, SAMPLED + "starts/asked": 9.0}
 FELL = {"rapo/accuracy_best": 0.195, "rapo/accuracy_after": 0.031, "rapo/evaluated_questions": 128}
+LOST, RLLIB = {"sampling/env_runners_lost": 2}, "fault_tolerance/num_"
 CASES = [
     ("answers_shown", SHOWN, "80% of the steps that are shown hold the answer", "hide_answers"),
     ("held_out_fell", FELL, "fell from 19.5% to 3.1%, by 4.1 standard errors", "checkpoint"),
@@ -67,7 +68,10 @@ CASES = [
     ("clipped", {LEARNED + "clipped_low": 0.2, LEARNED + "clipped_high": 0.15}, "35% of the tokens", "lr"),
     ("skipped_steps", {LEARNED + "num_skipped_steps": 1}, "1 optimiser steps", "lr"),
     ("unscored", {SAMPLED + "reward/failures/timeout": 16.0}, "25% of the trajectories", "scorer"),
-    ("restarts", {"fault_tolerance/num_remote_worker_restarts": 2}, "2 times", "memory"),
+    ("lost_env_runners", {RLLIB + "remote_worker_restarts": 2}, "so far 2 were restarted", "memory"),
+    ("lost_env_runners", {RLLIB + "env_runners_dropped_lifetime": 1}, "1 did not answer in time", "log"),
+    ("lost_env_runners", LOST, "lost, 2 in 3 iterations", "log"),
+    ("lost_env_runners", LOST | {RLLIB + "healthy_workers": 3}, "3 are at work", "log"),
 ]
 
 

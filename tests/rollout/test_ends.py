@@ -158,8 +158,10 @@ def test_a_judgement_that_never_comes_costs_its_deadline(make_loop: MakeLoop) ->
             released.wait()
             return 0.0, {}
 
-    trajectory = only(make_loop("<go>on</go>", Stuck, max_steps=1, step_timeout_s=0.2))
+    loop = make_loop("<go>on</go>", Stuck, max_steps=1, step_timeout_s=0.2)
+    trajectory = only(loop)
     released.set()
+    assert loop.stats.deadlines == {"truncate": 1}
     assert trajectory.end == "error" and "env.truncate has not returned" in trajectory.error
 
 

@@ -138,7 +138,30 @@ def test_one_that_never_returns_is_not_closed() -> None:
     (group,) = loop.run(QUESTIONS[:1])
     assert sorted(t.end for t in group.trajectories) == ["answer", "error"]
     assert not Flaky.made[0].closed.is_set(), "a thread still uses it"
+    assert loop.stats.deadlines == {"step": 1}
     released.set()
+
+
+@pytest.mark.parametrize("call", ["reset", "step 2"])
+def test_a_deadline_that_an_environment_keeps_itself_is_counted(call: str) -> None:
+    """As a client of a server does that does not answer."""
+
+    class Remote(Flaky):
+        def _maybe(self, at: str) -> None:
+            try:
+                if at == call and self is Flaky.made[0]:
+                    raise TimeoutError
+            except TimeoutError as error:
+                raise RuntimeError("the server has not answered") from error
+
+    loop = make_loop(group_size=2, num_hybrid=0)
+    loop.envs = TellingPool(Remote, "answer")
+    loop.run(QUESTIONS[:1])
+    assert (loop.stats.ends, loop.stats.deadlines) == ({"answer": 1, "error": 1}, {call.split()[0]: 1})
+    break_where(breaks_for("0/q1/0", call))
+    failing = make_loop(group_size=2, num_hybrid=0)
+    failing.run(QUESTIONS)
+    assert failing.stats.ends["error"] == 1 and failing.stats.deadlines == {}
 
 
 def test_closing_what_is_broken_delays_nobody() -> None:

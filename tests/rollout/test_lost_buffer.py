@@ -59,7 +59,7 @@ class Gone:
 
 
 def test_an_evaluation_without_its_buffer_stops_and_counts_what_failed() -> None:
-    failures = RetrievalFailures("http://host:19530", "run the same command again")
+    failures = RetrievalFailures("http://host:19530", "run the same command again", patience_s=None)
     protocol = ProtocolSettings(system_prompt="")
     agent = OffPolicyAgent(
         ScriptedEngine(calls(NUM_CALLS)),
@@ -103,11 +103,18 @@ def test_a_server_lost_in_a_rollout(
     assert len(retrievals) == answered and {retrieval.trace_id for retrieval in retrievals} <= {"t0", "t1"}
     (said,) = [record.message for record in caplog.records]  # once, however many searches failed
     assert said.startswith("the Step-Trace Buffer does not answer; trajectories go on on-policy until it does: Milvus at http")
-    failures = RetrievalFailures(buffer.uri)
+    minute = [0.0]
+    gone, stays_away = (RetrievalFailures(buffer.uri, clock=lambda: 60 * minute[0]) for _ in range(2))
+    for minute[0] in range(5):
+        gone.add([loop.stats])
+        stays_away.add([loop.stats])
+    for minute[0] in range(5, 15):
+        stays_away.add([loop.stats])
+    minute[0] = 15
     with pytest.raises(
-        RetrievalError, match=rf"of {num_queries + 18} retrievals failed, more than 50%: .*{buffer.uri}' answers"
+        RetrievalError, match=rf"of {16 * num_queries} retrievals failed, more than 50%: .*{buffer.uri}' answers"
     ):
-        failures.add([loop.stats, loop.stats])
+        stays_away.add([loop.stats])
 
     relay.restore()
     deadline = time.monotonic() + 60
@@ -116,6 +123,8 @@ def test_a_server_lost_in_a_rollout(
         groups = loop.run(QUESTIONS, retrieval_prob=1.0)
     assert loop.stats.retrieval_failures == 0 and loop.stats.retrieval_queries == num_queries
     assert "the Step-Trace Buffer answers again, after" in caplog.records[-1].message and len(caplog.records) == 2
+    for minute[0] in range(5, 40):
+        gone.add([loop.stats])  # a server that was gone for five minutes, from the start of a training, has cost five minutes
     loop.close()
     buffer.drop()
     buffer.close()

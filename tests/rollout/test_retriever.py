@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import FALLBACK, HistoryQuery, RetrievedTrace, StepTrace
 
 POOL = [StepTrace(f"pool{i}", "q", "h", f"text {i}", 1.0, source="solver") for i in range(10)]
@@ -100,17 +98,3 @@ def test_a_silent_buffer_is_told_of_once_and_so_is_its_return(caplog: pytest.Log
         "the Step-Trace Buffer does not answer; trajectories go on on-policy until it does: Milvus is gone",
         "the Step-Trace Buffer answers again, after 0 s and 21 lost queries",
     ]
-
-
-def runner(queries: int, failures: int) -> RolloutStats:
-    return RolloutStats(retrieval_queries=queries, retrieval_failures=failures)
-
-
-def test_too_large_a_share_over_the_whole_training_and_all_runners_is_an_error() -> None:
-    counted = RetrievalFailures("http://host:19530")
-    counted.add([runner(10, 9), runner(9, 9)])  # too few to tell
-    counted = RetrievalFailures("http://host:19530")
-    counted.add([runner(30, 10), runner(30, 20)])  # half is not above half
-    counted.add([runner(10, 3), runner(3, 3)])
-    with pytest.raises(RetrievalError, match=r"38 of 75 retrievals failed, more than 50%: .*'http://host:19530' answers, then"):
-        counted.add([runner(2, 2)])

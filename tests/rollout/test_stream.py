@@ -7,17 +7,19 @@ import time
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
-from test_loop import solve
+from scripted import ByteTokenizer, CalculatorEnv
+from test_branching import MoodyEngine, unsure_after_a_result
+from test_loop import OneTrace, solve
 
 from rapo_rllib.env_runner.metrics import staleness_metrics
 from rapo_rllib.errors import EngineError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
+from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.rollout.stream import RolloutStream
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
-from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
+from rapo_rllib.settings import BranchingSettings, ProtocolSettings, RolloutSettings
+from rapo_rllib.types import Question, TokenKind, Trajectory, TrajectoryGroup
 
 QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(4)]
 
@@ -25,14 +27,15 @@ QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) f
 class Setting:
     """A loop over a scripted engine; tools wait at the gate of their question."""
 
-    def __init__(self, latency: Any = lambda request: 1, **settings: Any) -> None:
-        self.engine = ScriptedEngine(solve, latency)
+    def __init__(self, latency: Any = lambda request: 1, retriever: Retriever | None = None, **settings: Any) -> None:
+        self.engine = MoodyEngine(solve, unsure_after_a_result)
+        self.engine.latency = latency
         self.closed: dict[str, threading.Event] = {}
         self.called: list[str] = []
         chat = ChatProtocol(ByteTokenizer(), ProtocolSettings(), "Solve.")
-        envs = EnvPool(lambda: CalculatorEnv(self.on_call), "answer")
+        envs = EnvPool(lambda: CalculatorEnv(lambda text: self.on_call(text)), "answer")  # a branch copies it
         options = {"group_size": 2, "num_hybrid": 0, "max_response_tokens": 400, **settings}
-        self.loop = RolloutLoop(self.engine, chat, envs, RolloutSettings(**options))
+        self.loop = RolloutLoop(self.engine, chat, envs, RolloutSettings(**options), retriever)
         self.stream = RolloutStream(self.loop)
         self.done: dict[int, TrajectoryGroup] = {}
 
@@ -46,8 +49,8 @@ class Setting:
         self.closed[str(number)] = threading.Event()
         return self.closed[str(number)]
 
-    def begin(self, *numbers: int) -> None:
-        self.stream.begin([(10 + n, QUESTIONS[n]) for n in numbers], retrieval_prob=0.0)
+    def begin(self, *numbers: int, retrieval_prob: float = 0.0) -> None:
+        self.stream.begin([(10 + n, QUESTIONS[n]) for n in numbers], retrieval_prob)
 
     def tick_until(self, condition: Any) -> None:
         deadline = time.monotonic() + 60
@@ -113,17 +116,56 @@ def test_a_trajectory_goes_on_with_new_weights_and_knows_which_token_is_whose(se
     }
 
 
-def test_weights_that_change_within_a_step() -> None:
-    setting = Setting(latency=lambda request: 4, group_size=1)
-    setting.engine.changes_at_poll = {2: 5}
-    setting.begin(1)
+POLLS = 4  # of a step
+FIRST, SECOND, BRANCH = (range(start, start + POLLS) for start in (0, POLLS, 2 * POLLS))  # one step after another
+ONE_SWAP = [{poll: 3} for poll in (*FIRST, *SECOND)]
+TWO_SWAPS = [{poll: 3, later: 7} for poll in (*FIRST, *SECOND) for later in range(poll + 1, 2 * POLLS)]
+IN_BRANCH = [{poll: 3, later: 7} for poll in BRANCH for later in range(poll + 1, 3 * POLLS)]
+
+
+def swapped(swaps: dict[int, int], retrieval_prob: float = 0.0, **settings: Any) -> list[Trajectory]:
+    """What a group becomes whose weights change at these polls; one request runs at a time."""
+    setting = Setting(lambda request: POLLS, **settings)
+    setting.engine.changes_at_poll = swaps
+    setting.begin(1, retrieval_prob=retrieval_prob)
     setting.advance()
-    for trajectory in setting.done[11].trajectories:
-        first, second = trajectory.steps
-        ((start, version),) = trajectory.version_changes
-        assert version == 5 and 0 < start < first.stop  # after half of its polls
-        assert trajectory.token_versions[second.start] == 5
     setting.loop.close()
+    assert (setting.engine.polls, setting.done[11].policy_version) == (POLLS * len(setting.engine.requests), 0)
+    return setting.done[11].trajectories
+
+
+def check_versions(trajectory: Trajectory, swaps: dict[int, int], *steps: range) -> None:
+    """Each token has the version of the poll that wrote it, of which each writes as many; what follows a step, its last one."""
+    versions, expected = trajectory.token_versions, list[int]()
+    for polls, step in zip(steps, trajectory.steps, strict=True):
+        expected += expected[-1:] * (step.start - len(expected))
+        count = step.stop - step.start
+        written = [polls[token * POLLS // count] for token in range(count)]
+        expected += [max((at, version) for at, version in ((-1, 0), *swaps.items()) if at <= poll)[1] for poll in written]
+    assert versions == expected + expected[-1:] * (len(versions) - len(expected))
+
+
+@pytest.mark.parametrize("swaps", [*ONE_SWAP, *TWO_SWAPS], ids=str)
+def test_no_token_has_a_wrong_version_wherever_weights_change(swaps: dict[int, int]) -> None:
+    (trajectory,) = swapped(swaps, group_size=1)
+    check_versions(trajectory, swaps, FIRST, SECOND)
+
+
+@pytest.mark.parametrize("swaps", [*ONE_SWAP, *IN_BRANCH, *({poll: 3} for poll in BRANCH)], ids=str)
+def test_a_branch_has_the_versions_of_what_it_shares_and_its_own(swaps: dict[int, int]) -> None:
+    origin, branch = swapped(swaps, group_size=2, branching=BranchingSettings(initial=1))
+    assert 0 < branch.own_start < branch.steps[1].stop and branch.steps[0].stop <= branch.own_start
+    check_versions(origin, swaps, FIRST, SECOND)
+    check_versions(branch, swaps, FIRST, BRANCH)
+
+
+@pytest.mark.parametrize("swaps", ONE_SWAP, ids=str)
+def test_what_is_retrieved_between_two_steps_moves_no_version(swaps: dict[int, int]) -> None:
+    retriever = Retriever(OneTrace(), selection="nearest", top_k=1)
+    (trajectory,) = swapped(swaps, 1.0, retriever=retriever, group_size=1, num_hybrid=1)
+    (retrieval,) = trajectory.retrievals
+    assert set(trajectory.kinds[retrieval.start : retrieval.stop]) == {TokenKind.RETRIEVED}
+    check_versions(trajectory, swaps, FIRST, SECOND)
 
 
 def test_names_and_coins_are_those_of_a_run_of_its_own(setting: Setting) -> None:

@@ -57,4 +57,4 @@ def metrics_on_the_page() -> set[str]:
             prefix = "".join(re.findall(r"`([^`]+)`", line))
         elif line.startswith("| `"):
             found |= {prefix + name for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
-    return found | {f"{name}_lifetime" for name in found if "num_e" in name}
+    return found | {f"{name}_lifetime" for name in found if "num_e" in name and "lifetime" not in name}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,13 +32,13 @@ class Swapped:
     again: float  # largest |engine - forward pass| of a request of the newest version whose prompt older ones had in the cache
 
 
-def make_engine(folder: str, **settings: Any) -> Any:
+def make_engine(folder: str, trained: Any = None, **settings: Any) -> Any:
     """One whose requests go on when weights change."""
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
     from rapo_rllib.settings import EngineSettings
 
     options = {"dtype": "float32", "max_num_seqs": 4, "enforce_eager": True, "kv_cache_gib": 0.05, **settings}
-    return VLLMEngine(folder, EngineSettings(**options), max_model_len=128, keeps_running=True)
+    return VLLMEngine(folder, EngineSettings(**options), max_model_len=128, trained=trained, keeps_running=True)
 
 
 def polls(count: int) -> Callable[[Any], list[Any]]:
@@ -46,20 +46,23 @@ def polls(count: int) -> Callable[[Any], list[Any]]:
     return lambda engine: [completion for _ in range(count) for completion in engine.poll()]
 
 
-def three_versions(folder: str) -> list[Any]:
-    """The model on disk, and two that differ from it more and more."""
+def three_versions(folder: str, lora: Any = None) -> list[tuple[Any, dict[str, Any]]]:
+    """The model on disk, and two that differ from it more and more, each with what an engine is given: weights, or adapters."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rapo_rllib.learner.adapters import Adapters
+
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in range(3)]
+    given = [dict(model.named_parameters()) if lora is None else Adapters(model, lora).tensors() for model in models]
     with torch.no_grad():
-        for version, model in enumerate(models):
-            for tensor in model.parameters():
+        for version, tensors in enumerate(given):
+            for tensor in tensors.values():
                 tensor.mul_(1 + 0.1 * version).add_(0.02 * version)
-    return models
+    return list(zip(models, given, strict=True))
 
 
-def compared_by_version(models: list[Any], done: list[Any]) -> tuple[dict[str, float], list[float]]:
+def compared_by_version(models: Sequence[Any], done: list[Any]) -> tuple[dict[str, float], list[float]]:
     """Every token against the version that sampled it, and how far another version is from that."""
     worst, apart = {"logprobs": 0.0, "entropies": 0.0}, []
     for completion in done:
@@ -74,14 +77,14 @@ def compared_by_version(models: list[Any], done: list[Any]) -> tuple[dict[str, f
     return worst, apart
 
 
-def swapped(folder: str, engine: Any, some: Callable[[Any], list[Any]]) -> Swapped:
+def swapped(folder: str, engine: Any, some: Callable[[Any], list[Any]], lora: Any = None) -> Swapped:
     """Generate with three versions of the weights, one after the other; ``some`` lets the engine write part of it."""
     from rapo_rllib.rollout.engine import GenerationRequest
 
-    models = three_versions(folder)
+    models, given = zip(*three_versions(folder, lora), strict=True)
 
     def load(version: int) -> list[float]:
-        engine.weights.load(dict(models[version].named_parameters()), version)
+        engine.weights.load(given[version], version)
         scores: list[float] = engine.score([list(PROMPTS[0])])[0]
         return scores
 

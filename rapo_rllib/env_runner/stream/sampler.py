@@ -92,7 +92,9 @@ class StreamSampler:
         self._logged: list[Any] = []
         self._error: BaseException | None = None
         self._num_failures = 0  # of engines, since a group came back
+        self._num_lost = 0  # engines, since the last batch
         self._alone_since: float | None = None  # no engine takes orders
+        self._out_since: float | None = None  # one of them does not
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix="restoring-env-runners")
@@ -150,10 +152,11 @@ class StreamSampler:
             left_out=rejected if kept else rejected[len(groups) :],
             groups_stale=ledger.num_stale,
             questions_again=ledger.num_again,
+            env_runners_lost=self._num_lost,
             groups_under_way=len(ledger.out),
         )
         ledger.begin_batch()
-        self._stats, self._logged = {}, []
+        self._stats, self._logged, self._num_lost = {}, [], 0
         if not ledger.max_staleness:
             self._conditions = None  # the next batch begins with the next ``take``, as schedules are then
         return result
@@ -263,6 +266,7 @@ class StreamSampler:
             self._fail(call.runner, "it was started anew")
             return
         if engine.name != answer.engine:  # it may have been started anew, and been given the current weights
+            self._num_lost += engine.name != ""
             engine.name, engine.view = answer.engine, None
         engine.requests = answer.num_requests
         for place, group in answer.complete:
@@ -278,6 +282,7 @@ class StreamSampler:
         self._given_up.pop(runner, None)
         self._group._worker_manager.set_actor_state(runner, healthy=False)
         self._num_failures += 1
+        self._num_lost += 1
         count = self._ledger.lost(runner)
         logger.warning("env runner %d was lost (%s); its %d questions are asked again", runner, why, count)
         if self._num_failures > _MAX_FRUITLESS * self._group.num_remote_env_runners():
@@ -300,7 +305,21 @@ class StreamSampler:
             and time.monotonic() - self._restored_at > _RESTORE_EVERY_S
         ):
             self._restoring = self._restorer.submit(self._restore)
+        self._check_out()
         self._check_alone()
+
+    def _check_out(self) -> None:
+        """Count an engine that others work without for so long; where there are no others the training ends."""
+        out = sorted(set(self._group._worker_manager.actors()) - set(self._engines))
+        if not out or self._conditions is None:
+            self._out_since = None
+            return
+        self._out_since = self._out_since or time.monotonic()
+        if time.monotonic() - self._out_since > self._recovery_timeout_s:
+            self._out_since = None
+            logger.warning("env runner(s) %s have not come back within %.0f s", out, self._recovery_timeout_s)
+            with self._changed:
+                self._stats.setdefault(out[0], RolloutStats()).deadlines["restore"] += len(out)
 
     def _check_alone(self) -> None:
         if self._engines or self._conditions is None:

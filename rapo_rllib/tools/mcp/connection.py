@@ -137,8 +137,9 @@ class McpConnection:
             await asyncio.sleep(0)
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_s)
-        except TimeoutError:
+        except TimeoutError as late:
             self._lost = self._reason(TimeoutError(f"it has not told its tools within {timeout_s:g} s"))
+            raise ServerLostError(self._lost) from late
         if self._lost:
             raise ServerLostError(self._lost)
 
