@@ -50,6 +50,7 @@ PURE = (
     "weights/test_canary.py",
     "checkpoints/test_checkpoint_folder.py",
     "env_runner/test_dispatch.py",
+    "rollout/test_retrieval_failures.py",
     "rollout/test_retriever.py",
     "env_runner/test_rollout_metrics.py",
     "rollout/test_branching.py",
