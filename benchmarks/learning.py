@@ -38,7 +38,7 @@ from learning_parts.processes import begin_ray, run_all
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import PILOT, RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
-from learning_parts.word_policy import word_policies
+from learning_parts.word_policy import started_policies, word_policies
 from learning_parts.word_run import WordRun
 
 SHORT = {"arms": ("rapo", "grpo"), "seeds": 2, "tokens": 20_000}
@@ -180,7 +180,7 @@ def equal_traces(options: argparse.Namespace) -> list[str]:
 def long_words(options: argparse.Namespace) -> list[str]:
     """Run SmolLM2 on problems of three and four operations: the rates, then what counts."""
     results, folder, rated = options.results, options.folder / "long_words", options.folder / "long_word_rates"
-    found = word_policies(options.folder / "long_word_policies", results / "long_word_habits.json", how=longer.HOW)
+    found = started_policies(options.folder / "long_word_policies")
     chosen = results / "long_word_rates.json"
     for each in (folder, rated):
         each.mkdir(parents=True, exist_ok=True)

@@ -10,22 +10,24 @@ from learning_parts.measures import area
 from learning_parts.results import Study
 from learning_parts.statistics import mean_interval, paired_difference
 from learning_parts.word_run import WordRun
-from learning_parts.word_traces import Flawed
 
 ARMS = ("grpo", "word_steps")
 STEPS = (3, 4)  # operations of a problem
-HOW = Flawed(steps=STEPS)  # of the base policies' traces, but for the seed
 SEEDS = 24  # seed s begins with policy s modulo 3
 TOKENS = 30_000  # generated in training before a run ends
 RATES = (1e-5, 2e-5, 4e-5)
 RATE_SEEDS = (2000, 2001, 2002)  # reported nowhere else
-EVALUATED, INTERVAL = 500, 4  # held-out questions, every so many iterations
+EVALUATED, RATE_EVALUATED, INTERVAL = (
+    500,
+    200,
+    4,
+)  # held-out questions, of what counts and of the rates, every so many iterations
 KIND, CALLS = "long_words", 4  # of the raw results
 
 
 def rate_runs(found: Sequence[Path], folder: Path) -> list[WordRun]:
     """List the runs that the two rates are chosen by."""
-    return [_run(arm, seed, rate, found, folder) for rate in RATES for seed in RATE_SEEDS for arm in ARMS]
+    return [_run(arm, seed, rate, found, folder, RATE_EVALUATED) for rate in RATES for seed in RATE_SEEDS for arm in ARMS]
 
 
 def runs(found: Sequence[Path], chosen: dict[str, float], folder: Path) -> list[WordRun]:
@@ -48,6 +50,6 @@ def figures(study: Study) -> dict[str, Any]:
     }
 
 
-def _run(arm: str, seed: int, lr: float, found: Sequence[Path], folder: Path) -> WordRun:
-    policy, of_task = found[seed % len(found)], {"calls": CALLS, "steps": STEPS, "evaluated": EVALUATED, "attempted": 0}
+def _run(arm: str, seed: int, lr: float, found: Sequence[Path], folder: Path, evaluated: int = EVALUATED) -> WordRun:
+    policy, of_task = found[seed % len(found)], {"calls": CALLS, "steps": STEPS, "evaluated": evaluated, "attempted": 0}
     return WordRun(arm, seed, lr, str(policy), str(folder), TOKENS, INTERVAL, **of_task)

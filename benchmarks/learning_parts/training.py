@@ -40,7 +40,7 @@ def train(run: Any) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
         last = {
-            "accuracy": algo.evaluate()["env_runners"]["accuracy"],
+            "accuracy": row["accuracy"] if "accuracy" in row else algo.evaluate()["env_runners"]["accuracy"],
             **({"pass_at_8": _pass_at_8(algo, run.attempted)} if run.attempted else {}),
             "done": True,
         }
