@@ -179,6 +179,7 @@ class RAPO(Algorithm):
             restore_own(source, *args, filesystem=filesystem, **kwargs)
         else:
             self._checkpoints.restore(path, filesystem, read_own)
+        self._evaluated_version = None  # another training had weights of the same number
         self.sync_engines()
 
     @override(Algorithm)

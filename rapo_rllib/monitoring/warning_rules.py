@@ -109,10 +109,11 @@ def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
-    if (share := _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)) is None:
-        return None
-    advice = "see the log, and step_trace_buffer.uri; above 50% in 15 minutes the run stops"
-    return f"{share:.0%} of the retrievals failed", advice
+    queries, failures = (rows[-1].get(_RETRIEVAL + name, 0.0) for name in ("queries", "failures"))
+    gone = queries >= 20 and failures >= 0.5 * queries
+    share = failures / queries if gone else _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
+    advice = "see the log, and step_trace_buffer.uri; above 50% for 15 minutes the run stops"
+    return None if share is None else (f"{share:.0%} of the retrievals failed", advice)
 
 
 def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
@@ -299,8 +300,7 @@ def _skipped_steps(rows: Sequence[Row], past: Past) -> Finding:
     skipped = rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)
     if not skipped:
         return None
-    text = f"{skipped:.0f} optimiser steps of an iteration were skipped: loss or gradient was not finite"
-    return text, "lower lr or grad_clip"
+    return f"{skipped:.0f} optimiser steps were skipped: loss or gradient was not finite", "lower lr or grad_clip"
 
 
 def _unscored(rows: Sequence[Row], past: Past) -> Finding:
@@ -314,14 +314,14 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
-    """Those that a streamed rollout lost of late, and what RLlib has counted in the whole training."""
+    """Those that a streamed rollout lost of late, and what RLlib has counted since the start."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
     names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
     restarts, dropped, left = (rows[-1].get(f"fault_tolerance/{name}", 0.0) for name in names)
     if not lost + restarts + dropped:
         return None
     so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f} are at work"
-    return f"env runners were lost, {lost:.0f} in {RECENT} iterations; {so_far}", "see the log for why; often it is memory"
+    return f"env runners were lost, {lost:.0f} of late; {so_far}", "see the log for why; often it is memory"
 
 
 RULES: Mapping[str, Rule] = {
@@ -347,4 +347,4 @@ RULES: Mapping[str, Rule] = {
     "unscored": _unscored,
     "lost_env_runners": _lost_env_runners,
 }
-ALARMS = ("held_out_fell", "unhelped_fell")  # a training that ends with one of them has lost what it had learned
+ALARMS = ("retrieval_failures", "held_out_fell", "unhelped_fell")  # a training that ends with one is not what was meant

@@ -6,7 +6,6 @@ Flow: ``algorithm/algorithm.py`` and ``agents/setup.py`` count here.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from rapo_rllib.errors import RetrievalError
@@ -23,7 +22,8 @@ class RetrievalFailures:
     Args:
         uri: of the buffer, for the message.
         then: what to do when it answers again, for the message.
-        patience_s: how far back the share looks; nothing is stopped sooner. None: at all that was asked, at once.
+        patience_s: how long most queries of every rollout must fail; one of which most do not ends the count. None: at all that
+            was asked, at once.
         clock: seconds.
     """
 
@@ -35,24 +35,27 @@ class RetrievalFailures:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._uri, self._then, self._patience_s, self._clock = uri, then, patience_s, clock
-        self._rollouts = deque[tuple[float, int, int]]()  # their ends, queries, failures
+        self._queries = self._failures = 0
+        self._since: float | None = None  # the end of the first rollout that is counted
 
     def add(self, stats: Iterable[RolloutStats]) -> None:
         """Count those of a rollout.
 
         Raises:
-            RetrievalError: for as long as that too large a share of the queries has failed (and at least 20 were made).
+            RetrievalError: most of the queries have failed for so long (and at least 20 were made).
         """
         counted, now = list(stats), self._clock()
-        self._rollouts.append((now, sum(s.retrieval_queries for s in counted), sum(s.retrieval_failures for s in counted)))
-        if self._patience_s is not None:
-            while len(self._rollouts) > 1 and self._rollouts[1][0] <= now - self._patience_s:
-                self._rollouts.popleft()
-            if self._rollouts[0][0] > now - self._patience_s:
-                return
-        queries, failures = (sum(rollout[index] for rollout in self._rollouts) for index in (1, 2))
-        if queries >= MIN_QUERIES and failures > MAX_SHARE * queries:
+        queries, failures = sum(s.retrieval_queries for s in counted), sum(s.retrieval_failures for s in counted)
+        if self._patience_s is not None and failures <= MAX_SHARE * queries:
+            if queries:
+                self._queries, self._failures, self._since = 0, 0, None
+            return
+        self._queries, self._failures = self._queries + queries, self._failures + failures
+        self._since = now if self._since is None else self._since
+        if now - self._since < (self._patience_s or 0.0):
+            return
+        if self._queries >= MIN_QUERIES and self._failures > MAX_SHARE * self._queries:
             raise RetrievalError(
-                f"{failures} of {queries} retrievals failed, more than {MAX_SHARE:.0%}: see that "
+                f"{self._failures} of {self._queries} retrievals failed, more than {MAX_SHARE:.0%}: see that "
                 f"step_trace_buffer.uri = {self._uri!r} answers, then {self._then}"
             )

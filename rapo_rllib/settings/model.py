@@ -75,7 +75,11 @@ class ModelSettings(Knobs):
     where: ClassVar[str] = "model."
 
     name_or_path: str = knob("smollm2-135m-instruct", "a folder, a Hugging Face id, or a packaged short name")
-    dtype: str = knob("float32", "precision of the trained weights: `float32` or `bfloat16`; default on GPUs: bfloat16")
+    dtype: str = knob(
+        "float32",
+        "precision of the trained weights: `float32` or `bfloat16`; default on GPUs: bfloat16, unless `autocast_dtype` is "
+        "float32 or null",
+    )
     autocast_dtype: str | None = knob(
         "auto", "precision of the learner's matrix products; `auto`: bfloat16 if the hardware has it; None: that of the weights"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from places import SUPPORT
 
-from rapo_rllib.monitoring.warning_rules import PATIENCE, RECENT, RULES
+from rapo_rllib.monitoring.warning_rules import ALARMS, PATIENCE, RECENT, RULES
 from rapo_rllib.monitoring.warnings import WarningWatch, warnings_of
 
 HEALTHY: dict[str, Any] = json.loads((SUPPORT / "real_result.json").read_text(encoding="utf-8"))
@@ -42,6 +42,7 @@ COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/w
 SHOWN = {SAMPLED + "retrieval/count": 40.0, SAMPLED + "retrieval/shows_answer": 0.8}
 NO_STARTS = {SAMPLED + "starts/groups_without": 6.0, SAMPLED + "starts/asked": 9.0}
 FELL = {"rapo/accuracy_best": 0.195, "rapo/accuracy_after": 0.031, "rapo/evaluated_questions": 128}
+GONE = {SAMPLED + "retrieval/queries": 20.0, SAMPLED + "retrieval/failures": 15.0}
 LOST, RLLIB = {"sampling/env_runners_lost": 2}, "fault_tolerance/num_"
 CASES = [
     ("answers_shown", SHOWN, "80% of the steps that are shown hold the answer", "hide_answers"),
@@ -55,6 +56,7 @@ CASES = [
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/skipped": 15.0}, "do not fit", "max_response_tokens"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/failures": 15.0}, "does not answer", "uri"),
     ("retrieval_failures", {SAMPLED + "retrieval/failures": 3.0}, "20% of the retrievals", "above 50%"),
+    ("retrieval_failures", GONE, "75% of the retrievals failed", "step_trace_buffer.uri"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 8.0, SAMPLED + "accuracy": 0.0}, "every group has", "easier"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 6.0, SAMPLED + "accuracy": 0.9}, "75% of the groups", "harder"),
     ("equal_rewards", {SAMPLED + "groups_without_signal": 4.0, SAMPLED + "accuracy": 0.5}, "50% of the groups", "dynamic"),
@@ -70,7 +72,7 @@ CASES = [
     ("unscored", {SAMPLED + "reward/failures/timeout": 16.0}, "25% of the trajectories", "scorer"),
     ("lost_env_runners", {RLLIB + "remote_worker_restarts": 2}, "so far 2 were restarted", "memory"),
     ("lost_env_runners", {RLLIB + "env_runners_dropped_lifetime": 1}, "1 did not answer in time", "log"),
-    ("lost_env_runners", LOST, "lost, 2 in 3 iterations", "log"),
+    ("lost_env_runners", LOST, "lost, 2 of late", "log"),
     ("lost_env_runners", LOST | {RLLIB + "healthy_workers": 3}, "3 are at work", "log"),
 ]
 
@@ -178,3 +180,9 @@ def test_a_warning_begins_once_and_holds_while_it_holds() -> None:
 )
 def test_an_algorithm_that_reports_none_of_it_gets_no_warning(result: dict[str, Any]) -> None:
     assert warnings_of([result] * 9, CONFIG) == []
+
+
+def test_a_buffer_that_does_not_answer_is_told_of_after_one_iteration_and_at_the_end() -> None:
+    assert "retrieval_failures" in after(GONE, count=1) and "retrieval_failures" in ALARMS
+    few = {SAMPLED + "retrieval/queries": 19.0, SAMPLED + "retrieval/failures": 19.0}
+    assert "retrieval_failures" not in after(few, count=1)

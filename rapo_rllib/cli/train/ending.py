@@ -81,7 +81,7 @@ def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
         some = f"{failed} of {len(trials)} trials failed." if failed < len(trials) else "Your training failed."
         typer.secho(f"\n{some}", fg="red")
     if alarms:
-        typer.secho("\nYour training ended with less than it had learned before:", fg="red")
+        typer.secho("\nYour training ended, but not as it was meant:", fg="red")
     for trial, warning in alarms:
         typer.secho(f"  {trial}: {warning}", fg="red")
     if not alarms and not failed:

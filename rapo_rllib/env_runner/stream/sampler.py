@@ -94,7 +94,8 @@ class StreamSampler:
         self._num_failures = 0  # of engines, since a group came back
         self._num_lost = 0  # engines, since the last batch
         self._alone_since: float | None = None  # no engine takes orders
-        self._out_since: float | None = None  # one of them does not
+        self._out_s: dict[int, float] = {}  # of those that do not, while groups are waited for
+        self._looked = 0.0
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix="restoring-env-runners")
@@ -133,6 +134,7 @@ class StreamSampler:
         self._conditions = conditions
         if self._thread is None:
             self._engines = {runner: Engine() for runner in self._group.healthy_worker_ids()}
+            self._looked = time.monotonic()
             self._thread = threading.Thread(target=self._serve, name="rollout-stream", daemon=True)
             self._thread.start()
 
@@ -188,7 +190,7 @@ class StreamSampler:
             for runner in self._engines:
                 self._given_up[runner] = [place for place, out in self._ledger.out.items() if out.runner == runner]
             self._ledger.forget()
-            self._stats, self._logged = {}, []
+            self._stats, self._logged, self._num_lost = {}, [], 0
 
     def close(self) -> None:
         """End the thread; the env runners keep what they have."""
@@ -309,17 +311,22 @@ class StreamSampler:
         self._check_alone()
 
     def _check_out(self) -> None:
-        """Count an engine that others work without for so long; where there are no others the training ends."""
-        out = sorted(set(self._group._worker_manager.actors()) - set(self._engines))
-        if not out or self._conditions is None:
-            self._out_since = None
+        """Count an engine that others work without for so long; where there are no others the training ends.
+
+        An update, and what is between two, does not count: new weights wait for it, and engines for them.
+        """
+        since, self._looked = self._looked, time.monotonic()
+        out = set(self._group._worker_manager.actors()) - set(self._engines)
+        self._out_s = {runner: self._out_s.get(runner, 0.0) for runner in sorted(out)}
+        if self._conditions is None or self._ledger.updating:
             return
-        self._out_since = self._out_since or time.monotonic()
-        if time.monotonic() - self._out_since > self._recovery_timeout_s:
-            self._out_since = None
-            logger.warning("env runner(s) %s have not come back within %.0f s", out, self._recovery_timeout_s)
-            with self._changed:
-                self._stats.setdefault(out[0], RolloutStats()).deadlines["restore"] += len(out)
+        for runner, before in list(self._out_s.items()):
+            self._out_s[runner] += self._looked - since
+            if before <= self._recovery_timeout_s < self._out_s[runner]:
+                logger.warning("env runner %d has not come back within %.0f s", runner, self._recovery_timeout_s)
+                with self._changed:  # beside what others have counted: one that did nothing was not idle
+                    of = next(iter(self._stats), runner)
+                    self._stats.setdefault(of, RolloutStats()).deadlines["restore"] += 1
 
     def _check_alone(self) -> None:
         if self._engines or self._conditions is None:
