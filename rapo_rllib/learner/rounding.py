@@ -27,21 +27,29 @@ def rounded(language_model: PreTrainedModel, dtype: torch.dtype, adapters: Adapt
     Adapters, which the caller has switched off, are in the weights.
     """
     layers = decoder_layers(language_model)
-    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     changed = partial(_changed, dtype=dtype, adapters=adapters)
     with ExitStack() as stack:
         for layer in layers:
-            _change_in_passes(layer, changed, stack)
-        stack.enter_context(changed([p for p in language_model.parameters() if id(p) not in inside]))
+            _change_in_passes(layer, layers, changed, stack)
+        stack.enter_context(changed(_own_weights(language_model, layers)))
         yield
 
 
-def _change_in_passes(layer: torch.nn.Module, changed: Callable[..., Any], stack: ExitStack) -> None:
+def _own_weights(module: torch.nn.Module, layers: list[torch.nn.Module]) -> list[torch.Tensor]:
+    """Those that are in no layer inside the module."""
+    inner = set(layers) & set(module.modules()) - {module}
+    others = {id(parameter) for layer in inner for parameter in layer.parameters()}
+    return [parameter for parameter in module.parameters() if id(parameter) not in others]
+
+
+def _change_in_passes(
+    layer: torch.nn.Module, layers: list[torch.nn.Module], changed: Callable[..., Any], stack: ExitStack
+) -> None:
     """Let the layer's weights be others in each pass, as long as ``stack`` is open."""
-    own = ExitStack()
+    own = stack.enter_context(ExitStack())  # open after a pass that was interrupted
 
     def before(module: torch.nn.Module, arguments: Any) -> None:
-        own.enter_context(changed(list(module.parameters())))
+        own.enter_context(changed(_own_weights(module, layers)))
 
     def after(module: torch.nn.Module, arguments: Any, output: Any) -> None:
         own.close()

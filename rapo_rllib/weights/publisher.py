@@ -158,12 +158,14 @@ class WeightSender:
 
         threading.Thread(target=run, daemon=True).start()
         deadline = time.monotonic() + self._timeout_s
-        while not wait([made], _LOOK_S).done:
-            if self._failure is not None:
-                raise WeightSyncError(f"an engine did not connect: {self._failure}") from self._failure
-            if time.monotonic() > deadline:
-                raise WeightSyncError(f"the engines were not connected within {self._timeout_s:.0f} s")
-        return made.result()
+        while not wait([made], _LOOK_S).done and self._failure is None and time.monotonic() < deadline:
+            pass
+        error = made.exception() if made.done() else self._failure
+        if made.done() and error is None:
+            return made.result()
+        made.add_done_callback(_shut_down)  # what comes after this belongs to nobody
+        told = f"were not connected within {self._timeout_s:.0f} s" if error is None else f"did not connect: {error}"
+        raise WeightSyncError(f"the engines {told}") from error
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -184,3 +186,8 @@ class WeightSender:
                 logger.warning("the transfer of weights is broken off: %s", self._failure or "time")
                 self._transfer.shutdown()  # aborts the communicator, which ends whatever waits in it
                 return
+
+
+def _shut_down(made: Future[Any]) -> None:
+    if made.exception() is None:
+        made.result().shutdown()

@@ -164,7 +164,7 @@ class Gathered(dict[str, torch.Tensor]):
 
 @pytest.mark.parametrize(
     ("faults", "timeout_s", "told"),
-    [(("waits", "dies"), 60.0, "an engine did not connect: .* actor"), (("", "waits"), 1.0, "not connect.* within 1 s")],
+    [(("waits", "dies"), 60.0, "the engines did not connect: .* actor"), (("", "waits"), 1.0, "not connect.* within 1 s")],
 )
 def test_an_engine_that_does_not_join_ends_the_connecting(
     connect: Any, engines: Any, faults: tuple[str, ...], timeout_s: float, told: str
@@ -174,6 +174,30 @@ def test_an_engine_that_does_not_join_ends_the_connecting(
         connect(engines(*faults, method=JOIN), timeout_s, weights)
     assert time.monotonic() - start < 30
     assert weights.asked == ["a", "b", "c"]  # learners with shards do not wait
+
+
+def test_what_connects_too_late_is_shut_down(connect: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, broken = threading.Event(), threading.Event()
+
+    def trainer_init(init_info: Any, **given: Any) -> Any:
+        assert go.wait(60)
+        return SimpleNamespace(shutdown=broken.set)
+
+    monkeypatch.setattr(Broadcast, "trainer_init", trainer_init)
+    with pytest.raises(WeightSyncError, match="were not connected within 1 s"):
+        connect(engines(""), timeout_s=1.0)
+    assert not broken.is_set()
+    go.set()
+    assert broken.wait(10)
+
+
+def test_an_error_of_connecting_is_one_of_the_sync(connect: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trainer_init(init_info: Any, **given: Any) -> Any:
+        raise RuntimeError("no route to the host")
+
+    monkeypatch.setattr(Broadcast, "trainer_init", trainer_init)
+    with pytest.raises(WeightSyncError, match="the engines did not connect: no route to the host"):
+        connect(engines(""))
 
 
 @pytest.mark.parametrize(
