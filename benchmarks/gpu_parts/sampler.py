@@ -9,7 +9,7 @@ import torch
 
 from gpu_parts.machine import Sizes, seconds, twice
 from rapo_rllib.objective.entropy import entropy_and_logprobs
-from rapo_rllib.rollout.vllm.seeded import row_keys, seeded_tokens
+from rapo_rllib.rollout.vllm.seeded import row_keys, seeded_tokens, token_keys
 
 
 def measured(sizes: Sizes) -> dict[str, Any]:
@@ -20,22 +20,25 @@ def measured(sizes: Sizes) -> dict[str, Any]:
 def _batch(batch: int, sizes: Sizes) -> dict[str, list[float]]:
     logits = torch.randn(batch, sizes.vocabulary, device=sizes.device)
     tokens = torch.zeros(batch, dtype=torch.int64, device=sizes.device)
+    numbers = token_keys(sizes.vocabulary).to(sizes.device)
     keys = row_keys(range(batch), [0] * batch).to(sizes.device)
     draw: Callable[..., Any] = seeded_tokens
     measure: Callable[..., Any] = entropy_and_logprobs
     ways: dict[str, Callable[[], Any]] = {
         "plain": lambda: _plain(logits),
         "a generator for each row": lambda: _by_row(logits),
-        "hash": lambda: draw(logits, keys),
+        "hash": lambda: draw(logits, keys, numbers),
         "entropies and logprobs": lambda: measure(logits, tokens),
     }
     if sizes.device == "cuda":
         compiled_draw, compiled_measure = (torch.compile(work, dynamic=True) for work in (draw, measure))
-        ways["hash, compiled"] = lambda: compiled_draw(logits, keys)
+        ways["hash, compiled"] = lambda: compiled_draw(logits, keys, numbers)
         ways["entropies and logprobs, compiled"] = lambda: compiled_measure(logits, tokens)
     found = {
         f"{name}, ms": twice(lambda work=work: 1e3 * seconds(work, sizes.device, sizes.steps)) for name, work in ways.items()
     }
+    if sizes.device == "cuda":
+        found["compiled, it draws the same"] = bool((compiled_draw(logits, keys, numbers) == draw(logits, keys, numbers)).all())
     return {**found, **_reads(logits, sizes)}
 
 

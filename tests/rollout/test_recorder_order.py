@@ -120,4 +120,4 @@ def test_seeds_draw_by_the_same_places() -> None:
     for position in range(4):
         tokens = runner.launch("abc")
         for name, seed in SEEDS.items():
-            assert tokens[name][0] == int(runner.recorder._draw(runner.logits[name], row_keys([seed], [position])))
+            assert tokens[name][0] == int(runner.recorder._drawn(runner.logits[name], row_keys([seed], [position])))

@@ -10,10 +10,11 @@ import pytest
 import torch
 from scipy import stats
 
-from rapo_rllib.rollout.vllm.seeded import gumbel_noise, row_keys, seeded_tokens, uniform_noise
+from rapo_rllib.rollout.vllm.seeded import gumbel_noise, row_keys, seeded_tokens, token_keys, uniform_noise
 
 LEAST_P = 1e-3
 ROWS, VOCABULARY = 512, 1024
+TOKENS = token_keys(VOCABULARY)
 
 
 def keys_of(rows: int, seed: int = 3) -> torch.Tensor:
@@ -39,7 +40,7 @@ def test_the_hash_by_plain_numbers(seed: int, position: int, token: int) -> None
     key = splitmix64(seed * 2**32 + position)
     assert row_keys([seed], [position])[:, 0].tolist() == [key >> 32, key % 2**32]
     expected = mix((mix(token * 0x9E3779B1 % 2**32 ^ (key >> 32)) + key) % 2**32)
-    found = uniform_noise(row_keys([seed], [position]), token + 1)[0, token]
+    found = uniform_noise(row_keys([seed], [position]), token_keys(token + 1))[0, token]
     assert float(found) == pytest.approx((expected + 0.5) / 2**32, rel=1e-6)
 
 
@@ -54,20 +55,20 @@ def test_keys_of_all_rows_differ() -> None:
 
 
 def test_noise_of_a_row_does_not_depend_on_the_batch() -> None:
-    together = uniform_noise(row_keys([5, 9, 5], [0, 4, 1]), 100)
-    assert torch.equal(together[1], uniform_noise(row_keys([9], [4]), 100)[0])
+    together = uniform_noise(row_keys([5, 9, 5], [0, 4, 1]), token_keys(100))
+    assert torch.equal(together[1], uniform_noise(row_keys([9], [4]), token_keys(100))[0])
     assert not torch.equal(together[0], together[2])
 
 
 def test_noise_is_uniform() -> None:
-    counts = torch.histc(uniform_noise(keys_of(ROWS), VOCABULARY), 256, 0, 1)
+    counts = torch.histc(uniform_noise(keys_of(ROWS), TOKENS), 256, 0, 1)
     assert stats.chisquare(counts.numpy()).pvalue > LEAST_P
 
 
 @pytest.mark.parametrize("step", [(1, 0), (0, 1), (1, 1), (7, 0), (0, 64)])
 def test_neighbours_are_independent(step: tuple[int, int]) -> None:
     """Of positions and of tokens: pairs fill the square evenly."""
-    noise = (uniform_noise(keys_of(ROWS), VOCABULARY) * 16).long()
+    noise = (uniform_noise(keys_of(ROWS), TOKENS) * 16).long()
     rows, tokens = step
     pairs = noise[: ROWS - rows, : VOCABULARY - tokens] * 16 + noise[rows:, tokens:]
     assert stats.chisquare(torch.bincount(pairs.flatten(), minlength=256).numpy()).pvalue > LEAST_P
@@ -75,12 +76,12 @@ def test_neighbours_are_independent(step: tuple[int, int]) -> None:
 
 def test_seeds_are_independent() -> None:
     """Seeds that differ in one bit, at the same positions."""
-    first, second = (uniform_noise(row_keys([seed] * ROWS, list(range(ROWS))), VOCABULARY) for seed in (6, 7))
+    first, second = (uniform_noise(row_keys([seed] * ROWS, list(range(ROWS))), TOKENS) for seed in (6, 7))
     assert abs(float(np.corrcoef(first.flatten(), second.flatten())[0, 1])) < 4 / (ROWS * VOCABULARY) ** 0.5
 
 
 def test_gumbel_noise_is_gumbel() -> None:
-    values = gumbel_noise(keys_of(64), VOCABULARY).flatten().double()
+    values = gumbel_noise(keys_of(64), TOKENS).flatten().double()
     assert torch.isfinite(values).all()
     assert stats.kstest(values.numpy(), "gumbel_r").pvalue > LEAST_P
 
@@ -92,7 +93,7 @@ def test_samples_follow_the_softmax() -> None:
     counts = torch.zeros(50)
     for start in range(0, 100_000, 10_000):
         keys = row_keys([8] * 10_000, list(range(start, start + 10_000)))
-        counts += torch.bincount(seeded_tokens(logits.expand(10_000, -1), keys), minlength=50)
+        counts += torch.bincount(seeded_tokens(logits.expand(10_000, -1), keys, token_keys(50)), minlength=50)
     assert counts[17] == 0
     expected = torch.softmax(logits.double(), -1) * 100_000
     possible = expected > 0
@@ -106,11 +107,17 @@ def test_rare_tokens_are_drawn_as_often_as_they_should() -> None:
     drawn = 0
     for start in range(0, 100_000, 20_000):
         keys = row_keys([21] * 20_000, list(range(start, start + 20_000)))
-        drawn += int((seeded_tokens(logits.expand(20_000, -1), keys) > 0).sum())
+        drawn += int((seeded_tokens(logits.expand(20_000, -1), keys, token_keys(101)) > 0).sum())
     assert stats.poisson.sf(drawn - 1, 100) > LEAST_P / 2 and stats.poisson.cdf(drawn, 100) > LEAST_P / 2
 
 
 def test_compiled_it_draws_the_same() -> None:
-    logits, keys = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)), keys_of(5)
+    logits, keys, tokens = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)), keys_of(5), token_keys(300)
     compiled = torch.compile(seeded_tokens, backend="aot_eager", dynamic=True)
-    assert torch.equal(compiled(logits, keys), seeded_tokens(logits, keys))
+    assert torch.equal(compiled(logits, keys, tokens), seeded_tokens(logits, keys, tokens))
+
+
+def test_what_is_compiled_multiplies_no_index() -> None:
+    """The compiler computes indices in 32 bits: a factor above 2^31 is refused by Triton, one below would overflow."""
+    graph = torch.fx.experimental.proxy_tensor.make_fx(seeded_tokens)(torch.zeros(5, 300), keys_of(5), token_keys(300))
+    assert not any("arange" in str(node.target) for node in graph.graph.nodes)

@@ -21,7 +21,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 from rapo_rllib.objective.entropy import entropy_and_logprobs
 from rapo_rllib.rollout.vllm.late_values import LateValues, TokenRecord
-from rapo_rllib.rollout.vllm.seeded import row_keys, seeded_tokens
+from rapo_rllib.rollout.vllm.seeded import row_keys, seeded_tokens, token_keys
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -53,6 +53,7 @@ class TokenRecorder(LogitsProcessor):
         self._rows: dict[int, _Row] = {}
         self.version = 0  # of the weights that sample now
         self._values = LateValues()
+        self._tokens = torch.empty(0)  # keys of the vocabulary's
         self._draw: Callable[..., torch.Tensor] = seeded_tokens
         self._measure: Callable[..., torch.Tensor] = _measured
         if device.type == "cpu":
@@ -113,11 +114,16 @@ class TokenRecorder(LogitsProcessor):
         rows = [self._rows[index] for index in seeded]
         keys = row_keys([row.seed or 0 for row in rows], [len(row.output_ids) for row in rows])
         if len(seeded) == len(logits):
-            return self._draw(logits, _moved(keys, logits.device)), None
+            return self._drawn(logits, keys), None
         tokens, beside = unseeded(logits, generators, k, p)
         chosen = _moved(torch.tensor(seeded), logits.device)
-        drawn = self._draw(logits[chosen], _moved(keys, logits.device))
+        drawn = self._drawn(logits[chosen], keys)
         return tokens.index_copy(0, chosen, drawn.to(tokens.dtype)), beside
+
+    def _drawn(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        if len(self._tokens) != logits.shape[-1]:
+            self._tokens = _moved(token_keys(logits.shape[-1]), logits.device)
+        return self._draw(logits, _moved(keys, logits.device), self._tokens)
 
     def _record(self, logits: torch.Tensor, token_ids: torch.Tensor) -> None:
         """Measure the recorded rows. logits: ``[B, V]`` float32, as sampled from; token_ids: ``[B]`` drawn from them."""
@@ -157,7 +163,7 @@ def _cpu_draw() -> Callable[..., torch.Tensor]:
     fused = getattr(torch.ops._C, "fused_gumbel_argmax", None)
     if fused is None:
         return seeded_tokens
-    return lambda logits, keys: fused(logits.float(), (keys[0] << 31) ^ keys[1])
+    return lambda logits, keys, tokens: fused(logits.float(), (keys[0] << 31) ^ keys[1])
 
 
 def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """Seeded sampling of a whole batch at once: noise is a function of seed, position and token, no generator's next number.
 
-    seed, position --row_keys--> two 32-bit keys a row --gumbel_noise--> [B, V] noise --argmax(logits + noise)--> tokens
+    seed, position --row_keys--> two 32-bit keys a row \
+                                                        gumbel_noise--> [B, V] noise --argmax(logits + noise)--> tokens
+    vocabulary --token_keys--> a 32-bit key a token    /
 
 A counter-based generator ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al. 2011) has no state to keep, so a row's
 noise does not depend on what runs beside it, and a batch costs one kernel where each row's own generator costs one per row.
@@ -33,33 +35,41 @@ def row_keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
     return torch.stack([_shifted(mixed, 32), mixed & _LOW])
 
 
-def seeded_tokens(logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def token_keys(vocabulary: int) -> torch.Tensor:
+    """A key of 32 bits for each token, ``[V]`` int64 on the CPU: ``token * spread mod 2³²``.
+
+    Made before and not where they are used: PyTorch's compiler would multiply in 32 bits, for which the factor is too large.
+    """
+    return (torch.arange(vocabulary, dtype=torch.int64) * _SPREAD) & _LOW
+
+
+def seeded_tokens(logits: torch.Tensor, keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """A token of each row's softmax, ``[B]`` int64.
 
     Args:
         logits: ``[B, V]`` float32, as sampled from; tokens at minus infinity are never drawn.
         keys: ``[2, B]`` int64 of :func:`row_keys`, on the device of the logits.
+        tokens: ``[V]`` int64 of :func:`token_keys`, on the same.
     """
-    return (logits + gumbel_noise(keys, logits.shape[-1])).argmax(dim=-1)
+    return (logits + gumbel_noise(keys, tokens)).argmax(dim=-1)
 
 
-def gumbel_noise(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
+def gumbel_noise(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """``-log(-log(1 - u))`` with ``u`` of :func:`uniform_noise`: ``[B, V]`` float32.
 
     ``log1p`` keeps the small u, which are what a rare token wins by, as exact as float32 has them.
     """
-    return -torch.log(-torch.log1p(-uniform_noise(keys, vocabulary)))
+    return -torch.log(-torch.log1p(-uniform_noise(keys, tokens)))
 
 
-def uniform_noise(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
+def uniform_noise(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Numbers of the open interval (0, 1) in steps of 2^-32, ``[B, V]`` float32: of each row and each token its own.
 
-        x = mix(mix(token * spread XOR key₀) + key₁),   u = (x + 1/2) / 2³²
+        x = mix(mix(token key XOR key₀) + key₁),   u = (x + 1/2) / 2³²
 
     ``mix`` is a finaliser of 32 bits by Wellons ("lowbias32", bias 0.11). XOR and not addition with the first key: sums would
     give two rows the same numbers, shifted by some tokens.
     """
-    tokens = (torch.arange(vocabulary, dtype=torch.int64, device=keys.device) * _SPREAD) & _LOW
     mixed = _mixed((_mixed(tokens ^ keys[0, :, None]) + keys[1, :, None]) & _LOW)
     return ((mixed.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
 
