@@ -2,6 +2,7 @@
 
     python benchmarks/packaged.py --seeds 0-9 --folder runs
     python benchmarks/packaged.py --report      # of the raw results: how many seeds end above --above
+    python benchmarks/packaged.py --pairs --seeds 10-21     # rapo_math and grpo_math side by side: equal_traces_plan.md
 
 The runs share ``--folder``: the first one builds the Step-Trace Buffer there. A seed that has its raw result is not run again.
 """
@@ -17,6 +18,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ FIGURES = (
     *("retrieval/count", "retrieval/shows_answer", "retrieval/retrieved_count", "retrieval/accuracy_retrieved"),
     *("retrieval/others_count", "retrieval/accuracy_others", "ends/tool_limit", "ends/length"),
 )  # of the sampled trajectories of an iteration
+PAIR = ("rapo_math", "grpo_math")
+OF_PAIRS = ("env_config.num_test=512", "evaluation_duration=512", "evaluation_interval=10")
 
 
 def main() -> None:
@@ -41,14 +45,15 @@ def main() -> None:
     parser.add_argument("--json-dir", type=Path, default=RESULTS)
     parser.add_argument("--above", type=float, default=0.35, help="the accuracy that a seed is to end above")
     parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--pairs", action="store_true", help="both jobs, one core each; into the folder `pairs` of --json-dir")
     arguments = parser.parse_args()
     job, settings = arguments.job.resolve(), ["time_budget_s=null", *arguments.set]
+    if arguments.pairs:
+        run_pairs(seeds_of(arguments.seeds), settings, arguments.folder.resolve(), arguments.json_dir / "pairs")
+        return
     if not arguments.report:
         for seed in seeds_of(arguments.seeds):
-            file = arguments.json_dir / f"packaged-{job.stem}-seed-{seed}.json"
-            if not is_done(file, settings_hash(job, settings)):
-                result = run(job, seed, settings, arguments.folder.resolve())
-                file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            run_missing(job, seed, settings, arguments.folder.resolve(), arguments.json_dir)
     files = sorted(arguments.json_dir.glob(f"packaged-{job.stem}-seed-*.json"))
     print(report([json.loads(file.read_text(encoding="utf-8")) for file in files], arguments.above))
 
@@ -86,11 +91,37 @@ def is_done(file: Path, settings: str) -> bool:
     return True
 
 
-def run(job: Path, seed: int, settings: Sequence[str], folder: Path) -> dict[str, Any]:
+def run_pairs(seeds: Sequence[int], settings: Sequence[str], folder: Path, json_dir: Path) -> None:
+    """Run both jobs of each seed at the same time, pair by pair."""
+    json_dir.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(len(PAIR)) as pool:
+        for seed in seeds:
+            waiting = [
+                pool.submit(run_missing, _job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, core)
+                for core, name in enumerate(PAIR)
+            ]
+            for one in waiting:
+                one.result()
+
+
+def _job(name: str) -> Path:
+    return REPOSITORY / "tuned_examples" / f"{name}.yaml"
+
+
+def run_missing(job: Path, seed: int, settings: Sequence[str], folder: Path, json_dir: Path, core: int | None = None) -> None:
+    """Run a seed that has no raw result yet, on one core if it is named."""
+    file = json_dir / f"packaged-{job.stem}-seed-{seed}.json"
+    if not is_done(file, settings_hash(job, settings)):
+        result = run(job, seed, settings, folder, core)
+        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def run(job: Path, seed: int, settings: Sequence[str], folder: Path, core: int | None = None) -> dict[str, Any]:
     """Train with one seed, to the end."""
     folder.mkdir(parents=True, exist_ok=True)
     storage = folder / f"{job.stem}-seed-{seed}"
     command = [
+        *([] if core is None else ["taskset", "--cpu-list", str(core)]),
         sys.executable,
         "-m",
         "rapo_rllib.cli.main",
@@ -109,7 +140,9 @@ def run(job: Path, seed: int, settings: Sequence[str], folder: Path) -> dict[str
     git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
     about = {"job": job.name, "seed": seed, "set": list(settings), "settings": settings_hash(job, settings)}
     about["commit"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    about["machine"] = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {platform.machine()}, in shared use"
+    about["machine"] = (
+        f"{len(os.sched_getaffinity(0)) if core is None else 1} of {os.cpu_count()} cores, {platform.machine()}, in shared use"
+    )
     summary = json.loads((trial / "summary.json").read_text(encoding="utf-8"))
     return {**about, **figures([json.loads(line) for line in lines]), "warnings": summary["warnings"]}
 
