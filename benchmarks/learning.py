@@ -8,7 +8,6 @@
     python benchmarks/learning.py graded       the base policies of the second study (benchmarks/equal_traces_plan.md)
     python benchmarks/learning.py equal_rates  its learning rates
     python benchmarks/learning.py equal_traces the second study
-    python benchmarks/learning.py long_words   its part with SmolLM2: base policies, rates, and what counts
     python benchmarks/learning.py report       raw results to benchmarks/results/summary.json and the tables of the docs
     python benchmarks/learning.py short        RAPO and GRPO, two seeds
     python benchmarks/learning.py words        SmolLM2 on word problems: base policies, learning rates, and the runs that count
@@ -28,7 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from learning_parts import equal, plan
-from learning_parts import long_words as longer
 from learning_parts.chain_run import ChainRun
 from learning_parts.every_figure import all_figures
 from learning_parts.pilot import pilot_figures, pilot_table
@@ -38,7 +36,7 @@ from learning_parts.processes import begin_ray, run_all
 from learning_parts.rates import choose, rate_of
 from learning_parts.results import PILOT, RESULTS, TIMED, collect, read, rows_of, summary
 from learning_parts.tables import PAGE, PAGES, figures, tables, written_into
-from learning_parts.word_policy import started_policies, word_policies
+from learning_parts.word_policy import word_policies
 from learning_parts.word_run import WordRun
 
 SHORT = {"arms": ("rapo", "grpo"), "seeds": 2, "tokens": 20_000}
@@ -177,29 +175,6 @@ def equal_traces(options: argparse.Namespace) -> list[str]:
     return failed
 
 
-def long_words(options: argparse.Namespace) -> list[str]:
-    """Run SmolLM2 on problems of three and four operations: the rates, then what counts."""
-    results, folder, rated = options.results, options.folder / "long_words", options.folder / "long_word_rates"
-    found = started_policies(options.folder / "long_word_policies")
-    chosen = results / "long_word_rates.json"
-    for each in (folder, rated):
-        each.mkdir(parents=True, exist_ok=True)
-    if not chosen.exists():
-        trial = longer.rate_runs(found, rated)
-        if failed := _run(trial, options):
-            return failed
-        if not all(rows_of(run.file) for run in trial):
-            return []
-        choose(rated, chosen, longer.ARMS)
-    rates = {arm: float(rate) for arm, rate in json.loads(chosen.read_text())["chosen"].items()}
-    there = read(results, longer.KIND)
-    wanted = longer.runs(found, rates, folder)
-    failed = _run([run for run in wanted if run.seed not in there.get((longer.CALLS, run.arm), {})], options)
-    collect(folder, results, longer.KIND)
-    print(json.dumps(longer.figures(read(results, longer.KIND)), indent=1), flush=True)
-    return failed
-
-
 def report(options: argparse.Namespace) -> list[str]:
     """Make the summary and the page's tables out of the raw results."""
     found = all_figures(options.results)
@@ -237,7 +212,7 @@ def _word_run(arm: str, seed: int, lr: float, found: list[Path], folder: Path) -
     return WordRun(arm, seed, lr, str(found[seed % len(found)]), str(folder))
 
 
-RUNS = (policies, rates, pilot, chains, seconds, words, graded, equal_rates, equal_traces, long_words, short)
+RUNS = (policies, rates, pilot, chains, seconds, words, graded, equal_rates, equal_traces, short)
 COMMANDS = {command.__name__: command for command in (*RUNS, report)}
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The second study as Markdown tables: each way to use the traces, the comparisons that decide, and SmolLM2."""
+"""The second study as Markdown tables: each way to use the traces, the comparisons that decide, and the packaged jobs side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ NAMES = {
     "rapo_other": "traces of other questions: RAPO",
     "steps_other": "traces of other questions: single steps, then GRPO",
     "sft_steps_other": "traces of other questions: fine-tuning, single steps, then GRPO",
-    "word_steps": "single steps with the solver's own, then GRPO with its trajectories",
 }
 DECIDING = {
     "best_minus_luffy": "fine-tuning and single steps, minus LUFFY",
@@ -29,13 +28,13 @@ DECIDING = {
 }
 
 
-def equal_tables(equal: Mapping[str, Any], long_words: Mapping[str, Any]) -> dict[str, str]:
+def equal_tables(equal: Mapping[str, Any], pairs: Mapping[str, Any]) -> dict[str, str]:
     """Make tables, by the name of their place in a page; none of what has not been run."""
     made = {f"equal-{calls}": _arms(of_calls) for calls, of_calls in equal.items()}
     if any(name in of_calls for of_calls in equal.values() for name in DECIDING):
         made["equal-deciding"] = _deciding(equal)
-    if long_words:
-        made["long_words"] = _long_words(long_words)
+    if "rapo_minus_grpo" in pairs:
+        made["pairs"] = _pairs(pairs)
     return made
 
 
@@ -78,11 +77,25 @@ def _deciding(equal: Mapping[str, Any]) -> str:
     return _table(head, rows)
 
 
-def _long_words(found: Mapping[str, Any]) -> str:
-    rows = [(NAMES[arm], _percent(found[arm]), "", "") for arm in ("grpo", "word_steps")]
-    ours, end = found["best_minus_grpo"], found["best_minus_grpo_at_the_end"]
-    rows.append(("the second minus the first, points", "", _points(ours), _points(end)))
-    return _table(("SmolLM2", "mean over the budget, %", "difference of means", "difference at the end"), rows)
+def _pairs(found: Mapping[str, Any]) -> str:
+    ratio = found["seconds_ratio"]
+    rows = [
+        (
+            "pairs; the least of `rapo_math`, its mean at the end, %",
+            f"{ratio['n']}; {_hundred(found['lowest'])}, {_hundred(found['mean'])}",
+        ),
+        (
+            "`rapo_math` minus `grpo_math` at the end, points; p",
+            f"{_points(found['rapo_minus_grpo'])}; {_p(found['rapo_minus_grpo']['p'])}",
+        ),
+        ("after 10 iterations", _points(found["halfway"])),
+        ("ratio of seconds", f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"),
+    ]
+    return _table(("the packaged jobs side by side", ""), rows)
+
+
+def _hundred(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

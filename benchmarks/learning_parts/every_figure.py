@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from learning_parts import equal, long_words
-from learning_parts.packaged_pairs import packaged
+from learning_parts import equal
+from learning_parts.packaged_pairs import packaged, pairs
 from learning_parts.pilot import pilot_figures
 from learning_parts.results import PILOT, TIMED, read, summary
 
@@ -24,7 +24,7 @@ def all_figures(results: Path) -> dict[str, Any]:
         "habits": habits,
         "pilot": pilot_figures(read(results, PILOT)),
         "equal": equal.figures(read(results, equal.KIND)),
-        "long_words": long_words.figures(read(results, long_words.KIND)),
+        "pairs": pairs(results / "pairs"),
         "other": {},
     }
     for calls, of_calls in found["equal"].items():
@@ -32,6 +32,6 @@ def all_figures(results: Path) -> dict[str, Any]:
             found["chains"].setdefault(calls, {})["best_minus_luffy"] = of_calls["best_minus_luffy"]
         if "best_minus_sft_grpo" in of_calls:
             found["other"][calls] = {"best_minus_sft_grpo": of_calls["best_minus_sft_grpo"]}
-    if found["long_words"]:
-        found["words"]["best_minus_grpo"] = found["long_words"]["best_minus_grpo"]
+    if "rapo_minus_grpo" in found["pairs"]:
+        found["words"]["best_minus_grpo"] = found["pairs"]["rapo_minus_grpo"]
     return found

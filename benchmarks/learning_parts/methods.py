@@ -95,7 +95,6 @@ EQUAL: dict[str, dict[str, Any]] = {
     "sft_steps": {**_STEPS, "warm_start": _IMITATES},
     "steps_other": {**_STEPS, "env_config": _OTHERS},
     "sft_steps_other": {**_STEPS, "warm_start": _IMITATES, "env_config": _OTHERS},
-    "word_steps": {**_STEPS, "expert_step_share": [[0, 1.0], [480, 1.0], [481, 0.0]]},  # a step of a language model is longer
 }
 ARMS |= PILOT | EQUAL
 MAIN = ("grpo", "rapo", "rapo_hidden", "luffy", "trajectories")

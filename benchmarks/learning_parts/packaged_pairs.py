@@ -35,6 +35,15 @@ def packaged(results: Path) -> dict[str, Any]:
     return found
 
 
+def pairs(results: Path) -> dict[str, Any]:
+    """Add to the figures of :func:`packaged` the difference after the first of two evaluations."""
+    found = packaged(results)
+    if "rapo_minus_grpo" in found:
+        halfway = {job: {seed: curve[1] for seed, curve in found["curves"][job].items()} for job in (OURS, BASELINE)}
+        found["halfway"] = paired_difference(halfway[OURS], halfway[BASELINE])
+    return found
+
+
 def _by_seed(results: Path, job: str) -> dict[int, Raw]:
     raw = [json.loads(file.read_text(encoding="utf-8")) for file in results.glob(f"packaged-{job}-seed-*.json")]
     return {one["seed"]: one for one in raw}

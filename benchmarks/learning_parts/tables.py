@@ -31,7 +31,7 @@ WITHOUT_RETRIEVAL = ("grpo", "luffy")
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
     """Name of a place in the page -> table."""
     made = {f"chains-{calls}": _main(of_calls) for calls, of_calls in found["chains"].items()}
-    made |= equal_tables(found.get("equal", {}), found.get("long_words", {}))
+    made |= equal_tables(found.get("equal", {}), found.get("pairs", {}))
     made |= {name: table(found[of]) for name, (of, table) in _WHOLE.items() if found.get(of)}
     if found["words"]:
         made["words"] = _main(found["words"])

@@ -67,17 +67,6 @@ def make_word_policy(folder: Path, how: Flawed, model: str = MODEL) -> Path:
     return Path(made.folder)
 
 
-def started_policies(folder: Path, count: int = WORD_POLICIES) -> list[Path]:
-    """Make base policies by the packaged job's own warm start, each on other problems; those in ``folder`` are taken."""
-    settings = {"num_trajectories": 600, "shown_share": 0.0, "folder": str(folder)}
-    task = {"steps": [1, 3], "step_weights": [0.9, 0.05, 0.05]}
-    made = [
-        warm_start(base_config().training(warm_start={**settings, "env_config": {**task, "seed": seed}}), Progress("words"))
-        for seed in range(count)
-    ]
-    return [Path(one.folder) for one in made if one is not None]
-
-
 def word_habits(policy: Path, count: int = 200) -> dict[str, float]:
     """Of the policy, over held-out problems of three operations; the names are those of ``habits.habits``."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

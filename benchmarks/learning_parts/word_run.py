@@ -23,9 +23,7 @@ class WordRun:
     evaluation_interval: int = 2  # iterations
     threads: int = 1
     attempted: int = 50  # held-out questions of pass@8
-    calls: str | int = "words"  # where a run on the chains says how many calculations they have; a number: the most operations
-    steps: tuple[int, int] = (3, 3)  # fewest and most operations
-    evaluated: int = 100  # held-out questions
+    calls: str = "words"  # where a run on the chains says how many calculations they have
 
     @property
     def name(self) -> str:
@@ -46,8 +44,8 @@ class WordRun:
         buffer = {"uri": str(Path(self.folder) / f"buffer-{self.name}.db"), **arm.pop("step_trace_buffer", {})}
         return (
             base_config(self.policy)
-            .environment("rapo/word_problems", env_config={**TASK, "steps": list(self.steps), "seed": self.seed})
-            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=self.evaluated)
+            .environment("rapo/word_problems", env_config={**TASK, "steps": [3, 3], "seed": self.seed})
+            .evaluation(evaluation_interval=self.evaluation_interval, evaluation_duration=100)
             .debugging(seed=self.seed)
             .training(
                 questions_per_step=12,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
 import packaged
 import pytest
 from learning_parts import packaged_pairs
+from learning_parts.equal_tables import equal_tables
+from learning_parts.every_figure import all_figures
 from places import REPOSITORY
 
 from rapo_rllib.algorithm.run_summary import RunSummary
@@ -106,3 +109,47 @@ def test_pairs_are_those_seeds_that_both_jobs_have(tmp_path: Path) -> None:
     found = packaged_pairs.packaged(tmp_path)
     assert found["rapo_minus_grpo"]["mean"] == pytest.approx(0.05) and found["rapo_minus_grpo"]["n"] == 2
     assert found["seconds_ratio"]["mean"] == 0.75 and found["seconds_ratio"]["n"] == 2
+
+
+def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path) -> None:
+    def write(name: str, *ends: float) -> None:
+        raw = {seed: {"rows": [{"tokens": t, "accuracy": a, "train_s": t} for t in (0, 100)]} for seed, a in enumerate(ends)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(raw))
+
+    for folder in ("policies", "pairs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "policies" / "habits.json").write_text("{}")
+    write("equal-3-sft_steps", 0.9, 0.8, 0.7)
+    write("equal-3-luffy", 0.8, 0.6)
+    write("equal-4-sft_steps_other", 0.9, 0.8)
+    write("equal-4-sft_grpo_other", 0.8, 0.9)
+    for job, ends in (("rapo_math", (0.5, 0.6)), ("grpo_math", (0.1, 0.3))):
+        for seed, end in enumerate(ends, 10):
+            raw = {"seed": seed, "held_out": [[0, 0.0], [10, end / 2], [20, end]], "seconds": 100.0 * end}
+            (tmp_path / "pairs" / f"packaged-{job}-seed-{seed}.json").write_text(json.dumps(raw))
+    found = all_figures(tmp_path)
+    assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
+    assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)
+    assert found["words"]["best_minus_grpo"]["mean"] == pytest.approx(0.35) and found["words"]["best_minus_grpo"]["n"] == 2
+    assert found["pairs"]["halfway"]["mean"] == pytest.approx(0.175)
+    made = equal_tables(found["equal"], found["pairs"])
+    assert "| fine-tuning, then that | 80 (55 to 105) |  | 80 | 3 of 3, 0 | 100 |" in made["equal-3"]
+    assert "| fine-tuning and single steps, minus LUFFY | 3 | +15.0 (-48.5 to 78.5; 2 of 2) |" in made["equal-deciding"]
+    assert made["equal-deciding"].count("too few pairs") == 2
+    assert "2; 50.0, 55.0" in made["pairs"] and "+35.0 (" in made["pairs"] and "+17.5 (" in made["pairs"]
+
+
+def test_pairs_run_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both of a seed at once, on a core each; what has its raw result is not run again."""
+    together, started = threading.Barrier(2, timeout=60), []
+
+    def run(job: Path, seed: int, settings: Any, folder: Path, core: int | None = None) -> dict[str, Any]:
+        together.wait()
+        started.append((job.stem, seed, core, folder.name))
+        return {"settings": packaged.settings_hash(job, settings)}
+
+    monkeypatch.setattr(packaged, "run", run)
+    for _ in range(2):
+        packaged.run_pairs([10, 11], ["time_budget_s=null"], tmp_path / "runs", tmp_path / "pairs")
+    expected = [(job, seed, core, job) for seed in (10, 11) for core, job in enumerate(("rapo_math", "grpo_math"))]
+    assert sorted(started) == sorted(expected) and len(list((tmp_path / "pairs").iterdir())) == 4
