@@ -1,4 +1,4 @@
-"""The second study as Markdown tables: each way to use the traces, the comparisons that decide, and the packaged jobs side by side."""
+"""The second study, and the packaged jobs side by side, as Markdown tables: each way to use the traces, and what decides."""
 
 from __future__ import annotations
 
