@@ -2,7 +2,8 @@
 
 A list of model names would be wrong by the next release. So a small packed row of random tokens, with a fork in it, goes
 through the model once in each way, and back, and what comes out must be what the separate sequences give: hidden states, and
-a gradient that has come through the attention of all layers.
+a gradient that has come through the attention of all layers. Low precision hides how little a token may see of a sibling, so
+that is asked for itself: other tokens in one response must leave the others as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CANDIDATES = {
 # tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
 # the next sees as a whole, which is computed in another way, and one that begins inside a response
 SIZES = {"sdpa": (8, 4, 6), "flex": (140, 4, 50)}
-TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative; a token that sees its sibling's changes by tens of per cent
+TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative
 GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
 
 Values = dict[str, torch.Tensor]  # that a pass gives, by what they are
@@ -130,22 +131,26 @@ class Probe:
         self._model = language_model
         self._passes = passes or Passes(lambda function, *arguments: function(language_model, *arguments))
         vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
-        self.rows = {share: _row(vocabulary, share, *SIZES[requested]).to(device) for share in (False, True)}
+        sizes = SIZES[requested]
+        self.rows = {share: _row(vocabulary, share, *sizes).to(device) for share in (False, True)}
+        self._first_changed = _row(vocabulary, True, *sizes, change=True).to(device)
+        self._first_response = sizes[1] + sizes[2]  # tokens
 
     def values_of_separate_sequences(self) -> Values:
         """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
         own = self._model.config._attn_implementation
         self._model.set_attn_implementation("eager")
-        values = self._values(RowAttention.UNSHARED)
-        self._model.set_attn_implementation(own)
-        return values
+        try:
+            return self._values(RowAttention.UNSHARED)
+        finally:
+            self._model.set_attn_implementation(own)
 
     def reason_against(self, attention: RowAttention, expected: Values) -> str | None:
         """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
         own = self._model.config._attn_implementation
         try:
             use_attention(self._model, attention)
-            values = self._values(attention)
+            values, seen = self._values(attention), self._seen_of_siblings(attention)
         except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
             self._passes.reset()
             self._model.set_attn_implementation(own)
@@ -157,7 +162,19 @@ class Probe:
             if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
                 self._model.set_attn_implementation(own)
                 return f"{name} differ by {wrong:.0%} from those of separate sequences"
+        if not seen < TOLERANCE:
+            self._model.set_attn_implementation(own)
+            return f"a response changes by {seen:.1%} with the tokens of another"
         return None
+
+    @torch.no_grad()
+    def _seen_of_siblings(self, attention: RowAttention) -> float:
+        """How far the states of the other responses change with the tokens of the first."""
+        before, after = (
+            self._passes.call(self._states, attention, row)[self._first_response :]
+            for row in (self.rows[attention is not RowAttention.UNSHARED], self._first_changed)
+        )
+        return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
         """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
@@ -166,7 +183,8 @@ class Probe:
             return {"hidden states": self._passes.call(self._states, attention)}
 
         def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
-            added.append(output.new_zeros(output.shape[-1], requires_grad=True))
+            if not added:  # some models look up the same tokens twice
+                added.append(output.new_zeros(output.shape[-1], requires_grad=True))
             return output + added[0]
 
         with torch.enable_grad():
@@ -179,9 +197,9 @@ class Probe:
             (gradient,) = torch.autograd.grad((states * factors).sum(), added)
         return {"hidden states": states.detach(), "gradients": gradient}
 
-    def _states(self, language_model: PreTrainedModel, attention: RowAttention) -> torch.Tensor:
+    def _states(self, language_model: PreTrainedModel, attention: RowAttention, row: PackedRow | None = None) -> torch.Tensor:
         """Hidden states ``[N, D]`` that predict the row's loss tokens, in an order that does not depend on ``attention``."""
-        row = self.rows[attention is not RowAttention.UNSHARED]
+        row = row or self.rows[attention is not RowAttention.UNSHARED]
         with torch.autocast(row.token_ids.device.type, self._passes.dtype, enabled=self._passes.dtype is not None):
             return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
 
@@ -194,8 +212,8 @@ def _embedding(language_model: PreTrainedModel) -> Any:
         return None
 
 
-def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int) -> PackedRow:
-    """A prompt with three responses, of which two begin alike, and a short prompt with one."""
+def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
+    """A prompt with three responses, of which two begin alike, and a short prompt with one; ``change``: the first ends otherwise."""
     generator = np.random.default_rng(0)
 
     def tokens(count: int) -> np.ndarray:
@@ -203,6 +221,7 @@ def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int) -> Pa
 
     shared = tokens(common)
     responses = [np.concatenate([shared, tokens(own)]), np.concatenate([shared, tokens(own)]), tokens(own)]
+    responses[0][common:] = (responses[0][common:] + change) % vocabulary
     groups = [SampleGroup(tokens(prompt), tuple(map(_sample, responses))), SampleGroup(tokens(8), (_sample(tokens(own)),))]
     (row,) = pack_rows(groups, max_tokens=1000, share=share)
     return row

@@ -70,8 +70,9 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
         raise CheckpointError(f"{error}. Take an older checkpoint.") from error
     problem = _difference(there["config"], _relevant(config))
     name, other = settings.name_or_path, there["name_or_path"]
-    known = base and there.get("base")
-    if not problem and needs_base and (base != known if known else Path(name).name != Path(other).name):
+    sums = (base, there.get("base") or 0)
+    of_both = sums if all(sums) else (Path(name).name, Path(other).name) if any(sums) else (name, other)
+    if not problem and needs_base and of_both[0] != of_both[1]:
         problem = "LoRA and kl_coeff need the very weights that training started from"
     if problem:
         raise CheckpointError(

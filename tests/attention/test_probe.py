@@ -183,6 +183,29 @@ def test_an_attention_is_tried_in_the_precision_of_training(
     assert learner.policy.attention is found
 
 
+def test_a_leak_that_low_precision_hides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token sees a little of all: less than what bfloat16 rounds away."""
+    right = block_attention.tree_attention
+
+    def leaks(module: Any, query: torch.Tensor, *others: Any, **options: Any) -> Any:
+        return right(module, query, *others, **options)[0] + 0.02 * query.mean(2)[:, None], None
+
+    monkeypatch.setattr(block_attention, "tree_attention", leaks)
+    model = tiny_model("llama", torch.float32).eval()
+    probe = Probe(model, "sdpa", Passes(lambda function, *arguments: function(model, *arguments), torch.bfloat16))
+    reason = probe.reason_against(RowAttention.BLOCKS, probe.values_of_separate_sequences())
+    assert "a response changes by" in str(reason)
+
+
+def test_a_pass_that_fails_leaves_the_attention_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", torch.float32)
+    own = model.config._attn_implementation
+    monkeypatch.setattr(Probe, "_values", lambda *arguments: exec("raise MemoryError"))
+    with pytest.raises(MemoryError):
+        row_attention(model)
+    assert model.config._attn_implementation == own != "eager"
+
+
 def within_blocks(mask: Any) -> Any:
     """The mask, if keys in other blocks than the query's are forgotten."""
     visible = mask.mask_mod

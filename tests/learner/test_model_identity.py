@@ -146,18 +146,22 @@ def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "base", "refused"),
+    ("written", "name", "base", "refused"),
     [
-        ("/elsewhere/m", 0, False),  # a hub's model, now in a folder
-        ("/elsewhere/m", 7, False),
-        ("/elsewhere/other", 0, True),
-        ("/elsewhere/other", 5, False),
-        ("/elsewhere/m", 6, True),
+        (5, "/elsewhere/m", 0, False),  # a hub's model, now in a folder
+        (0, "/elsewhere/m", 7, False),
+        (5, "/elsewhere/other", 0, True),
+        (5, "/elsewhere/other", 5, False),
+        (5, "/elsewhere/m", 6, True),
+        (0, "org/m", 0, False),
+        (0, "others/m", 0, True),  # of a hub, whose names are whole
     ],
 )
-def test_a_base_is_known_by_its_checksum_else_by_its_name(tmp_path: Path, name: str, base: int, refused: bool) -> None:
+def test_a_base_is_known_by_its_checksum_else_by_its_name(
+    tmp_path: Path, written: int, name: str, base: int, refused: bool
+) -> None:
     config: Any = SimpleNamespace(to_dict=dict)
-    write_identity(str(tmp_path), ModelSettings("org/m"), config, 0 if base == 7 else 5)
+    write_identity(str(tmp_path), ModelSettings("org/m"), config, written)
     with pytest.raises(CheckpointError, match="need the very weights") if refused else nullcontext():
         check_identity(str(tmp_path), ModelSettings(name), config, base, needs_base=True)
 
