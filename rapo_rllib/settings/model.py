@@ -38,14 +38,14 @@ def _check_extra(name: str, value: Any) -> None:
             f"{name}.{taken[0]} = {value[taken[0]]!r}: RAPO sets this argument, of the key of `engine` with that name or of "
             "what it needs itself; leave it out of extra"
         )
-    inner = value.get("hf_overrides")
-    given = {**value, "quantization": inner} if "quantization_config" in repr(inner) else value
-    for key, plain in _UNQUANTISED.items():
-        if given.get(key) not in plain:
-            raise ValueError(
-                f"{name}.{key} = {given[key]!r}: the learner computes with unquantised numbers, and the effect of "
-                "the difference is not measured; leave it out"
-            )
+    quantised = [key for key, plain in _UNQUANTISED.items() if value.get(key) not in plain]
+    if "quantization_config" in repr(value.get("hf_overrides")).replace("quantization_config': None", ""):
+        quantised.append("hf_overrides")
+    if quantised:
+        raise ValueError(
+            f"{name}.{quantised[0]} = {value[quantised[0]]!r}: the learner computes with unquantised numbers, and the effect of "
+            "the difference is not measured; leave it out"
+        )
 
 
 @dataclass(frozen=True)

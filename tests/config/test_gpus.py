@@ -57,7 +57,7 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ),
         (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
-            "engine.extra.quantization = {'text_config'",
+            "engine.extra.hf_overrides = {'text_config'",
         ),
         ({"engine": {"extra": {"logits_processors": []}}}, "engine.extra.logits_processors = []: RAPO sets this argument"),
         ({"engine": {"extra": {"quantization": "fp8"}}}, "engine.extra.quantization = 'fp8': the learner computes with"),
@@ -84,7 +84,15 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
             **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
             "engine": {"gpu_memory_utilization": 0.5},
         },
-        {"engine": {"extra": {"kv_cache_dtype": "auto", "quantization": None, "hf_overrides": {"rope_theta": 1e6}}}},
+        {
+            "engine": {
+                "extra": {
+                    "kv_cache_dtype": "auto",
+                    "quantization": None,
+                    "hf_overrides": {"rope_theta": 1e6, "quantization_config": None},
+                }
+            }
+        },
     ],
     ids=str,
 )
