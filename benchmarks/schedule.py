@@ -5,12 +5,14 @@
 TRANSCRIPTS are folders or files that trainings with ``transcripts: true`` wrote; their trajectories give the tokens of every
 step and the seconds of every tool. A discrete-event simulation plays trainings with lengths drawn from them (times ``--times``:
 recorded trajectories are short) on engines whose step takes ``base + per sequence`` seconds, a learner whose seconds are
-proportional to the tokens it trains on, and a pause of all engines for new weights. Who gets which question, how many may be
-under way, and what is too old is decided by the package's own code (``env_runner/stream/ledger.py``).
+proportional to the tokens it trains on, and a pause of all engines for new weights: their bytes over a rate. Who gets which
+question, how many may be under way, and what is too old is decided by the package's own code
+(``env_runner/stream/ledger.py``).
 
 Schedules: ``fixed shares`` as before ``max_staleness`` (a batch in equal shares, all wait for the last; one step off: the next
-batch beside the update), then ``max_staleness`` 0, 1, 2 and 4. Two cases: tools as recorded, and with some of the calls slow.
-Nothing of the result is a measurement of a GPU.
+batch beside the update), then ``max_staleness`` 0, 1, 2, 4 and 8, all with GPUs of the learner's own; and ``shared GPUs``,
+where engines and learner take turns on all of them. Two cases: tools as recorded, and with some of the calls slow. Nothing of
+the result is a measurement of a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ SCHEDULES = (
     Schedule("max_staleness 2", 2),
     Schedule("max_staleness 2, wait", 2, waits=True),
     Schedule("max_staleness 4", 4),
+    Schedule("max_staleness 8", 8),
+    Schedule("max_staleness 8, wait", 8, waits=True),
+    Schedule("shared GPUs, max_staleness 0", 0, shared=True),
 )
 Table = dict[str, dict[str, Figures]]  # case -> schedule -> figures
 
@@ -69,7 +74,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--groups-per-engine", type=int, default=8, help="of an update")
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--update-share", type=float, default=0.7, help="seconds of an update over those of generating it")
-    parser.add_argument("--sync-s", type=float, default=2.0)
+    parser.add_argument("--learner-gpus", type=float, default=0.5, help="over those of the engines, where each has its own")
+    parser.add_argument("--weights-gb", type=float, default=15.2, help="in bfloat16: 7 billion parameters")
+    parser.add_argument("--sync-gb-s", type=float, default=10.0, help="at which all engines get them, where each has its own")
+    parser.add_argument("--turn-s", type=float, default=4.0, help="of an engine's sleep, waking and weights, on shared GPUs")
     parser.add_argument("--slow-share", type=float, default=0.02, help="of tool calls, in the second case")
     parser.add_argument("--slow-s", type=float, default=30.0)
     parser.add_argument("--updates", type=int, default=12)
@@ -84,9 +92,21 @@ def simulated(options: argparse.Namespace, trajectories: list[Recorded], engines
     # a token of an update costs so much that the learner takes update_share of what full engines need to generate it
     per_token = (speed.base_s / speed.capacity + speed.per_sequence_s) / engines * options.update_share
     batch = engines * options.groups_per_engine
-    job = Job(engines, speed, batch, options.group_size, per_token, options.sync_s, options.updates, warm_up=4)
+    apart = Job(
+        engines, speed, batch, options.group_size, per_token, options.weights_gb / options.sync_gb_s, options.updates, warm_up=4
+    )
+    share = options.learner_gpus / (1 + options.learner_gpus)  # of all GPUs: what the learner had, where it has all in turn
+    together = replace(
+        apart,
+        engines=round(engines * (1 + options.learner_gpus)),
+        update_s_per_token=per_token * share,
+        sync_s=options.turn_s,
+    )
     drawn = Drawn(trajectories, options.times, slow_share, options.slow_s, seed=0)
-    return {schedule.name: SimulatedTraining(job, schedule, drawn).run() for schedule in SCHEDULES}
+    return {
+        schedule.name: SimulatedTraining(together if schedule.shared else apart, schedule, drawn).run()
+        for schedule in SCHEDULES
+    }
 
 
 def show(title: str, figures: dict[str, Figures]) -> None:
@@ -119,7 +139,9 @@ def plot(tables: Table, file: Path) -> None:
     for axis, (title, figures) in zip(axes, tables.items(), strict=True):
         base = figures[SCHEDULES[0].name].updates_per_hour
         ratios = [one.updates_per_hour / base for one in figures.values()]
-        colors = ["#8f9a94" if "fixed" in name else "#c9a227" if "wait" in name else "#2f5d8a" for name in figures]
+        colors = [
+            "#8f9a94" if "fixed" in name or "shared" in name else "#c9a227" if "wait" in name else "#2f5d8a" for name in figures
+        ]
         bars = axis.barh(range(len(ratios)), ratios, color=colors)
         axis.bar_label(bars, [f"{ratio:.2f}" for ratio in ratios], fontsize=8, padding=2)
         axis.set_yticks(range(len(ratios)), list(figures), fontsize=8)

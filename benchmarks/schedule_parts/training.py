@@ -36,6 +36,7 @@ class Schedule:
     name: str
     max_staleness: int
     waits: bool = False  # stale_groups: wait
+    shared: bool = False  # engines and learner take turns on all GPUs
     fixed: bool = False  # a batch at a time in equal shares; no weights change under a trajectory (as before max_staleness)
 
 

@@ -213,7 +213,10 @@ def _embedding(language_model: PreTrainedModel) -> Any:
 
 
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
-    """A prompt with three responses, of which two begin alike, and a short prompt with one; ``change``: the first ends otherwise."""
+    """A prompt with three responses, of which two begin alike, and a short prompt with one.
+
+    ``change``: the first response ends with other tokens.
+    """
     generator = np.random.default_rng(0)
 
     def tokens(count: int) -> np.ndarray:

@@ -43,8 +43,8 @@ def _check_extra(name: str, value: Any) -> None:
         quantised.append("hf_overrides")
     if quantised:
         raise ValueError(
-            f"{name}.{quantised[0]} = {value[quantised[0]]!r}: the learner computes with unquantised numbers, and the effect of "
-            "the difference is not measured; leave it out"
+            f"{name}.{quantised[0]} = {value[quantised[0]]!r}: the learner computes with unquantised numbers, and the "
+            "effect of the difference is not measured; leave it out"
         )
 
 
