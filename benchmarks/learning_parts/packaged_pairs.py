@@ -10,6 +10,7 @@ from typing import Any
 from learning_parts.statistics import mean_interval, paired_difference
 
 OURS, BASELINE = "rapo_math", "grpo_math"
+PLANNED = 12  # pairs side by side
 Raw = Mapping[str, Any]
 
 
@@ -36,12 +37,12 @@ def packaged(results: Path) -> dict[str, Any]:
 
 
 def pairs(results: Path) -> dict[str, Any]:
-    """Add to the figures of :func:`packaged` the difference after the first of two evaluations."""
+    """Add to the figures of :func:`packaged` the difference at the first evaluation; none before all planned have run."""
     found = packaged(results)
-    if "rapo_minus_grpo" in found:
-        halfway = {job: {seed: curve[1] for seed, curve in found["curves"][job].items()} for job in (OURS, BASELINE)}
-        found["halfway"] = paired_difference(halfway[OURS], halfway[BASELINE])
-    return found
+    if (pairs := found.get("rapo_minus_grpo", {}).get("n", 0)) < PLANNED:
+        return {"so_far": pairs}
+    halfway = {job: {seed: curve[1] for seed, curve in found["curves"][job].items()} for job in (OURS, BASELINE)}
+    return {**found, "halfway": paired_difference(halfway[OURS], halfway[BASELINE])}
 
 
 def _by_seed(results: Path, job: str) -> dict[int, Raw]:

@@ -111,7 +111,7 @@ def test_pairs_are_those_seeds_that_both_jobs_have(tmp_path: Path) -> None:
     assert found["seconds_ratio"]["mean"] == 0.75 and found["seconds_ratio"]["n"] == 2
 
 
-def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path) -> None:
+def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(name: str, *ends: float) -> None:
         raw = {seed: {"rows": [{"tokens": t, "accuracy": a, "train_s": t} for t in (0, 100)]} for seed, a in enumerate(ends)}
         (tmp_path / f"{name}.json").write_text(json.dumps(raw))
@@ -127,6 +127,9 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path) -> None
         for seed, end in enumerate(ends, 10):
             raw = {"seed": seed, "held_out": [[0, 0.0], [10, end / 2], [20, end]], "seconds": 100.0 * end}
             (tmp_path / "pairs" / f"packaged-{job}-seed-{seed}.json").write_text(json.dumps(raw))
+    found = all_figures(tmp_path)
+    assert found["pairs"] == {"so_far": 2} and "best_minus_grpo" not in found["words"]
+    monkeypatch.setattr(packaged_pairs, "PLANNED", 2)
     found = all_figures(tmp_path)
     assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
     assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)

@@ -16,7 +16,7 @@ from rapo_rllib.validation import refuse_unknown_keys
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-# What a job holds beside `run`, `env` and `config`; `--set` changes these, too.
+# What a job holds beside `run`, `env` and `config`; `--set` changes these, too: `time_budget_s`, a key of both, where the job has it.
 _BESIDE_CONFIG = (
     *("stop", "num_samples", "scheduler", "checkpoint_config", "storage_path", "restore"),
     *("max_failures", "time_budget_s", "loggers"),
@@ -103,8 +103,8 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in options.overrides:
         set_dotted(given, key, value)
-    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given}
     config = _stored(_mapping(body, "config"))
+    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given and (key in body or key not in config)}
     if "env" in body:
         config["env"] = body["env"]
     merge(config, _stored(given))
