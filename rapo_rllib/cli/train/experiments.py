@@ -16,7 +16,7 @@ from rapo_rllib.validation import refuse_unknown_keys
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-# What a job holds beside `run`, `env` and `config`; `--set` changes these, too: `time_budget_s`, a key of both, where the job has it.
+# What a job holds beside `run`, `env` and `config`; `--set` changes these, too (`time_budget_s`, of both, where it is given).
 _BESIDE_CONFIG = (
     *("stop", "num_samples", "scheduler", "checkpoint_config", "storage_path", "restore"),
     *("max_failures", "time_budget_s", "loggers"),
