@@ -2,7 +2,7 @@
 
     python benchmarks/packaged.py --seeds 0-9 --folder runs
     python benchmarks/packaged.py --report      # of the raw results: how many seeds end above --above
-    python benchmarks/packaged.py --pairs --seeds 10-21     # rapo_math and grpo_math side by side: equal_traces_plan.md
+    python benchmarks/packaged.py --pairs --seeds 12-23     # rapo_math and grpo_math side by side: equal_traces_plan.md
 
 The runs share ``--folder``: the first one builds the Step-Trace Buffer there. A seed that has its raw result is not run again.
 """
@@ -32,7 +32,7 @@ FIGURES = (
     *("retrieval/others_count", "retrieval/accuracy_others", "ends/tool_limit", "ends/length"),
 )  # of the sampled trajectories of an iteration
 PAIR = ("rapo_math", "grpo_math")
-OF_PAIRS = ("env_config.num_test=512", "evaluation_duration=512", "evaluation_interval=10")
+OF_PAIRS = ("env_config.num_test=256", "evaluation_duration=256", "evaluation_interval=20")
 
 
 def main() -> None:

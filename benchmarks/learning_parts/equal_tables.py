@@ -88,7 +88,6 @@ def _pairs(found: Mapping[str, Any]) -> str:
             "`rapo_math` minus `grpo_math` at the end, points; p",
             f"{_points(found['rapo_minus_grpo'])}; {_p(found['rapo_minus_grpo']['p'])}",
         ),
-        ("after 10 iterations", _points(found["halfway"])),
         ("ratio of seconds", f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"),
     ]
     return _table(("the packaged jobs side by side", ""), rows)

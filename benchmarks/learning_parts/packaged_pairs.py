@@ -37,12 +37,11 @@ def packaged(results: Path) -> dict[str, Any]:
 
 
 def pairs(results: Path) -> dict[str, Any]:
-    """Add to the figures of :func:`packaged` the difference at the first evaluation; none before all planned have run."""
+    """Return the figures of :func:`packaged`, or how many pairs there are before all that are planned have run."""
     found = packaged(results)
     if (pairs := found.get("rapo_minus_grpo", {}).get("n", 0)) < PLANNED:
         return {"so_far": pairs}
-    halfway = {job: {seed: curve[1] for seed, curve in found["curves"][job].items()} for job in (OURS, BASELINE)}
-    return {**found, "halfway": paired_difference(halfway[OURS], halfway[BASELINE])}
+    return found
 
 
 def _by_seed(results: Path, job: str) -> dict[int, Raw]:
