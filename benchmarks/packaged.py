@@ -92,13 +92,13 @@ def is_done(file: Path, settings: str) -> bool:
 
 
 def run_pairs(seeds: Sequence[int], settings: Sequence[str], folder: Path, json_dir: Path) -> None:
-    """Run both jobs of each seed at the same time, pair by pair."""
+    """Run both jobs of each seed at the same time, pair by pair, on the two cores in turn."""
     json_dir.mkdir(exist_ok=True)
     with ThreadPoolExecutor(len(PAIR)) as pool:
         for seed in seeds:
             waiting = [
-                pool.submit(run_missing, _job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, core)
-                for core, name in enumerate(PAIR)
+                pool.submit(run_missing, _job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, (place + seed) % 2)
+                for place, name in enumerate(PAIR)
             ]
             for one in waiting:
                 one.result()
@@ -134,12 +134,13 @@ def run(job: Path, seed: int, settings: Sequence[str], folder: Path, core: int |
     ]
     for change in (*settings, f"seed={seed}"):
         command += ["--set", change]
+    git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     subprocess.run(command, cwd=folder, check=True, env={"RAY_worker_niceness": "0", **os.environ})
     (trial,) = (file.parent for file in storage.glob("*/*/summary.json"))
     lines = (trial / "result.json").read_text(encoding="utf-8").splitlines()
-    git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
     about = {"job": job.name, "seed": seed, "set": list(settings), "settings": settings_hash(job, settings)}
-    about["commit"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    about["commit"] = commit
     about["machine"] = (
         f"{len(os.sched_getaffinity(0)) if core is None else 1} of {os.cpu_count()} cores, {platform.machine()}, in shared use"
     )

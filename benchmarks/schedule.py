@@ -11,8 +11,8 @@ question, how many may be under way, and what is too old is decided by the packa
 
 Schedules: ``fixed shares`` as before ``max_staleness`` (a batch in equal shares, all wait for the last; one step off: the next
 batch beside the update), then ``max_staleness`` 0, 1, 2, 4 and 8, all with GPUs of the learner's own; and ``shared GPUs``,
-where engines and learner take turns on all of them. Two cases: tools as recorded, and with some of the calls slow. Nothing of
-the result is a measurement of a GPU.
+where engines and learner take turns on all of them, both as much faster as these are more. Two cases: tools as recorded, and
+with some of the calls slow. Nothing of the result is a measurement of a GPU.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def simulated(options: argparse.Namespace, trajectories: list[Recorded], engines
     apart = Job(
         engines, speed, batch, options.group_size, per_token, options.weights_gb / options.sync_gb_s, options.updates, warm_up=4
     )
+    if (engines * options.learner_gpus) % 1:
+        raise ValueError(f"{engines} engines and {options.learner_gpus} as many GPUs of the learner: not a whole number")
     share = options.learner_gpus / (1 + options.learner_gpus)  # of all GPUs: what the learner had, where it has all in turn
     together = replace(
         apart,

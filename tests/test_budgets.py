@@ -16,7 +16,7 @@ BUDGETS = {
     "agents": 925,
     "algorithm": 1820,
     "attention": 606,
-    "batching": 1220,
+    "batching": 1192,
     "buffer": 1901,
     "checkpoints": 416,
     "cli": 3408,
@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3276,
     "estimate": 459,
     "evaluation": 401,
-    "learner": 1798,
+    "learner": 1799,
     "milvus": 2028,
     "models": 721,
     "monitoring": 695,
@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1810,
     "traces": 912,
     "web_search": 598,
-    "weights": 922,
+    "weights": 923,
 }
 
 

@@ -32,6 +32,4 @@ def all_figures(results: Path) -> dict[str, Any]:
             found["chains"].setdefault(calls, {})["best_minus_luffy"] = of_calls["best_minus_luffy"]
         if "best_minus_sft_grpo" in of_calls:
             found["other"][calls] = {"best_minus_sft_grpo": of_calls["best_minus_sft_grpo"]}
-    if "rapo_minus_grpo" in found["pairs"]:
-        found["words"]["best_minus_grpo"] = found["pairs"]["rapo_minus_grpo"]
     return found

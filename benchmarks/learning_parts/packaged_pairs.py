@@ -10,7 +10,7 @@ from typing import Any
 from learning_parts.statistics import mean_interval, paired_difference
 
 OURS, BASELINE = "rapo_math", "grpo_math"
-PLANNED = 12  # pairs side by side
+PLANNED = range(12, 24)  # seeds of pairs side by side
 Raw = Mapping[str, Any]
 
 
@@ -38,10 +38,8 @@ def packaged(results: Path) -> dict[str, Any]:
 
 def pairs(results: Path) -> dict[str, Any]:
     """Return the figures of :func:`packaged`, or how many pairs there are before all that are planned have run."""
-    found = packaged(results)
-    if (pairs := found.get("rapo_minus_grpo", {}).get("n", 0)) < PLANNED:
-        return {"so_far": pairs}
-    return found
+    both = _by_seed(results, OURS).keys() & _by_seed(results, BASELINE).keys()
+    return packaged(results) if both == set(PLANNED) else {"so_far": len(both)}
 
 
 def _by_seed(results: Path, job: str) -> dict[int, Raw]:

@@ -172,7 +172,7 @@ class Probe:
         """How far the states of the other responses change with the tokens of the first."""
         before, after = (
             self._passes.call(self._states, attention, row)[self._first_response :]
-            for row in (self.rows[attention is not RowAttention.UNSHARED], self._first_changed)
+            for row in (self.rows[True], self._first_changed)
         )
         return float((after - before).norm() / before.norm())
 

@@ -10,14 +10,13 @@ Shapes: ``N`` tokens, ``D`` hidden size, ``V`` vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-ELEMENTS_AT_ONCE = 2**20  # of logits, on a CPU: 4 MiB in float32
+ELEMENTS_AT_ONCE_CPU, ELEMENTS_AT_ONCE = 2**20, 2**26  # of logits, on a CPU and elsewhere: 4 and 256 MiB in float32
 
 Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits that were sampled from
 
@@ -55,66 +54,39 @@ def _chunk(hidden: torch.Tensor, targets: torch.Tensor, head: Head) -> tuple[tor
 
 
 class _TargetLogprobs(torch.autograd.Function):
-    """``logits [n, V]`` -> log-softmax at the targets ``[n]`` and entropies ``[n]``, in at least float32."""
+    """``logits [n, V]`` -> log-softmax at the targets ``[n]`` and entropies ``[n]``, in at least float32.
+
+    A few rows at a time: on a CPU they stay in the cache, where log-softmax of all rows would go through main memory six times,
+    and logits of bfloat16 are never all there in float32 as well.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weigh = _weighed_in_slices if logits.device.type == "cpu" else partial(_compiled(_weighed), dot=_sum_of_products)
-        normalizers, entropies = weigh(logits)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        normalizers, entropies = (torch.empty(len(targets), dtype=dtype, device=logits.device) for _ in range(2))
+        for rows in _row_slices(logits):
+            values = logits[rows].to(dtype)
+            greatest = values.amax(-1, keepdim=True)
+            weights = (values - greatest).exp_()
+            total = weights.sum(-1)
+            normalizers[rows] = total.log() + greatest[:, 0]
+            with torch.autocast(logits.device.type, enabled=False):  # it would round what vecdot is given
+                entropies[rows] = normalizers[rows] - torch.linalg.vecdot(weights, values) / total
         ctx.save_for_backward(logits, targets, normalizers)
         ctx.mark_non_differentiable(entropies)
-        return logits.gather(-1, targets[:, None])[:, 0].to(normalizers.dtype) - normalizers, entropies
+        return logits.gather(-1, targets[:, None])[:, 0].to(dtype) - normalizers, entropies
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # d log p(target) / d logit = 1[target] - p
         logits, targets, normalizers = ctx.saved_tensors
-        differentiate = _gradient_in_slices if logits.device.type == "cpu" else _compiled(_gradient)
-        return differentiate(logits, targets, normalizers, gradients[0]), None
-
-
-def _weighed(logits: torch.Tensor, dot: Callable[..., torch.Tensor] = torch.linalg.vecdot) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logarithms of the normalisers, and entropies, ``[n]`` each."""
-    values = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    greatest = values.amax(-1, keepdim=True)
-    weights = (values - greatest).exp_()
-    total = weights.sum(-1)
-    normalizers = total.log() + greatest[:, 0]
-    return normalizers, normalizers - dot(weights, values) / total
-
-
-def _sum_of_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """As vecdot, which is a product of matrices to the compiler, so that it would write both."""
-    return (left * right).sum(-1)
-
-
-def _gradient(logits: torch.Tensor, targets: torch.Tensor, normalizers: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """``factor * d log p(target) / d logit = factor * (1[target] - p)``, ``[n, V]``."""
-    probs = (logits.to(normalizers.dtype) - normalizers[:, None]).exp_()
-    drawn = torch.arange(logits.shape[-1], device=logits.device) == targets[:, None]
-    return (torch.where(drawn, 1 - probs, -probs) * factors[:, None]).to(logits.dtype)
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """On a GPU, whose memory is slower than its arithmetic: one pass over the logits, where each operation would be one."""
-    return torch.compile(function, dynamic=True)
-
-
-def _weighed_in_slices(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A few rows at a time, which stay in a CPU's cache: log-softmax of all would go through main memory six times."""
-    found = [_weighed(logits[rows]) for rows in _row_slices(logits)]
-    return torch.cat([normalizers for normalizers, _ in found]), torch.cat([entropies for _, entropies in found])
-
-
-def _gradient_in_slices(
-    logits: torch.Tensor, targets: torch.Tensor, normalizers: torch.Tensor, factors: torch.Tensor
-) -> torch.Tensor:
-    result = torch.empty_like(logits)
-    for rows in _row_slices(logits):
-        result[rows] = (logits[rows].to(factors.dtype) - normalizers[rows, None]).exp_().mul_(-factors[rows, None])
-    return result.scatter_add_(-1, targets[:, None], factors[:, None].to(result.dtype))
+        scale = gradients[0][:, None]
+        result = torch.empty_like(logits)
+        for rows in _row_slices(logits):
+            result[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
+        return result.scatter_add_(-1, targets[:, None], scale.to(result.dtype)), None
 
 
 def _row_slices(logits: torch.Tensor) -> list[slice]:
-    size = max(1, ELEMENTS_AT_ONCE // logits.shape[-1])
+    elements = ELEMENTS_AT_ONCE_CPU if logits.device.type == "cpu" else ELEMENTS_AT_ONCE
+    size = max(1, elements // logits.shape[-1])
     return [slice(start, start + size) for start in range(0, len(logits), size)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rapo_rllib.batching.chunked_logprobs import ELEMENTS_AT_ONCE
+from rapo_rllib.batching.chunked_logprobs import ELEMENTS_AT_ONCE, ELEMENTS_AT_ONCE_CPU
 from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings, Settings
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -186,7 +186,7 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     activations = shape.layers * (kept + (0 if recomputes else copies)) + 3 * FLOAT32 * shape.hidden * row.tokens
     chunk = min(model.logits_chunk_size, row.scored)
     logits = product * chunk * shape.vocabulary
-    softmax = 0 if on_gpu else 2 * FLOAT32 * min(chunk * shape.vocabulary, ELEMENTS_AT_ONCE)
+    softmax = 2 * FLOAT32 * min(chunk * shape.vocabulary, ELEMENTS_AT_ONCE if on_gpu else ELEMENTS_AT_ONCE_CPU)
     head, head_low = (width * shape.head, product * shape.head) if trained else (0, 0)  # gradients
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
     most = max(

@@ -5,7 +5,7 @@
 * A model's ``config.json`` decides what its weights compute (positions, activation).
 * With LoRA the weights of a checkpoint are adapters, which mean nothing without the base model that they were trained beside;
   and with ``kl_coeff`` the model that training started from is the reference, also after a restore. Both are known by a
-  checksum of each weight's first row on disk; a model without safetensors files in a folder by the last part of its name.
+  checksum of each weight's first row on disk; a hub's model by its name, other folders by the last part of theirs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
     problem = _difference(there["config"], _relevant(config))
     name, other = settings.name_or_path, there["name_or_path"]
     sums = (base, there.get("base") or 0)
-    of_both = sums if all(sums) else (Path(name).name, Path(other).name) if any(sums) else (name, other)
+    are_ids = not any(sums) and name.count("/") == other.count("/") == 1  # a hub's, whose names are whole
+    of_both = sums if all(sums) else (name, other) if are_ids else (Path(name).name, Path(other).name)
     if not problem and needs_base and of_both[0] != of_both[1]:
         problem = "LoRA and kl_coeff need the very weights that training started from"
     if problem:

@@ -160,8 +160,9 @@ class WeightSender:
         deadline = time.monotonic() + self._timeout_s
         while not wait([made], _LOOK_S).done and self._failure is None and time.monotonic() < deadline:
             pass
-        error = made.exception() if made.done() else self._failure
-        if made.done() and error is None:
+        done = made.done()
+        error = made.exception() if done else self._failure
+        if done and error is None:
             return made.result()
         made.add_done_callback(_shut_down)  # what comes after this belongs to nobody
         told = f"were not connected within {self._timeout_s:.0f} s" if error is None else f"did not connect: {error}"

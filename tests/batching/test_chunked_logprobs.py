@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rapo_rllib.batching import chunked_logprobs
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 
 
@@ -29,7 +28,7 @@ def test_hand_worked_distribution() -> None:
 def test_any_chunk_size_gives_the_same_values_and_gradients(
     chunk_size: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rapo_rllib.batching.chunked_logprobs.ELEMENTS_AT_ONCE", rows_at_once * 11)
+    monkeypatch.setattr("rapo_rllib.batching.chunked_logprobs.ELEMENTS_AT_ONCE_CPU", rows_at_once * 11)
     torch.manual_seed(0)
     hidden = torch.randn(8, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
@@ -99,12 +98,14 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(tokens: int, vocabula
     assert logits <= allocations.peak < 4 * logits + 4 * weights + 30 * states
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_is_compiled_on_a_gpu_gives_the_same(dtype: torch.dtype) -> None:
-    logits = torch.randn(5, 11, dtype=dtype)
-    targets, factors = torch.randint(11, (5,)), torch.randn(5, dtype=dtype)
-    found = chunked_logprobs._weighed(logits, dot=chunked_logprobs._sum_of_products)
-    expected = chunked_logprobs._weighed_in_slices(logits)
-    torch.testing.assert_close(found, expected)
-    arguments = (logits, targets, found[0], factors)
-    torch.testing.assert_close(chunked_logprobs._gradient(*arguments), chunked_logprobs._gradient_in_slices(*arguments))
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_autocast_rounds_no_entropy(count: int) -> None:
+    hidden, head = torch.randn(count, 8, requires_grad=True), torch.nn.Linear(8, 5000, bias=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        logprobs, entropies = logprobs_and_entropies(hidden, torch.zeros(count, dtype=torch.int64), head)
+        logits = head(hidden).detach().float()
+    expected = torch.distributions.Categorical(logits=logits)
+    torch.testing.assert_close(entropies, expected.entropy(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logprobs.detach(), expected.logits[:, 0], rtol=1e-5, atol=1e-5)
+    logprobs.sum().backward()
+    assert hidden.grad is not None and hidden.grad.shape == hidden.shape

@@ -128,12 +128,12 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path, monkeyp
             raw = {"seed": seed, "held_out": [[0, 0.0], [20, end]], "seconds": 100.0 * end}
             (tmp_path / "pairs" / f"packaged-{job}-seed-{seed}.json").write_text(json.dumps(raw))
     found = all_figures(tmp_path)
-    assert found["pairs"] == {"so_far": 2} and "best_minus_grpo" not in found["words"]
-    monkeypatch.setattr(packaged_pairs, "PLANNED", 2)
+    assert found["pairs"] == {"so_far": 2}
+    monkeypatch.setattr(packaged_pairs, "PLANNED", (10, 11))
     found = all_figures(tmp_path)
     assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
     assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)
-    assert found["words"]["best_minus_grpo"]["mean"] == pytest.approx(0.35) and found["words"]["best_minus_grpo"]["n"] == 2
+    assert found["pairs"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.35) and found["pairs"]["rapo_minus_grpo"]["n"] == 2
     made = equal_tables(found["equal"], found["pairs"])
     assert "| fine-tuning, then that | 80 (55 to 105) |  | 80 | 3 of 3, 0 | 100 |" in made["equal-3"]
     assert "| fine-tuning and single steps, minus LUFFY | 3 | +15.0 (-48.5 to 78.5; 2 of 2) |" in made["equal-deciding"]
@@ -153,5 +153,5 @@ def test_pairs_run_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(packaged, "run", run)
     for _ in range(2):
         packaged.run_pairs([10, 11], ["time_budget_s=null"], tmp_path / "runs", tmp_path / "pairs")
-    expected = [(job, seed, core, job) for seed in (10, 11) for core, job in enumerate(("rapo_math", "grpo_math"))]
+    expected = [(job, seed, core % 2, job) for seed in (10, 11) for core, job in enumerate(("rapo_math", "grpo_math"), seed)]
     assert sorted(started) == sorted(expected) and len(list((tmp_path / "pairs").iterdir())) == 4

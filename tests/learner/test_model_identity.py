@@ -155,6 +155,7 @@ def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(tmp_path: Path)
         (5, "/elsewhere/m", 6, True),
         (0, "org/m", 0, False),
         (0, "others/m", 0, True),  # of a hub, whose names are whole
+        (0, "/elsewhere/m", 0, False),  # weights in other files than safetensors
     ],
 )
 def test_a_base_is_known_by_its_checksum_else_by_its_name(

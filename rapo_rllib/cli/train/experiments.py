@@ -104,7 +104,7 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
     for key, value in options.overrides:
         set_dotted(given, key, value)
     config = _stored(_mapping(body, "config"))
-    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given and (key in body or key not in config)}
+    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given and (key in body or config.get(key) is None)}
     if "env" in body:
         config["env"] = body["env"]
     merge(config, _stored(given))
