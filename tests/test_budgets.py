@@ -36,7 +36,7 @@ BUDGETS = {
     "protocol": 1849,
     "report": 757,
     "rewards": 2146,
-    "rollout": 3229,
+    "rollout": 3228,
     "root": 679,
     "sandbox": 1611,
     "services": 320,

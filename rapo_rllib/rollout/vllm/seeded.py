@@ -1,8 +1,7 @@
 """Seeded sampling of a whole batch at once: noise is a function of seed, position and token, no generator's next number.
 
-    seed, position --row_keys--> two 32-bit keys a row \
-                                                        gumbel_noise--> [B, V] noise --argmax(logits + noise)--> tokens
-    vocabulary --token_keys--> a 32-bit key a token    /
+    seed, position --row_keys--> two 32-bit keys a row       vocabulary --token_keys--> a 32-bit key a token
+    both --gumbel_noise--> [B, V] noise --argmax(logits + noise)--> tokens
 
 A counter-based generator ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al. 2011) has no state to keep, so a row's
 noise does not depend on what runs beside it, and a batch costs one kernel where each row's own generator costs one per row.
