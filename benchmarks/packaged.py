@@ -2,7 +2,7 @@
 
     python benchmarks/packaged.py --seeds 0-9 --folder runs
     python benchmarks/packaged.py --report      # of the raw results: how many seeds end above --above
-    python benchmarks/packaged.py --pairs --seeds 12-23     # rapo_math and grpo_math side by side: equal_traces_plan.md
+    python benchmarks/packaged.py --pairs --seeds 12-35     # rapo_math and grpo_math side by side: equal_traces_plan.md
 
 The runs share ``--folder``: the first one builds the Step-Trace Buffer there. A seed that has its raw result is not run again.
 """
@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--json-dir", type=Path, default=RESULTS)
     parser.add_argument("--above", type=float, default=0.35, help="the accuracy that a seed is to end above")
     parser.add_argument("--report", action="store_true", help="run nothing")
-    parser.add_argument("--pairs", action="store_true", help="both jobs, one core each; into the folder `pairs` of --json-dir")
+    parser.add_argument("--pairs", action="store_true", help="both jobs, a core each; into the folder `pairs` of --json-dir")
     arguments = parser.parse_args()
     job, settings = arguments.job.resolve(), ["time_budget_s=null", *arguments.set]
     if arguments.pairs:
@@ -92,16 +93,22 @@ def is_done(file: Path, settings: str) -> bool:
 
 
 def run_pairs(seeds: Sequence[int], settings: Sequence[str], folder: Path, json_dir: Path) -> None:
-    """Run both jobs of each seed at the same time, pair by pair, on the two cores in turn."""
+    """Run both jobs of each seed, pair by pair; two runs at a time, each on a core of its own."""
     json_dir.mkdir(exist_ok=True)
+    waiting = iter([(seed, name) for seed in seeds for name in (PAIR if seed % 2 else PAIR[::-1])])
+    taking = Lock()
+
+    def work(core: int) -> None:
+        while True:
+            with taking:
+                seed, name = next(waiting, (None, ""))
+            if seed is None:
+                return
+            run_missing(_job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, core)
+
     with ThreadPoolExecutor(len(PAIR)) as pool:
-        for seed in seeds:
-            waiting = [
-                pool.submit(run_missing, _job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, (place + seed) % 2)
-                for place, name in enumerate(PAIR)
-            ]
-            for one in waiting:
-                one.result()
+        for worker in [pool.submit(work, core) for core in range(len(PAIR))]:
+            worker.result()
 
 
 def _job(name: str) -> Path:

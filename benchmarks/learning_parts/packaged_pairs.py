@@ -10,7 +10,7 @@ from typing import Any
 from learning_parts.statistics import mean_interval, paired_difference
 
 OURS, BASELINE = "rapo_math", "grpo_math"
-PLANNED = range(12, 24)  # seeds of pairs side by side
+PLANNED = range(12, 36)  # seeds of pairs side by side
 Raw = Mapping[str, Any]
 
 

@@ -142,16 +142,20 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path, monkeyp
 
 
 def test_pairs_run_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Both of a seed at once, on a core each; what has its raw result is not run again."""
+    """Two runs at a time, on a core each and one after the other there; what has its raw result is not run again."""
     together, started = threading.Barrier(2, timeout=60), []
 
     def run(job: Path, seed: int, settings: Any, folder: Path, core: int | None = None) -> dict[str, Any]:
         together.wait()
-        started.append((job.stem, seed, core, folder.name))
+        started.append((seed, job.stem, folder.name, core))
+        together.wait()
         return {"settings": packaged.settings_hash(job, settings)}
 
     monkeypatch.setattr(packaged, "run", run)
     for _ in range(2):
         packaged.run_pairs([10, 11], ["time_budget_s=null"], tmp_path / "runs", tmp_path / "pairs")
-    expected = [(job, seed, core % 2, job) for seed in (10, 11) for core, job in enumerate(("rapo_math", "grpo_math"), seed)]
-    assert sorted(started) == sorted(expected) and len(list((tmp_path / "pairs").iterdir())) == 4
+    assert [seed for seed, *_ in started] == [10, 10, 11, 11] and len(list((tmp_path / "pairs").iterdir())) == 4
+    for seed in (10, 11):
+        of_seed = [run for run in started if run[0] == seed]
+        assert {run[1:3] for run in of_seed} == {("rapo_math", "rapo_math"), ("grpo_math", "grpo_math")}
+        assert {run[3] for run in of_seed} == {0, 1}
