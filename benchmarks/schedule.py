@@ -1,6 +1,7 @@
-"""Simulated, not measured: what a schedule of rollouts and updates is worth with 8 and 64 engines, at recorded lengths.
+r"""Simulated, not measured: what a schedule of rollouts and updates is worth with 8 and 64 engines, at recorded lengths.
 
-    python benchmarks/schedule.py TRANSCRIPTS... --json benchmarks/results/schedule.json --plot docs/schedule.png
+    python benchmarks/schedule.py TRANSCRIPTS... --json benchmarks/results/schedule.json --plot docs/schedule.png \
+        --page docs/rollout.md
 
 TRANSCRIPTS are folders or files that trainings with ``transcripts: true`` wrote; their trajectories give the tokens of every
 step and the seconds of every tool. A discrete-event simulation plays trainings with lengths drawn from them (times ``--times``:
@@ -20,10 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from learning_parts.tables import written_into
 from schedule_parts.engines import Speed
 from schedule_parts.lengths import Drawn, Recorded, recorded
 from schedule_parts.training import Figures, Job, Schedule, SimulatedTraining
@@ -41,6 +44,7 @@ SCHEDULES = (
     Schedule("max_staleness 8, wait", 8, waits=True),
     Schedule("shared GPUs, max_staleness 0", 0, shared=True),
 )
+ON_PAGE = ("max_staleness 0", "shared GPUs, max_staleness 0", *(f"max_staleness {k}" for k in (1, 2, 4, 8)))
 Table = dict[str, dict[str, Figures]]  # case -> schedule -> figures
 
 
@@ -60,6 +64,12 @@ def main() -> None:
         options.json.write_text(json.dumps(as_json(options, trajectories, tables), indent=1) + "\n")
     if options.plot:
         plot(tables, options.plot)
+    if options.page:
+        text = options.page.read_text(encoding="utf-8")
+        made = {
+            "schedule": of_page({title: {name: asdict(one) for name, one in table.items()} for title, table in tables.items()})
+        }
+        options.page.write_text(written_into(text, made, {}), encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
@@ -83,6 +93,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=12)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--page", type=Path, help="with a place for the table: <!-- table schedule -->")
     return parser.parse_args()
 
 
@@ -128,6 +139,15 @@ def as_json(options: argparse.Namespace, trajectories: list[Recorded], tables: T
     said = {key: value for key, value in vars(options).items() if key not in ("json", "plot", "transcripts")}
     cases = {title: {name: asdict(one) for name, one in figures.items()} for title, figures in tables.items()}
     return {"simulated": True, "recorded": {"trajectories": len(lengths), "tokens": quantiles}, "options": said, "cases": cases}
+
+
+def of_page(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Write updates an hour over those of ``max_staleness`` 0 as Markdown: a row for each schedule, a column for each case."""
+    rows = [["schedule", *cases], ["---"] * (len(cases) + 1)]
+    for name in ON_PAGE:
+        ratios = [table[name]["updates_per_hour"] / table[ON_PAGE[0]]["updates_per_hour"] for table in cases.values()]
+        rows.append([name, *(f"{ratio:.2f}" for ratio in ratios)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def plot(tables: Table, file: Path) -> None:

@@ -81,6 +81,7 @@ class SimulatedTraining:
         self._numbers = itertools.count()
         self._update_ends: float | None = None
         self._sync_ends: float | None = None
+        self._room: int | None = None  # of the ledger, which walks over all questions; None: to be asked again
         self._begun = self._stale = 0
         self._ages: list[int] = []
         self._ends: list[tuple[float, float, float]] = []  # of updates: seconds, engines' and learner's busy seconds
@@ -104,16 +105,21 @@ class SimulatedTraining:
         )
 
     def _hand_out(self) -> None:
+        if self._room is None:
+            self._room = self.ledger.room
+        if not self._room:
+            return
         if self.schedule.fixed:
-            room = self.ledger.room if not self.ledger.out and self._sync_ends is None else 0
-            room = min(room, self.job.batch_size)
+            room = min(self._room, self.job.batch_size) if not self.ledger.out and self._sync_ends is None else 0
             given = {engine: len(range(engine, room, self.job.engines)) for engine in range(self.job.engines)}
         else:
             loads = {index: engine.load for index, engine in enumerate(self.engines)}
-            given = shares(self.ledger.room, loads, self.job.speed.capacity, self.job.group_size)
+            given = shares(self._room, loads, self.job.speed.capacity, self.job.group_size)
         for engine, count in given.items():
-            for place, question in self.ledger.hand_out(engine, count):
-                self._begin(question, place, engine)
+            if count:
+                self._room = None
+                for place, question in self.ledger.hand_out(engine, count):
+                    self._begin(question, place, engine)
 
     def _begin(self, question: Question, place: int, engine: int) -> None:
         group = self._groups[place] = _Group(question, place, engine, self.version, self.job.group_size)
@@ -141,11 +147,12 @@ class SimulatedTraining:
             made = TrajectoryGroup(group.question, [], group.version)
             self._tokens[id(made)] = group.tokens
             self.ledger.came_back(group.place, made)
+            self._room = None
 
     def _maybe_update(self) -> None:
         if self._update_ends is not None or self._sync_ends is not None or not self.ledger.enough:
             return
-        batch = self.ledger.take()
+        batch, self._room = self.ledger.take(), None
         self._ages += [self.version - found.group.policy_version for found in batch]
         seconds = self.job.update_s_per_token * sum(self._tokens.pop(id(found.group)) for found in batch)
         self._update_ends = self.now + seconds
@@ -198,7 +205,7 @@ class SimulatedTraining:
         for engine in self.engines:
             engine.go_to(self.now)
             engine.paused = False
-        before = self.ledger.num_stale
+        before, self._room = self.ledger.num_stale, None
         for engine, places in self.ledger.set_version(self.version).items():
             gone = {number for number, (group, _, _) in self._sequences.items() if group.place in set(places)}
             self.engines[engine].forget(gone)

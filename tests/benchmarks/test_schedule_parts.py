@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from learning_parts.tables import written_into
+from schedule import of_page
 from schedule_parts.engines import SimulatedEngine, Speed
 from schedule_parts.lengths import Drawn, recorded
 from schedule_parts.training import Job, Schedule, SimulatedTraining
@@ -75,3 +77,11 @@ def test_lengths_come_from_transcripts(tmp_path: Path) -> None:
     assert found == [[(5, 0.5), (3, 0.0)]]
     assert Drawn(found, 10, 0.0, 9.0, seed=0).steps("1/0/0") == [(50, 0.5), (30, 0.0)]
     assert Drawn(found, 1, 1.0, 9.0, seed=0).steps("1/0/0") == [(5, 9.5), (3, 0.0)]
+
+
+def test_the_page_has_the_table_of_what_was_simulated() -> None:
+    repository = Path(__file__).resolve().parents[2]
+    page = (repository / "docs" / "rollout.md").read_text(encoding="utf-8")
+    cases = json.loads((repository / "benchmarks" / "results" / "schedule.json").read_text(encoding="utf-8"))["cases"]
+    assert written_into(page, {"schedule": of_page(cases)}, {}) == page
+    assert "| max_staleness 2 |" in page
