@@ -33,6 +33,7 @@ CANDIDATES = {
 # tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
 # the next sees as a whole, which is computed in another way, and one that begins inside a response
 SIZES = {"sdpa": (8, 4, 6), "flex": (140, 4, 50)}
+SECOND = 1  # index of the response that is changed
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative
 GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
 
@@ -129,8 +130,7 @@ class Probe:
         vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
         sizes = SIZES[requested]
         self.rows = {share: _row(vocabulary, share, *sizes).to(device) for share in (False, True)}
-        self._first_changed = _row(vocabulary, True, *sizes, change=True).to(device)
-        self._first_response = sizes[1] + sizes[2]  # tokens
+        self._changed = _row(vocabulary, True, *sizes, change=True).to(device)
 
     def values_of_separate_sequences(self) -> Values:
         """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
@@ -167,11 +167,9 @@ class Probe:
 
     @torch.no_grad()
     def _seen_of_siblings(self, attention: RowAttention) -> float:
-        """How far the states of the other responses change with the tokens of the first."""
-        before, after = (
-            self._passes.call(self._states, attention, row)[self._first_response :]
-            for row in (self.rows[True], self._first_changed)
-        )
+        """How far the states of the other responses, before and behind it in the row, change with the tokens of the second."""
+        rows = self.rows[True], self._changed
+        before, after = (self._passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
@@ -213,7 +211,7 @@ def _embedding(language_model: PreTrainedModel) -> Any:
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
     """A prompt with three responses, of which two begin alike, and a short prompt with one.
 
-    ``change``: the first response ends with other tokens.
+    ``change``: the second response, which lies between the others, ends with other tokens.
     """
     generator = np.random.default_rng(0)
 
@@ -222,7 +220,7 @@ def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, chang
 
     shared = tokens(common)
     responses = [np.concatenate([shared, tokens(own)]), np.concatenate([shared, tokens(own)]), tokens(own)]
-    responses[0][common:] = (responses[0][common:] + change) % vocabulary
+    responses[SECOND][common:] = (responses[SECOND][common:] + change) % vocabulary
     groups = [SampleGroup(tokens(prompt), tuple(map(_sample, responses))), SampleGroup(tokens(8), (_sample(tokens(own)),))]
     (row,) = pack_rows(groups, max_tokens=1000, share=share)
     return row
